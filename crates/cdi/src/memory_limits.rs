@@ -1,6 +1,6 @@
 //! Memory limits of shares: the means of the node, the driver's limit of a container, and the records on disk.
 
-mod driver_limit;
+mod hook_limit;
 mod means;
 mod records;
 mod replicas;
@@ -13,7 +13,7 @@ use windlass_core::{
 };
 
 pub use self::{
-    driver_limit::{DriverLimit, LimitRules, WeakLimit},
+    hook_limit::{HookLimit, LimitRules, WeakLimit},
     means::LimitMeans,
     records::{LimitRecords, LimitedHolders, limited},
     replicas::{KeptLimits, ReplicaDevices, ReplicaLimits, ReplicaSize, replica_name},

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use windlass_allocations::ledger::{ClaimRef, Overlap, Portion, Use, together};
 use windlass_cdi::{
     container_edits::{self, Grant, grant},
-    memory_limits::{DriverLimit, GpuMemory, WeakLimit},
+    memory_limits::{GpuMemory, HookLimit, WeakLimit},
 };
 use windlass_config::{Delivery, DeviceIds, DriverName, Strategy};
 use windlass_core::{
@@ -222,7 +222,7 @@ impl<'a> PlanInputs<'a> {
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
         position: usize,
-        limit: Option<&DriverLimit>,
+        limit: Option<&HookLimit>,
     ) -> Result<PreparedDevice, Refusal> {
         let ChosenDevice { result, device, constraints, .. } = &chosen[position];
         let request = result.base_request();
@@ -246,7 +246,7 @@ impl<'a> PlanInputs<'a> {
             edits.mounts.extend(client.mounts);
         }
         let limit = limit.filter(|limit| limit.is_of(&device.id));
-        edits.hooks.extend(limit.map(DriverLimit::hook));
+        edits.hooks.extend(limit.map(HookLimit::hook));
         let own = || document::name(&claim.reference.uid, position);
         let own = (!edits.is_empty()).then(own);
         let cdi = names.into_iter().chain(own).collect();
@@ -258,7 +258,7 @@ impl<'a> PlanInputs<'a> {
         &self,
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
-    ) -> Result<Option<DriverLimit>, Refusal> {
+    ) -> Result<Option<HookLimit>, Refusal> {
         let uses = together(chosen.iter().map(|it| (&it.device.id, it.constraints.usage)));
         let gpus = uses.into_iter().filter_map(|(device, usage)| {
             let Portion { memory, of, method, .. } = usage.portion()?;

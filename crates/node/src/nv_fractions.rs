@@ -1,7 +1,7 @@
 //! GPU fractions of KAI's scheduler, enforced at the container runtime in place of `fractiond`.
 //!
 //! ```text
-//!  containerd ── NRI: CreateContainer ──> plugin ── wish, plan ──> record on disk; variables and hook, or a refusal
+//!  containerd ── NRI: CreateContainer ──> plugin ── request, plan ──> record on disk; variables and hook, or a refusal
 //!                                           │
 //!                     containers that exist ┴─> limits, for the watchdog
 //!  NRI's state, NodeState ──> condition ──> Node's status
@@ -16,7 +16,7 @@
 mod condition;
 mod plan;
 mod plugin;
-mod wish;
+mod request;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -36,7 +36,7 @@ use windlass_host::{
 use windlass_nri::{NriSettings, NriState};
 use windlass_resources::NodeState;
 
-use self::plugin::{FractionPlugin, Known};
+use self::plugin::{FractionPlugin, FractionedContainers};
 
 /// Memory limits of pods with fractions, in MiB, by GPU and pod. A pod's containers count together.
 pub(crate) type FractionLimits = BTreeMap<DeviceId, BTreeMap<FractionedPod, u64>>;
@@ -55,7 +55,7 @@ const INDEX: &str = "10";
 /// Tasks of the part.
 pub(crate) struct Fractions {
     plugin: FractionPlugin,
-    known: watch::Receiver<Arc<Known>>,
+    known: watch::Receiver<Arc<FractionedContainers>>,
     state: watch::Receiver<Arc<NodeState>>,
     limits: watch::Sender<Arc<FractionLimits>>,
     condition: watch::Sender<Option<Arc<NodeCondition>>>,
@@ -113,7 +113,7 @@ impl Fractions {
 /// Task that computes limits and condition.
 struct Watcher {
     nri: watch::Receiver<NriState>,
-    known: watch::Receiver<Arc<Known>>,
+    known: watch::Receiver<Arc<FractionedContainers>>,
     state: watch::Receiver<Arc<NodeState>>,
     limits: watch::Sender<Arc<FractionLimits>>,
     condition: watch::Sender<Option<Arc<NodeCondition>>>,
@@ -141,7 +141,7 @@ impl Watcher {
 }
 
 /// Limits of the pods of these containers. A container with a whole GPU has none.
-fn limits(known: &Known, state: &NodeState) -> FractionLimits {
+fn limits(known: &FractionedContainers, state: &NodeState) -> FractionLimits {
     let mut all = FractionLimits::new();
     for fraction in known.values() {
         let pod = &fraction.container.pod;
@@ -150,7 +150,7 @@ fn limits(known: &Known, state: &NodeState) -> FractionLimits {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
         };
-        let gpus = plan::measurable(&fraction.wish, state).into_iter();
+        let gpus = plan::measurable(&fraction.request, state).into_iter();
         for gpu in gpus.filter(|gpu| gpu.memory_mib < gpu.of_mib) {
             *all.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.memory_mib;
         }

@@ -42,7 +42,7 @@ use windlass_allocations::{
     follow::{Allocations, AllocationsReader},
     ledger::SharedLedger,
 };
-use windlass_cdi::memory_limits::{DriverLimit, LimitRecords};
+use windlass_cdi::memory_limits::{HookLimit, LimitRecords};
 use windlass_cluster::{BoundPod, Client, Pods};
 use windlass_config::{Places, Policy};
 use windlass_core::{
@@ -344,7 +344,7 @@ impl Binder {
         wanted: &Wanted,
         own: Vec<HeldGpu>,
         at_least: Enforcement,
-    ) -> Result<(Spec, Option<DriverLimit>), BindError> {
+    ) -> Result<(Spec, Option<HookLimit>), BindError> {
         let (state, record) = (self.state.borrow().clone(), self.limits.path(&wanted.name));
         let own: Vec<_> = own.iter().map(HeldGpu::memory).collect();
         let limit = state.limit_rules().limit(&own, at_least, &record)?;

@@ -9,7 +9,7 @@ use windlass_core::{
     inventory::Inventory,
 };
 
-use super::{DriverLimit, GpuMemory, LimitRecords, LimitRules, WeakLimit};
+use super::{GpuMemory, HookLimit, LimitRecords, LimitRules, WeakLimit};
 use crate::kind_of;
 
 /// Replicas of a GPU that have a given memory.
@@ -60,7 +60,7 @@ impl ReplicaLimits {
         each: &GpuMemory,
         replicas: u32,
         rules: LimitRules<'_>,
-    ) -> Result<Option<DriverLimit>, WeakLimit> {
+    ) -> Result<Option<HookLimit>, WeakLimit> {
         rules.limit_of_replicas(each, replicas, &self.0.path(each.device.as_str()))
     }
 

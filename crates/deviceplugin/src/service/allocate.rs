@@ -8,7 +8,7 @@ use std::{
 use tokio::time::Instant;
 use windlass_cdi::{
     container_edits::{self, MpsGrant, grant},
-    memory_limits::{DriverLimit, GpuMemory, WeakLimit, replica_name},
+    memory_limits::{GpuMemory, HookLimit, WeakLimit, replica_name},
 };
 use windlass_config::{PerContainer, Sharing, SharingMethod};
 use windlass_core::device::{Device, DeviceId};
@@ -234,7 +234,7 @@ impl Service {
         offer: &Offer,
         device: &DeviceId,
         count: u32,
-    ) -> Result<Option<DriverLimit>, WeakLimit> {
+    ) -> Result<Option<HookLimit>, WeakLimit> {
         let shared = offer.devices.get(device).and_then(OfferedDevice::shared);
         let gpu = state.inventory.get(device.as_str());
         let each = gpu.zip(shared).and_then(|(gpu, shared)| GpuMemory::of_replica(gpu, shared));

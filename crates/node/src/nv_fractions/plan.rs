@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use windlass_cdi::memory_limits::{DriverLimit, GpuMemory, LimitRules, WeakLimit};
+use windlass_cdi::memory_limits::{GpuMemory, HookLimit, LimitRules, WeakLimit};
 use windlass_core::{
     device::{Device, DeviceId},
     enforcement::Enforcement,
@@ -10,13 +10,13 @@ use windlass_core::{
 use windlass_nri::Adjustment;
 use windlass_resources::NodeState;
 
-use super::wish::{Wish, WishError, WishedGpus};
+use super::request::{FractionRequest, FractionRequestError, RequestedGpus};
 
 /// Plan for one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// The driver's limit, whose record has to be on disk; `None` where the driver limits nothing.
-    pub(super) limit: Option<DriverLimit>,
+    pub(super) limit: Option<HookLimit>,
     /// Changes of the container.
     pub(super) adjustment: Adjustment,
 }
@@ -26,7 +26,7 @@ pub(super) struct Plan {
 pub(super) enum FractionError {
     /// Its annotations are wrong.
     #[error(transparent)]
-    Wish(#[from] WishError),
+    FractionRequest(#[from] FractionRequestError),
     /// The agent has just started.
     #[error("the GPUs of this node are not known yet: the kubelet tries again")]
     Starting,
@@ -70,19 +70,25 @@ const LIMITS: [&str; 2] = ["NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_LIMITS"
 /// Variable by which NVIDIA's container runtime adds GPUs.
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// Memory of each GPU of a wish.
-pub(super) fn memory(wish: &Wish, state: &NodeState) -> Result<Vec<GpuMemory>, FractionError> {
-    gpus(wish, state)?.into_iter().map(|gpu| of_gpu(gpu, wish)).collect()
+/// Memory of each GPU of a request.
+pub(super) fn memory(
+    request: &FractionRequest,
+    state: &NodeState,
+) -> Result<Vec<GpuMemory>, FractionError> {
+    gpus(request, state)?.into_iter().map(|gpu| of_gpu(gpu, request)).collect()
 }
 
-/// Memory of the GPUs of a wish that can be measured: some may have gone, or have been cut, since its container was created.
-pub(super) fn measurable(wish: &Wish, state: &NodeState) -> Vec<GpuMemory> {
-    let gpus = gpus(wish, state).unwrap_or_default();
-    gpus.into_iter().filter_map(|gpu| of_gpu(gpu, wish).ok()).collect()
+/// Memory of the GPUs of a request that can be measured: some may have gone, or have been cut, since its container was created.
+pub(super) fn measurable(request: &FractionRequest, state: &NodeState) -> Vec<GpuMemory> {
+    let gpus = gpus(request, state).unwrap_or_default();
+    gpus.into_iter().filter_map(|gpu| of_gpu(gpu, request).ok()).collect()
 }
 
-/// GPUs of a wish, each once.
-fn gpus<'a>(wish: &Wish, state: &'a NodeState) -> Result<Vec<&'a Device>, FractionError> {
+/// GPUs of a request, each once.
+fn gpus<'a>(
+    request: &FractionRequest,
+    state: &'a NodeState,
+) -> Result<Vec<&'a Device>, FractionError> {
     if !state.inventory.is_complete() {
         return Err(FractionError::Starting);
     }
@@ -91,9 +97,9 @@ fn gpus<'a>(wish: &Wish, state: &'a NodeState) -> Result<Vec<&'a Device>, Fracti
     };
     let gpus: BTreeMap<_, _> =
         state.inventory.devices.iter().filter(is_gpu).map(|gpu| (gpu.id.as_str(), gpu)).collect();
-    let chosen = match &wish.gpus {
-        WishedGpus::All => gpus.values().copied().collect::<Vec<_>>(),
-        WishedGpus::Named(names) => {
+    let chosen = match &request.gpus {
+        RequestedGpus::All => gpus.values().copied().collect::<Vec<_>>(),
+        RequestedGpus::Named(names) => {
             let found = names.iter().map(|name| named(&gpus, name));
             found.collect::<Result<Vec<_>, _>>()?
         }
@@ -106,21 +112,25 @@ fn gpus<'a>(wish: &Wish, state: &'a NodeState) -> Result<Vec<&'a Device>, Fracti
     Ok(distinct.into_values().collect())
 }
 
-/// Plan for a wish; `path` is that of the record.
-pub(super) fn plan(wish: &Wish, state: &NodeState, path: &Path) -> Result<Plan, FractionError> {
-    let gpus = memory(wish, state)?;
+/// Plan for a request; `path` is that of the record.
+pub(super) fn plan(
+    request: &FractionRequest,
+    state: &NodeState,
+    path: &Path,
+) -> Result<Plan, FractionError> {
+    let gpus = memory(request, state)?;
     let rules = LimitRules { policy: &state.policy, means: &state.means };
-    let limit = rules.limit(&gpus, wish.at_least, path)?;
+    let limit = rules.limit(&gpus, request.at_least, path)?;
     let amounts = |names: [&str; 2], mib: u64| names.map(|name| (name.to_owned(), mib.to_string()));
-    let mut env: BTreeMap<_, _> = amounts(REQUESTS, wish.request_mib)
+    let mut env: BTreeMap<_, _> = amounts(REQUESTS, request.request_mib)
         .into_iter()
-        .chain(amounts(LIMITS, wish.limit_mib))
+        .chain(amounts(LIMITS, request.limit_mib))
         .collect();
-    if let WishedGpus::Named(_) = wish.gpus {
+    if let RequestedGpus::Named(_) = request.gpus {
         let ids: Vec<_> = gpus.iter().map(|gpu| gpu.device.as_str()).collect();
         env.insert(VISIBLE.to_owned(), ids.join(","));
     }
-    let create_runtime = limit.iter().map(DriverLimit::hook).collect();
+    let create_runtime = limit.iter().map(HookLimit::hook).collect();
     Ok(Plan { limit, adjustment: Adjustment { env, create_runtime } })
 }
 
@@ -136,7 +146,7 @@ fn named<'a>(gpus: &BTreeMap<&str, &'a Device>, name: &str) -> Result<&'a Device
     found.ok_or_else(|| FractionError::Unknown(name.to_owned()))
 }
 
-fn of_gpu(gpu: &Device, wish: &Wish) -> Result<GpuMemory, FractionError> {
+fn of_gpu(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, FractionError> {
     if gpu.health.has_vanished() {
         return Err(FractionError::Gone(gpu.id.clone(), gpu.health.to_string()));
     }
@@ -144,13 +154,13 @@ fn of_gpu(gpu: &Device, wish: &Wish) -> Result<GpuMemory, FractionError> {
         return Err(FractionError::Cut(gpu.id.clone()));
     }
     let of_mib = gpu.memory_mib().ok_or_else(|| FractionError::NoMemory(gpu.id.clone()))?;
-    if wish.limit_mib > of_mib {
-        let (gpu, limit_mib) = (gpu.id.clone(), wish.limit_mib);
+    if request.limit_mib > of_mib {
+        let (gpu, limit_mib) = (gpu.id.clone(), request.limit_mib);
         return Err(FractionError::AboveGpu { gpu, limit_mib, of_mib });
     }
     Ok(GpuMemory {
         device: gpu.id.clone(),
-        memory_mib: wish.limit_mib,
+        memory_mib: request.limit_mib,
         of_mib,
         is_by_mps: false,
         required: Enforcement::None,

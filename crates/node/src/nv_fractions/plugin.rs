@@ -14,17 +14,17 @@ use windlass_resources::NodeState;
 
 use super::{
     plan::{self, FractionError, Plan},
-    wish::{Wish, WishError},
+    request::{FractionRequest, FractionRequestError},
 };
 
 /// Containers with fractions by the runtime's id.
-pub(super) type Known = BTreeMap<String, Fraction>;
+pub(super) type FractionedContainers = BTreeMap<String, Fraction>;
 
 /// A container with a fraction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fraction {
     pub(super) container: Container,
-    pub(super) wish: Wish,
+    pub(super) request: FractionRequest,
 }
 
 /// The plugin.
@@ -32,19 +32,26 @@ pub(super) struct FractionPlugin {
     pub(super) settings: NvFractions,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) records: LimitRecords,
-    pub(super) known: watch::Sender<Arc<Known>>,
+    pub(super) known: watch::Sender<Arc<FractionedContainers>>,
 }
 
 // === impl FractionPlugin ===
 
 impl FractionPlugin {
-    fn wish(&self, container: &Container) -> Result<Option<Wish>, WishError> {
+    fn request(
+        &self,
+        container: &Container,
+    ) -> Result<Option<FractionRequest>, FractionRequestError> {
         let annotations = &container.pod.annotations;
-        Wish::of(&container.name, annotations, &self.settings.annotation_prefix)
+        FractionRequest::of(&container.name, annotations, &self.settings.annotation_prefix)
     }
 
     /// Plans the container and writes the record of its limit.
-    async fn adjust(&self, container: &Container, wish: &Wish) -> Result<Adjustment, String> {
+    async fn adjust(
+        &self,
+        container: &Container,
+        request: &FractionRequest,
+    ) -> Result<Adjustment, String> {
         let state = self.state.borrow().clone();
         // The id is a file name.
         let is_plain =
@@ -53,7 +60,7 @@ impl FractionPlugin {
         if id.is_empty() || !id.chars().all(is_plain) {
             return Err(format!("{id:?} is no id of a container"));
         }
-        let planned = plan::plan(wish, &state, &self.records.path(&id));
+        let planned = plan::plan(request, &state, &self.records.path(&id));
         let Plan { limit, adjustment } = planned.map_err(|error| error.to_string())?;
         if let Some(limit) = limit {
             let records = self.records.clone();
@@ -82,7 +89,7 @@ impl FractionPlugin {
         .await;
     }
 
-    fn change(&self, change: impl FnOnce(&mut Known)) {
+    fn change(&self, change: impl FnOnce(&mut FractionedContainers)) {
         self.known.send_modify(|known| change(Arc::make_mut(known)));
     }
 }
@@ -90,10 +97,10 @@ impl FractionPlugin {
 impl Plugin for FractionPlugin {
     async fn synchronize(&mut self, containers: Vec<Container>) {
         let fraction = |container: Container| {
-            let wish = self.wish(&container).ok()??;
-            Some((container.id.clone(), Fraction { container, wish }))
+            let request = self.request(&container).ok()??;
+            Some((container.id.clone(), Fraction { container, request }))
         };
-        let known: Known = containers.into_iter().filter_map(fraction).collect();
+        let known: FractionedContainers = containers.into_iter().filter_map(fraction).collect();
         let ids: BTreeSet<_> = known.keys().cloned().collect();
         self.known.send_replace(Arc::new(known));
         let records = self.records.clone();
@@ -101,20 +108,20 @@ impl Plugin for FractionPlugin {
     }
 
     async fn create(&mut self, container: Container) -> Result<Adjustment, String> {
-        let adjusted = match self.wish(&container) {
+        let adjusted = match self.request(&container) {
             Ok(None) => return Ok(Adjustment::default()),
-            Ok(Some(wish)) => self.adjust(&container, &wish).await.map(|it| (wish, it)),
-            Err(error) => Err(FractionError::Wish(error).to_string()),
+            Ok(Some(request)) => self.adjust(&container, &request).await.map(|it| (request, it)),
+            Err(error) => Err(FractionError::FractionRequest(error).to_string()),
         };
         let (namespace, pod) = (&*container.pod.namespace, &*container.pod.name);
         let name = &*container.name;
         match adjusted {
-            Ok((wish, adjustment)) => {
+            Ok((request, adjustment)) => {
                 tracing::info!(
                     namespace,
                     pod,
                     container = name,
-                    limit_mib = wish.limit_mib,
+                    limit_mib = request.limit_mib,
                     "GPU fraction adjusted"
                 );
                 // A container of this name whose creation failed later has no end that the runtime reports.
@@ -125,7 +132,7 @@ impl Plugin for FractionPlugin {
                 };
                 self.forget(is_same).await;
                 let id = container.id.clone();
-                self.change(|known| drop(known.insert(id, Fraction { container, wish })));
+                self.change(|known| drop(known.insert(id, Fraction { container, request })));
                 Ok(adjustment)
             }
             Err(why) => {

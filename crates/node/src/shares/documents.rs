@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_cdi::{container_edits::variable, memory_limits::DriverLimit};
+use windlass_cdi::{container_edits::variable, memory_limits::HookLimit};
 use windlass_core::{
     cdi::{ContainerEdits, Spec, SpecDevice, VENDOR},
     device::DeviceId,
@@ -27,7 +27,7 @@ pub(super) struct ShareDocument {
     pub(super) hold: Hold,
     pub(super) spec: Spec,
     /// The driver's limit of the container; `None` for a document of an earlier agent, whose record stays on disk.
-    pub(super) limit: Option<DriverLimit>,
+    pub(super) limit: Option<HookLimit>,
 }
 
 /// Variable with the share as JSON. The agent reads it again: annotations need a newer CDI version.
@@ -37,7 +37,7 @@ const VARIABLE: &str = "WINDLASS_SHARE";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edits<'a> {
     /// All edits for the GPUs, from the document of GPUs, and the driver's limit.
-    Gpu(&'a Spec, Option<&'a DriverLimit>),
+    Gpu(&'a Spec, Option<&'a HookLimit>),
     /// Variables alone: the container has the GPU by another resource.
     Variables,
 }
@@ -57,7 +57,7 @@ impl ShareDocument {
         let mut limit = None;
         if let Edits::Gpu(gpus, limited) = edits {
             common = gpus.container_edits.clone();
-            own.hooks.extend(limited.map(DriverLimit::hook));
+            own.hooks.extend(limited.map(HookLimit::hook));
             limit = limited.cloned();
             for id in devices {
                 let gpu = gpus.devices.iter().find(|device| device.name == id.as_str())?;

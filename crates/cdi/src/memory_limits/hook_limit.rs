@@ -23,7 +23,7 @@ pub struct LimitRules<'a> {
 
 /// A limit that the hook sets before the container's first instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriverLimit {
+pub struct HookLimit {
     /// The hook's record.
     pub record: MemoryLimitRecord,
     /// Path of the record.
@@ -120,7 +120,7 @@ impl LimitRules<'_> {
         gpus: &[GpuMemory],
         at_least: Enforcement,
         path: &Path,
-    ) -> Result<Option<DriverLimit>, WeakLimit> {
+    ) -> Result<Option<HookLimit>, WeakLimit> {
         let required = self.required(gpus, at_least);
         if required.wanted > Enforcement::None && gpus.iter().any(|gpu| gpu.memory_mib == 0) {
             return Err(WeakLimit::NoMemory { wanted: required.wanted, by: required.by });
@@ -135,7 +135,7 @@ impl LimitRules<'_> {
         }
         let found = self.hook().and_then(|hook| {
             let record = self.means.record(&limited)?;
-            Ok(DriverLimit { record, path: path.to_owned(), hook, replicas: None })
+            Ok(HookLimit { record, path: path.to_owned(), hook, replicas: None })
         });
         let is_known = limited.iter().all(|gpu| self.means.is_known(gpu));
         if self.policy.memory_limits.hook.is_some() && !is_known {
@@ -162,7 +162,7 @@ impl LimitRules<'_> {
         each: &GpuMemory,
         replicas: u32,
         path: &Path,
-    ) -> Result<Option<DriverLimit>, WeakLimit> {
+    ) -> Result<Option<HookLimit>, WeakLimit> {
         if !self.policy.delivery.uses_cdi() {
             let required = self.required(std::slice::from_ref(each), Enforcement::None);
             let found = if each.is_by_mps {
@@ -177,7 +177,7 @@ impl LimitRules<'_> {
             return Ok(None);
         }
         let limit = self.limit(std::slice::from_ref(each), Enforcement::None, path)?;
-        Ok(limit.map(|limit| DriverLimit { replicas: Some(replicas), ..limit }))
+        Ok(limit.map(|limit| HookLimit { replicas: Some(replicas), ..limit }))
     }
 
     /// The strongest limit that the configuration, the method of sharing, or the pod requires.
@@ -213,9 +213,9 @@ impl Required {
     }
 }
 
-// === impl DriverLimit ===
+// === impl HookLimit ===
 
-impl DriverLimit {
+impl HookLimit {
     /// True if it limits memory of this GPU.
     pub fn is_of(&self, gpu: &DeviceId) -> bool {
         self.record.gpus().iter().any(|limit| limit.uuid == gpu.as_str())

@@ -1,4 +1,4 @@
-//! A container's wish for a fraction of GPUs, by the annotations of KAI's scheduler.
+//! A container's request for a fraction of GPUs, by the annotations of KAI's scheduler.
 //!
 //! ```text
 //!  nvidia.com/container.<name>.gpu-memory.request   4Gi           guaranteed; without it, the limit
@@ -16,31 +16,31 @@ use windlass_core::{
     selector::Amount,
 };
 
-/// Wish of one container.
+/// Request of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct FractionRequest {
     /// Guaranteed memory of each GPU in MiB.
     pub(super) request_mib: u64,
     /// Most memory of each GPU in MiB.
     pub(super) limit_mib: u64,
     /// The scheduler's choice of GPUs.
-    pub(super) gpus: WishedGpus,
+    pub(super) gpus: RequestedGpus,
     /// The weakest enforcement that the pod accepts.
     pub(super) at_least: Enforcement,
 }
 
-/// GPUs of a wish.
+/// GPUs of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum WishedGpus {
+pub(super) enum RequestedGpus {
     /// No annotation, or `all`: the container may see every GPU of the node.
     All,
     /// UUIDs or indices.
     Named(Vec<String>),
 }
 
-/// Reason against a wish.
+/// Reason against a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum WishError {
+pub(super) enum FractionRequestError {
     /// The text is no quantity.
     #[error("annotation {key}: {value:?} is no quantity of memory: write one like 4Gi")]
     Quantity { key: String, value: String },
@@ -70,15 +70,15 @@ const TIME_SLICING: &str = "time-slicing";
 
 const MIB: u64 = 1 << 20;
 
-// === impl Wish ===
+// === impl FractionRequest ===
 
-impl Wish {
-    /// Wish of the container of this name; `None` without a request and a limit of memory.
+impl FractionRequest {
+    /// The request of the container of this name; `None` without amounts of memory.
     pub(super) fn of(
         container: &str,
         annotations: &BTreeMap<String, String>,
         prefix: &str,
-    ) -> Result<Option<Self>, WishError> {
+    ) -> Result<Option<Self>, FractionRequestError> {
         let key = |of: &str| format!("{prefix}{container}.{of}");
         let memory = |of: &str| {
             let key = key(of);
@@ -88,16 +88,21 @@ impl Wish {
         let Some(limit_mib) = limit.or(request) else { return Ok(None) };
         let request_mib = request.unwrap_or(limit_mib);
         if request_mib > limit_mib {
-            return Err(WishError::AboveLimit { request: request_mib, limit: limit_mib });
+            return Err(FractionRequestError::AboveLimit {
+                request: request_mib,
+                limit: limit_mib,
+            });
         }
         let mode = key(MODE);
         if let Some(value) = annotations.get(&mode).filter(|value| value.trim() != TIME_SLICING) {
-            return Err(WishError::Mode { key: mode, value: value.clone() });
+            return Err(FractionRequestError::Mode { key: mode, value: value.clone() });
         }
         let devices = annotations.get(&key(DEVICES)).map_or("", |value| value.trim());
         let gpus = match devices {
-            "" | "all" => WishedGpus::All,
-            named => WishedGpus::Named(named.split(',').map(|it| it.trim().to_owned()).collect()),
+            "" | "all" => RequestedGpus::All,
+            named => {
+                RequestedGpus::Named(named.split(',').map(|it| it.trim().to_owned()).collect())
+            }
         };
         let at_least = Enforcement::asked_for(annotations)?;
         Ok(Some(Self { request_mib, limit_mib, gpus, at_least }))
@@ -105,14 +110,14 @@ impl Wish {
 }
 
 /// A quantity in whole MiB, rounded up.
-fn mib(key: &str, value: &str) -> Result<u64, WishError> {
+fn mib(key: &str, value: &str) -> Result<u64, FractionRequestError> {
     let (key, value) = (key.to_owned(), value.to_owned());
     let Some(amount) = Amount::parse(&value) else {
-        return Err(WishError::Quantity { key, value });
+        return Err(FractionRequestError::Quantity { key, value });
     };
     match u64::try_from(amount.rounded_up()) {
         Ok(bytes) if bytes >= MIB => Ok(bytes.div_ceil(MIB)),
-        _ => Err(WishError::Small { key, value }),
+        _ => Err(FractionRequestError::Small { key, value }),
     }
 }
 
@@ -122,10 +127,10 @@ mod tests {
 
     const PREFIX: &str = "nvidia.com/container.";
 
-    fn wish(annotations: &[(&str, &str)]) -> Result<Option<Wish>, String> {
+    fn parsed(annotations: &[(&str, &str)]) -> Result<Option<FractionRequest>, String> {
         let all =
             annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned()));
-        Wish::of("a", &all.collect(), PREFIX).map_err(|error| error.to_string())
+        FractionRequest::of("a", &all.collect(), PREFIX).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -142,32 +147,32 @@ mod tests {
             let request = request.map(|value| ("a.gpu-memory.request", value));
             let limit = limit.map(|value| ("a.gpu-memory.limit", value));
             let both: Vec<_> = request.into_iter().chain(limit).collect();
-            let found = wish(&both).expect("valid").expect("a wish");
+            let found = parsed(&both).expect("valid").expect("a request");
             assert_eq!((found.request_mib, found.limit_mib), expected, "{both:?}");
         }
     }
 
     #[test]
     fn a_container_without_amounts_of_its_own_has_no_wish() {
-        assert_eq!(wish(&[]), Ok(None));
-        assert_eq!(wish(&[("b.gpu-memory.limit", "1Gi")]), Ok(None));
+        assert_eq!(parsed(&[]), Ok(None));
+        assert_eq!(parsed(&[("b.gpu-memory.limit", "1Gi")]), Ok(None));
         let whole = [("a.gpus.devices", "GPU-1"), ("a.gpu-compute.mode", "sm-sharing")];
-        assert_eq!(wish(&whole), Ok(None), "the scheduler gave it a whole GPU");
+        assert_eq!(parsed(&whole), Ok(None), "the scheduler gave it a whole GPU");
     }
 
     #[test]
     fn gpus_are_those_of_the_scheduler() {
         let gpus = |value| {
-            let found = wish(&[("a.gpu-memory.limit", "1Gi"), ("a.gpus.devices", value)]);
-            found.expect("valid").expect("a wish").gpus
+            let found = parsed(&[("a.gpu-memory.limit", "1Gi"), ("a.gpus.devices", value)]);
+            found.expect("valid").expect("a request").gpus
         };
-        assert_eq!([gpus(" "), gpus("all")], [WishedGpus::All, WishedGpus::All]);
-        assert_eq!(gpus("GPU-1, 3"), WishedGpus::Named(vec!["GPU-1".into(), "3".into()]));
+        assert_eq!([gpus(" "), gpus("all")], [RequestedGpus::All, RequestedGpus::All]);
+        assert_eq!(gpus("GPU-1, 3"), RequestedGpus::Named(vec!["GPU-1".into(), "3".into()]));
     }
 
     #[test]
     fn a_mistake_is_refused_with_its_annotation() {
-        let limit = |value| wish(&[("a.gpu-memory.limit", value)]).expect_err(value);
+        let limit = |value| parsed(&[("a.gpu-memory.limit", value)]).expect_err(value);
         assert_eq!(
             limit("4GB"),
             "annotation nvidia.com/container.a.gpu-memory.limit: \"4GB\" is no quantity of memory: write one like 4Gi"
@@ -176,12 +181,12 @@ mod tests {
             assert!(limit(small).ends_with(&format!("{small} is less than 1 MiB")), "{small}");
         }
         let request = ("a.gpu-memory.request", "2Gi");
-        let above = wish(&[request, ("a.gpu-memory.limit", "1Gi")]).expect_err("above");
+        let above = parsed(&[request, ("a.gpu-memory.limit", "1Gi")]).expect_err("above");
         assert!(above.contains("2048 MiB is above its limit of 1024 MiB"), "{above}");
         for mode in ["sm-sharing", "", "fast"] {
-            let wrong = wish(&[request, ("a.gpu-compute.mode", mode)]).expect_err(mode);
+            let wrong = parsed(&[request, ("a.gpu-compute.mode", mode)]).expect_err(mode);
             assert!(wrong.contains("is not offered on this node"), "{wrong}");
         }
-        assert!(wish(&[request, ("a.gpu-compute.mode", "time-slicing")]).is_ok());
+        assert!(parsed(&[request, ("a.gpu-compute.mode", "time-slicing")]).is_ok());
     }
 }
