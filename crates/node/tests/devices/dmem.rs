@@ -331,18 +331,20 @@ async fn an_agent_that_may_not_see_open_files_watches_nobody() {
 }
 
 #[tokio::test]
-async fn a_program_of_hidden_files_leaves_its_gpu_unmeasured() {
+async fn a_pod_with_hidden_files_is_watched_no_more_and_its_gpu_is_measured_all_the_same() {
     let world = World::with_regions(FLEX, "none", "kill").await;
     world.pod().await;
     let gpu = world.gpu();
     let mut program = world.program(Some(CONTAINER));
-    world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
+    let limit = "windlass_share_memory_limit_bytes";
+    world.measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
     // A folder in the place of a file is as unreadable as a file that the kernel hides.
     let file = world.node.host(&format!("/proc/{}/fdinfo/3", program.0.id()));
     fs::create_dir_all(&file).expect("made");
-    world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 0"]).await;
-    fs::remove_dir(&file).expect("removed");
+    world.measured(limit, &[gpu.id.as_str(), "enforcement=\"none\""]).await;
     world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
+    fs::remove_dir(&file).expect("removed");
+    world.measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
     assert!(program.runs());
     world.agent.stop().await;
 }
