@@ -47,7 +47,7 @@ impl GpuMemory {
     }
 
     /// Memory of a GPU that no MPS daemon limits; `None` if the GPU's own is unknown.
-    fn of(gpu: &Device, memory_mib: u64) -> Option<Self> {
+    pub fn of(gpu: &Device, memory_mib: u64) -> Option<Self> {
         let (device, of_mib) = (gpu.id.clone(), gpu.memory_mib()?);
         Some(Self {
             device,

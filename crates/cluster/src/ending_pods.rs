@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use kube::core::ObjectMeta;
 use tokio::sync::watch;
 
@@ -20,10 +19,7 @@ pub fn watch(
     client: Client,
 ) -> (watch::Receiver<Arc<EndingPods>>, impl Future<Output = ()> + Send) {
     let (publish, pods) = watch::channel(Arc::default());
-    let objects = format!("pods of node {}", client.node());
-    let selector =
-        format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", client.node());
-    let watcher = MetadataWatch::<Pod>::new("ending pods", client, objects, selector);
+    let watcher = MetadataWatch::of_node("ending pods", client);
     (pods, watcher.run(Publisher { publish }))
 }
 

@@ -12,6 +12,7 @@
 
 use std::{fmt::Debug, marker::PhantomData};
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
@@ -53,6 +54,17 @@ enum Ended {
 }
 
 // === impl MetadataWatch ===
+
+impl MetadataWatch<Pod> {
+    /// Watch of the pods of the own node that have not ended.
+    pub(super) fn of_node(part: &'static str, client: Client) -> Self {
+        let objects = format!("pods of node {}", client.node());
+        // Ended pods need no GPUs, and the kubelet's record lacks them.
+        let selector =
+            format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", client.node());
+        Self::new(part, client, objects, selector)
+    }
+}
 
 impl<K> MetadataWatch<K>
 where

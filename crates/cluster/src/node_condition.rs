@@ -16,7 +16,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_host::{causes, clock::Clock, deadline, optional, watch::changed};
 
-use super::{Client, ClusterError, attempts::Attempts, client::Connection};
+use super::{Client, ClusterError, attempts::Attempts};
 
 /// Content of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,10 +85,7 @@ impl ConditionWriter {
         if self.condition.borrow().is_none() {
             return;
         }
-        let last = Box::pin(async {
-            let connection = self.client.connect().await?;
-            self.write(&connection, &self.at_end, self.clock.now()).await
-        });
+        let last = Box::pin(self.write(&self.at_end, self.clock.now()));
         let error = match deadline::timeout(LAST_WRITE, last).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => causes(&error),
@@ -109,11 +106,7 @@ impl ConditionWriter {
             let is_due = known.is_none_or(|it| it.again <= Instant::now());
             if let Some(wanted) = wanted.filter(|_| is_due) {
                 let at = known.map_or_else(|| self.clock.now(), |it| it.at);
-                let done = async {
-                    let connection = self.client.connect().await?;
-                    self.write(&connection, &wanted, at).await
-                };
-                if let Err(error) = done.await {
+                if let Err(error) = self.write(&wanted, at).await {
                     sleep(attempts.failed(&error)).await;
                     continue;
                 }
@@ -139,12 +132,8 @@ impl ConditionWriter {
         }
     }
 
-    async fn write(
-        &self,
-        connection: &Connection,
-        condition: &NodeCondition,
-        at: Timestamp,
-    ) -> Result<(), ClusterError> {
+    async fn write(&self, condition: &NodeCondition, at: Timestamp) -> Result<(), ClusterError> {
+        let connection = self.client.connect().await?;
         let name = self.client.node();
         let nodes: Api<Node> = Api::all(connection.kube.clone());
         let doing = || format!("cannot read Node {name}");

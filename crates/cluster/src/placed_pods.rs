@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::core::ObjectMeta;
 use tokio::{sync::watch, time::Instant};
 use windlass_core::annotation::PodPlacement;
@@ -29,11 +28,7 @@ pub fn watch(
     client: Client,
 ) -> (watch::Receiver<Arc<Vec<PlacedPod>>>, impl Future<Output = ()> + Send) {
     let (publish, pods) = watch::channel(Arc::default());
-    let objects = format!("pods of node {}", client.node());
-    // Ended pods need no GPUs, and the kubelet's record lacks them.
-    let selector =
-        format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", client.node());
-    let watcher = MetadataWatch::<Pod>::new("placed pods", client, objects, selector);
+    let watcher = MetadataWatch::of_node("placed pods", client);
     (pods, watcher.run(Publisher { publish }))
 }
 

@@ -22,6 +22,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use windlass_allocations::ledger::ClaimRef;
 use windlass_cdi::memory_limits::LimitRecords;
 use windlass_cluster::{
     Client,
@@ -39,15 +40,7 @@ use windlass_resources::NodeState;
 use self::plugin::{FractionPlugin, FractionedContainers};
 
 /// Memory limits of pods with fractions, in MiB, by GPU and pod. A pod's containers count together.
-pub(crate) type FractionLimits = BTreeMap<DeviceId, BTreeMap<FractionedPod, u64>>;
-
-/// A pod with a fraction.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct FractionedPod {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) uid: String,
-}
+pub(crate) type FractionLimits = BTreeMap<DeviceId, BTreeMap<ClaimRef, u64>>;
 
 /// Place among the runtime's plugins, which is `fractiond`'s.
 const INDEX: &str = "10";
@@ -145,11 +138,7 @@ fn limits(known: &FractionedContainers, state: &NodeState) -> FractionLimits {
     let mut all = FractionLimits::new();
     for fraction in known.values() {
         let pod = &fraction.container.pod;
-        let pod = FractionedPod {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-        };
+        let pod = ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid);
         let gpus = plan::measurable(&fraction.request, state).into_iter();
         for gpu in gpus.filter(|gpu| gpu.memory_mib < gpu.of_mib) {
             *all.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.memory_mib;

@@ -175,9 +175,17 @@ fn every_key_is_taken() {
     assert_eq!(policy.nics.info["0000:3b:02.0"]["a"], "c");
 }
 
+/// Checks that each text is refused with these words.
+fn refused(cases: &[(&str, &str)]) {
+    for (text, expected) in cases {
+        let error = parse(text).expect_err(text);
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
 #[test]
 fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
-    for (text, expected) in [
+    refused(&[
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
              sharing: {method: driver, replicas: 4}}]",
@@ -206,15 +214,12 @@ fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
              sharing: {method: driver, memory: 10Gi}}]",
             "NVIDIA's driver limits the memory of its GPUs only",
         ),
-    ] {
-        let error = parse(text).expect_err(text);
-        assert!(error.contains(expected), "{error}");
-    }
+    ]);
 }
 
 #[test]
 fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
-    for (text, expected) in [
+    refused(&[
         ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
         ("nics: {info: {ens1: {a: b}}}", "write a PCI address such as 0000:3b:02.0, or *"),
         (
@@ -246,10 +251,7 @@ fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
             "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {method: mps}}]",
             "write replicas: 4 or memory: 10Gi",
         ),
-    ] {
-        let error = parse(text).expect_err(text);
-        assert!(error.contains(expected), "{error}");
-    }
+    ]);
 }
 
 #[test]

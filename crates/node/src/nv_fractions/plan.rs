@@ -3,10 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use windlass_cdi::memory_limits::{GpuMemory, HookLimit, LimitRules, WeakLimit};
-use windlass_core::{
-    device::{Device, DeviceId},
-    enforcement::Enforcement,
-};
+use windlass_core::device::{Device, DeviceId};
 use windlass_nri::Adjustment;
 use windlass_resources::NodeState;
 
@@ -153,17 +150,11 @@ fn of_gpu(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, Fraction
     if gpu.partitioned {
         return Err(FractionError::Cut(gpu.id.clone()));
     }
-    let of_mib = gpu.memory_mib().ok_or_else(|| FractionError::NoMemory(gpu.id.clone()))?;
-    if request.limit_mib > of_mib {
-        let (gpu, limit_mib) = (gpu.id.clone(), request.limit_mib);
+    let memory = GpuMemory::of(gpu, request.limit_mib);
+    let memory = memory.ok_or_else(|| FractionError::NoMemory(gpu.id.clone()))?;
+    if memory.memory_mib > memory.of_mib {
+        let GpuMemory { device: gpu, memory_mib: limit_mib, of_mib, .. } = memory;
         return Err(FractionError::AboveGpu { gpu, limit_mib, of_mib });
     }
-    Ok(GpuMemory {
-        device: gpu.id.clone(),
-        memory_mib: request.limit_mib,
-        of_mib,
-        is_by_mps: false,
-        required: Enforcement::None,
-        drm: None,
-    })
+    Ok(memory)
 }

@@ -9,6 +9,7 @@ use windlass_config::{Places, ShareMethod};
 use windlass_core::{
     device::{Device, DeviceId},
     enforcement::Enforcement,
+    pci::PciAddress,
     replica::ReplicaId,
 };
 use windlass_dra::{ClaimFile, PreparedClaim};
@@ -202,15 +203,18 @@ impl Facts<'_> {
     fn by_hook_or_watchdog(&self, device: &DeviceId, holder: &str) -> Enforcement {
         let by_hook = self.limited.get(device).and_then(|it| it.get(holder)).copied();
         let gpu = self.node.inventory.get(device.as_str());
-        let drm = gpu.and_then(Device::drm_gpu);
-        by_hook.unwrap_or_else(|| self.node.means.without_hook(&self.node.policy, drm))
+        by_hook.unwrap_or_else(|| self.by_watchdog(gpu.and_then(Device::drm_gpu)))
+    }
+
+    fn by_watchdog(&self, drm: Option<PciAddress>) -> Enforcement {
+        self.node.means.without_hook(&self.node.policy, drm)
     }
 
     /// Enforcement of replicas that no hook has limited.
     fn without_hook(&self, gpu: &Device) -> Enforcement {
         match self.node.enforcement(gpu) {
             Some(Enforcement::Mps) => Enforcement::Mps,
-            _ => self.node.means.without_hook(&self.node.policy, gpu.drm_gpu()),
+            _ => self.by_watchdog(gpu.drm_gpu()),
         }
     }
 

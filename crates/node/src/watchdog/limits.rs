@@ -65,8 +65,7 @@ pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &
             let shared = device.and_then(OfferedDevice::shared);
             let is_mps = shared.is_some_and(|shared| shared.method == SharingMethod::Mps);
             let holder = ClaimRef::of_share("", &container.pod, &container.pod);
-            let gpu = all.entry(replica.device).or_default();
-            gpu.0.entry(holder).or_insert(Limit { mib: 0, compute_percent: 0, is_mps }).mib += mib;
+            all.entry(replica.device).or_default().add_memory(holder, *mib, is_mps);
         }
     }
 }
@@ -75,12 +74,8 @@ pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &
 pub(super) fn add_fractions(all: &mut Limits, fractions: &FractionLimits) {
     for (device, pods) in fractions {
         let gpu = all.entry(device.clone()).or_default();
-        for (pod, mib) in pods {
-            let holder = ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid);
-            gpu.0
-                .entry(holder)
-                .or_insert(Limit { mib: 0, compute_percent: 0, is_mps: false })
-                .mib += mib;
+        for (holder, mib) in pods {
+            gpu.add_memory(holder.clone(), *mib, false);
         }
     }
 }
@@ -100,6 +95,12 @@ pub(super) fn joined<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders
 // === impl GpuLimits ===
 
 impl GpuLimits {
+    /// Adds memory to what a holder has.
+    fn add_memory(&mut self, holder: ClaimRef, mib: u64, is_mps: bool) {
+        let none = Limit { mib: 0, compute_percent: 0, is_mps };
+        self.0.entry(holder).or_insert(none).mib += mib;
+    }
+
     /// The pod's own share; `None` if it has none.
     pub(super) fn share_of(&self, pod: &str) -> Option<&ClaimRef> {
         self.0.keys().find(|holder| holder.pod_of_share() == Some(pod))
