@@ -66,7 +66,7 @@ const MAX_BYTES: u64 = 1 << 20;
 impl Client {
     /// A client for the configured node, or else for the node with this machine's name.
     pub fn new(access: &ClusterAccess) -> Result<Self, InvalidNodeName> {
-        let node = access.node_name.clone().unwrap_or_else(machine_name);
+        let node = node_name(access.node_name.as_deref());
         // A valid name is also safe in a path.
         if !is_subdomain(&node) {
             return Err(InvalidNodeName(node));
@@ -158,9 +158,10 @@ fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterEr
     ClusterError::NoAccess(Box::new(error))
 }
 
-/// The kubelet's default node name.
-fn machine_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().to_lowercase()
+/// The node's name as configured, else the kubelet's default: the machine's.
+pub fn node_name(configured: Option<&str>) -> String {
+    let of_machine = || rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+    configured.map_or_else(of_machine, str::to_owned)
 }
 
 // === impl Limits ===

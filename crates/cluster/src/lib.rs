@@ -28,7 +28,7 @@ mod pods;
 pub use bound_pod::BoundPod;
 pub use claim_status::{ClaimStatuses, StatusOutcome};
 pub use claims::Claims;
-pub use client::{Client, InvalidNodeName, Limits};
+pub use client::{Client, InvalidNodeName, Limits, node_name};
 pub use error::ClusterError;
 pub use pod_warning::PodWarning;
 pub use pods::{PodParts, Pods};

@@ -17,6 +17,7 @@ mod changes;
 mod claim_ranks;
 mod claims;
 mod entry;
+mod inspection;
 mod occupancy;
 
 use std::{
@@ -39,6 +40,10 @@ use self::{
     claim_ranks::{Asked, ClaimRanks, Cluster},
     claims::ClaimIndex,
     entry::Entry,
+};
+pub use self::{
+    inspection::{Changes, Holder, Inspected},
+    occupancy::ClaimPart,
 };
 use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
 
@@ -396,26 +401,6 @@ impl Index {
         self.entries.iter().map(|entry| entry.occupancy.conflicts().len()).sum()
     }
 
-    /// Every node whose object is there, in the order of names, with its state and its pods.
-    pub fn inspect(&mut self) -> Vec<Inspected<'_>> {
-        self.settle();
-        self.present()
-            .into_iter()
-            .map(|(_, node)| {
-                let entry = &self.entries[node.0 as usize];
-                let holders = entry.occupancy.parts().filter_map(|(uid, part)| {
-                    Some(Holder { pod: &self.pods.get(uid)?.facts, part })
-                });
-                Inspected {
-                    facts: &entry.facts,
-                    state: self.view.node(node),
-                    holders: holders.collect(),
-                    claims: entry.occupancy.claims(),
-                }
-            })
-            .collect()
-    }
-
     /// Nodes whose object is there, in the order of names.
     fn present(&self) -> Vec<(&String, NodeIx)> {
         let nodes = self.nodes.iter().map(|(name, node)| (name, *node));
@@ -614,26 +599,4 @@ fn accepted(pod: &PodFacts, facts: &NodeFacts, state: &Node) -> Option<Node> {
 fn known_node(pod: Option<&PodEntry>) -> Option<String> {
     let pod = pod?;
     pod.facts.node.clone().or_else(|| pod.assumed.as_ref().map(|assumed| assumed.node.clone()))
-}
-
-/// A node with its state, its pods and its claims.
-#[derive(Debug)]
-pub struct Inspected<'a> {
-    /// Facts of its object.
-    pub facts: &'a NodeFacts,
-    /// Free and held resources.
-    pub state: &'a Node,
-    /// Its pods with the GPUs that they hold.
-    pub holders: Vec<Holder<'a>>,
-    /// Claims, by `namespace/name`, with the GPUs that they hold.
-    pub claims: &'a [(String, Part)],
-}
-
-/// A pod and the part of its node that it holds.
-#[derive(Debug)]
-pub struct Holder<'a> {
-    /// The pod.
-    pub pod: &'a PodFacts,
-    /// Its part.
-    pub part: Part,
 }

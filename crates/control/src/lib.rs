@@ -20,9 +20,10 @@ mod extender;
 mod fence;
 mod gpushare;
 mod metrics;
+mod page;
 mod run;
 mod server;
 mod watches;
 
-pub use run::{Config, RunError, run};
+pub use run::{Config, PageConfig, PageSource, RunError, run, run_page};
 pub use server::{TlsError, TlsFiles};

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use kube::Api;
 use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use windlass_host::{clock::Clock, shared::Shared};
 
@@ -15,7 +16,9 @@ use crate::{
     fence::Fence,
     index::Index,
     metrics::Metrics,
-    server::{self, Pages, Served, TlsAcceptors, TlsError, TlsFiles},
+    objects::Objects,
+    page::{Feed, Gate, Guard, PageSite},
+    server::{self, Pages, Served, TlsAcceptors, TlsError, TlsFiles, Verbs},
     watches::{self, Refresh},
 };
 
@@ -29,6 +32,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Address of health and metrics alone, without TLS.
     pub metrics: Option<SocketAddr>,
+    /// The page, on an address of its own.
+    pub page: Option<PageConfig>,
     /// Identity of the server; without it, plain HTTP.
     pub tls: Option<TlsFiles>,
     /// Access to the API server; without it, as kubectl finds one, else the pod's own account.
@@ -41,6 +46,15 @@ pub struct Config {
     pub identity: String,
 }
 
+/// Configuration of the page beside the extender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageConfig {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// Readers need no token.
+    pub is_open: bool,
+}
+
 /// Reason why the extender cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -48,7 +62,7 @@ pub enum RunError {
     #[error("no access to the API server: give --kubeconfig, or run in a pod with an account")]
     NoAccess(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The address cannot be bound.
-    #[error("cannot listen on {0}: choose another with --listen")]
+    #[error("cannot listen on {0}: choose another address")]
     Listen(SocketAddr, #[source] std::io::Error),
     /// The TLS files cannot be used.
     #[error(transparent)]
@@ -75,15 +89,11 @@ pub async fn run(
     let access = access(config.kubeconfig.clone()).await?;
     let namespace = config.namespace.clone().unwrap_or_else(|| access.default_namespace.clone());
     let client = kube::Client::try_from(access).map_err(no_access)?;
-    let listener = server::listen(config.listen).await;
-    let listener = listener.map_err(|source| RunError::Listen(config.listen, source))?;
-    let metrics_listener = match config.metrics {
-        None => None,
-        Some(address) => {
-            let listener = server::listen(address).await;
-            Some(listener.map_err(|source| RunError::Listen(address, source))?)
-        }
-    };
+    let page_tls = config.tls.clone().map(|files| TlsFiles { client_ca: None, ..files });
+    let page_tls = page_tls.map(TlsAcceptors::new).transpose()?;
+    let listener = listen(config.listen).await?;
+    let metrics_listener = listen_if_wanted(config.metrics).await?;
+    let page_listener = listen_if_wanted(config.page.map(|page| page.listen)).await?;
     ready(listener.local_addr().unwrap_or(config.listen));
 
     let index = Arc::new(Shared::new(Index::default()));
@@ -94,19 +104,91 @@ pub async fn run(
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry, index.clone());
     let binder = Arc::new(Binder::new(client.clone(), index.clone(), fence.clone(), clock));
+    let guard = match config.page {
+        Some(PageConfig { is_open: true, .. }) => Guard::None,
+        _ => Guard::Tokens(Gate::new(client.clone())),
+    };
+    let feed = Arc::new(Feed::new(index.clone(), clock));
     let extender = Extender::new(index.clone(), binder.clone(), metrics);
     let pages = Arc::new(Pages { extender, index: index.clone(), registry });
     let watches = stop.run_until_cancelled(watches::follow(client, index));
-    let verbs = server::serve(listener, tls, (pages.clone(), Served::All), stop.clone());
+    let verbs = Verbs { pages: pages.clone(), served: Served::All };
+    let verbs = server::serve(listener, tls, verbs, stop.clone());
     let metrics = async {
         if let Some(listener) = metrics_listener {
-            server::serve(listener, None, (pages, Served::Metrics), stop.clone()).await;
+            let site = Verbs { pages, served: Served::Metrics };
+            server::serve(listener, None, site, stop.clone()).await;
         }
     };
-    tokio::join!(watches, verbs, metrics);
+    let page = serve_page(page_listener, page_tls, PageSite { feed, guard, stop: stop.clone() });
+    tokio::join!(watches, verbs, metrics, page);
     // A bind that is under way could have its effect after another replica has taken over.
     if binder.drain(DRAIN).await {
         fence.give_up().await;
     }
     Ok(())
+}
+
+/// Origin of what the page shows.
+#[derive(Debug)]
+pub enum PageSource {
+    /// A cluster, with access to its API server as in [`Config::kubeconfig`].
+    Cluster(Option<PathBuf>),
+    /// Objects of one moment.
+    Recording(Box<Objects>),
+}
+
+/// Serves the page to the browsers of this machine until stopped.
+///
+/// # Errors
+///
+/// No credentials, or the address cannot be bound.
+pub async fn run_page(
+    address: SocketAddr,
+    source: PageSource,
+    stop: CancellationToken,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), RunError> {
+    let index = Arc::new(Shared::new(Index::default()));
+    let client = match source {
+        PageSource::Cluster(kubeconfig) => {
+            let client = kube::Client::try_from(access(kubeconfig).await?);
+            Some(client.map_err(no_access)?)
+        }
+        PageSource::Recording(objects) => {
+            index.step(|index| *index = objects.to_index());
+            None
+        }
+    };
+    let listener = listen(address).await?;
+    ready(listener.local_addr().unwrap_or(address));
+    let clock = Clock::starting_at(Timestamp::now());
+    let feed = Arc::new(Feed::new(index.clone(), clock));
+    let site = PageSite { feed, guard: Guard::ThisMachine, stop: stop.clone() };
+    let watches = async {
+        if let Some(client) = client {
+            Box::pin(stop.run_until_cancelled(watches::follow(client, index))).await;
+        }
+    };
+    tokio::join!(watches, serve_page(Some(listener), None, site));
+    Ok(())
+}
+
+async fn serve_page(listener: Option<TcpListener>, tls: Option<TlsAcceptors>, site: PageSite) {
+    let Some(listener) = listener else { return };
+    let (feed, stop) = (site.feed.clone(), site.stop.clone());
+    let history = stop.run_until_cancelled(feed.follow());
+    tokio::join!(history, server::serve(listener, tls, site, stop.clone()));
+}
+
+async fn listen_if_wanted(address: Option<SocketAddr>) -> Result<Option<TcpListener>, RunError> {
+    match address {
+        Some(address) => listen(address).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Binds the address, so that a wrong one fails before anything starts.
+async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
+    TcpListener::bind(address).await.map_err(|source| RunError::Listen(address, source))
 }

@@ -7,47 +7,32 @@
 //! | GET `/healthz`, `/readyz` | the process lives; its view is complete |
 //! | GET `/metrics` | OpenMetrics |
 
+mod connections;
 mod tls;
 
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header::CONTENT_TYPE,
-    server::conn::http1,
-    service::service_fn,
 };
-use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
-    sync::Semaphore,
-    task::JoinSet,
-    time::{sleep, timeout},
-};
-use tokio_util::sync::CancellationToken;
 use windlass_host::shared::Shared;
 
-pub(crate) use self::tls::TlsAcceptors;
 pub use self::tls::{TlsError, TlsFiles};
+pub(crate) use self::{
+    connections::{Site, serve},
+    tls::TlsAcceptors,
+};
 use crate::{extender::Extender, gpushare::Inspection, index::Index, metrics};
 
 /// Most bytes of a request: 15,000 names of nodes have half a million.
 const MAX_BODY: usize = 8 << 20;
 /// Most bytes that are read of a request that is too long.
 const MAX_DISCARDED: usize = 64 << 20;
-/// Most connections at a time; kube-scheduler keeps a few.
-const MAX_CONNECTIONS: usize = 256;
-/// Time for a request's head, and for a TLS handshake.
-const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// Pause after a connection that could not be accepted: without descriptors the next one fails too.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// Time for open requests at the end.
-const DRAIN: Duration = Duration::from_secs(5);
 
 /// Everything that pages are made from.
 pub(crate) struct Pages {
@@ -65,70 +50,19 @@ pub(crate) enum Served {
     Metrics,
 }
 
-type Answer = Response<Full<Bytes>>;
-
-/// Serves connections until stopped, then lets open requests end.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    tls: Option<TlsAcceptors>,
-    pages: (Arc<Pages>, Served),
-    stop: CancellationToken,
-) {
-    let (room, tls) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), tls.map(Arc::new));
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        while connections.try_join_next().is_some() {}
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::debug!(%error, "cannot accept a connection");
-                sleep(ACCEPT_BACKOFF).await;
-                continue;
-            }
-        };
-        // Beyond the limit a connection is closed at once.
-        let Ok(permit) = room.clone().try_acquire_owned() else { continue };
-        let (tls, pages, stop) = (tls.clone(), pages.clone(), stop.clone());
-        connections.spawn(async move {
-            match tls {
-                None => converse(stream, pages, stop).await,
-                Some(tls) => match timeout(HEAD_LIMIT, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => converse(stream, pages, stop).await,
-                    Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-                    Err(_) => tracing::debug!("TLS handshake too slow"),
-                },
-            }
-            drop(permit);
-        });
-    }
-    let _ = timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
+/// The extender's answers on one listener.
+pub(crate) struct Verbs {
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) served: Served,
 }
 
-async fn converse(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    (pages, served): (Arc<Pages>, Served),
-    stop: CancellationToken,
-) {
-    let service = service_fn(move |request| {
-        let pages = pages.clone();
-        async move { Ok::<_, Infallible>(answer(&pages, served, request).await) }
-    });
-    let mut connection = std::pin::pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_LIMIT)
-            .serve_connection(TokioIo::new(stream), service)
-    );
-    tokio::select! {
-        ended = connection.as_mut() => drop(ended),
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            drop(connection.await);
-        }
+pub(crate) type Answer = Response<Full<Bytes>>;
+
+// === impl Verbs ===
+
+impl Site for Verbs {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        answer(&self.pages, self.served, request).await
     }
 }
 
@@ -201,22 +135,17 @@ async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Answ
     })
 }
 
-fn json(document: &impl Serialize) -> Answer {
+pub(crate) fn json(document: &impl Serialize) -> Answer {
     typed("application/json", serde_json::to_vec(document).expect("plain data is JSON"))
 }
 
-fn plain(status: StatusCode, text: impl Into<String>) -> Answer {
+pub(crate) fn plain(status: StatusCode, text: impl Into<String>) -> Answer {
     let mut answer = typed("text/plain; charset=utf-8", text.into().into_bytes());
     *answer.status_mut() = status;
     answer
 }
 
-fn typed(media: &'static str, body: Vec<u8>) -> Answer {
+pub(crate) fn typed(media: &'static str, body: Vec<u8>) -> Answer {
     let answer = Response::builder().header(CONTENT_TYPE, media);
     answer.body(Full::new(Bytes::from(body))).expect("a constant header")
-}
-
-/// Binds the address, so that a wrong one fails before anything starts.
-pub(crate) async fn listen(address: std::net::SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
 }

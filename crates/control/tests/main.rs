@@ -4,6 +4,7 @@ mod binding;
 mod claim_ranks;
 mod claims;
 mod model;
+mod page;
 mod questions;
 mod rig;
 mod virtual_gpus;

@@ -47,6 +47,7 @@ impl Rig {
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
+            page: None,
             tls: None,
             kubeconfig: Some(self.kubeconfig()),
             namespace: Some("default".to_owned()),

@@ -1,4 +1,4 @@
-//! HTTP server of the agent: health, readiness, metrics and the inventory.
+//! HTTP server of the agent: health, readiness, metrics, the inventory and the page.
 //!
 //! ```text
 //!   0.0.0.0:9400  ──> connections ──┐
@@ -9,6 +9,7 @@
 //! Pages are built from snapshots, so no request waits for a driver. Network clients can exhaust the connection
 //! limit of the address; the probe socket has a limit of its own and is open to root only.
 
+mod board;
 mod connections;
 mod http;
 mod page;
@@ -42,6 +43,7 @@ use windlass_resources::NodeState;
 pub(crate) use probe::Standby;
 pub use probe_client::{Probe, ProbeAnswer, ProbeError, probe_agent};
 
+use self::board::NodeBoard;
 use crate::metrics::{self, Instruments, MetricSources, SharedGpus};
 
 /// Inputs of the HTTP server.
@@ -57,6 +59,8 @@ pub(crate) struct Deps {
     pub(crate) registry: Registry,
     pub(crate) instruments: Instruments,
     pub(crate) disclosed: BTreeSet<Disclosed>,
+    /// Name of the node.
+    pub(crate) node: String,
 }
 
 #[derive(Debug, Default)]
@@ -96,9 +100,10 @@ struct Admin {
     registrations: watch::Receiver<RegistrationStates>,
     holders: PodResourcesCache,
     disclosed: BTreeSet<Disclosed>,
+    board: Arc<NodeBoard>,
 }
 
-/// Serves the pages and counts health transitions until stopped.
+/// Serves the pages, and notes health transitions and the history until stopped.
 pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToken) {
     let Deps { clock, state, rounds, telemetry, holders, memory, .. } = deps;
     let (mut registry, instruments, disclosed) = (deps.registry, deps.instruments, deps.disclosed);
@@ -112,9 +117,24 @@ pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToke
         clock,
     };
     metrics::register_collectors(&mut registry, &sources);
-    let registrations = sources.registrations;
-    let admin = Admin { registry, state: state.clone(), rounds, registrations, holders, disclosed };
-    tokio::join!(serve(listeners, Pages::All(admin), stop), instruments.transitions.count(state));
+    let registrations = sources.registrations.clone();
+    let board = Arc::new(NodeBoard::new(sources, deps.node));
+    let admin = Admin {
+        registry,
+        state: state.clone(),
+        rounds,
+        registrations,
+        holders,
+        disclosed,
+        board: board.clone(),
+    };
+    let history = stop.clone();
+    let history = history.run_until_cancelled(board.follow());
+    tokio::join!(
+        serve(listeners, Pages::All(admin), stop),
+        instruments.transitions.count(state),
+        history
+    );
 }
 
 /// Serves probes on behalf of an agent on standby, until stopped.

@@ -22,6 +22,7 @@ use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use tokio::sync::watch;
 use windlass_allocations::podresources::Holders;
 use windlass_config::Disclosed;
+use windlass_core::{device::DeviceId, telemetry::Sample};
 use windlass_deviceplugin::{metrics::PluginMetrics, registration::RegistrationStates};
 use windlass_discovery::telemetry::TelemetryReceiver;
 use windlass_dra::metrics::{ClaimMetrics, DraMetrics};
@@ -69,6 +70,17 @@ const PREFIX: &str = "windlass";
 
 /// Prefix of the metrics that every program on Prometheus has under the same names.
 const PROCESS: &str = "process";
+
+// === impl MetricSources ===
+
+impl MetricSources {
+    /// Newest sample of a device, unless it has expired.
+    pub(crate) fn sample(&self, id: &DeviceId) -> Option<Sample> {
+        let now = self.clock.now();
+        let found = self.telemetry.iter().find_map(|source| source.borrow().get(id).cloned());
+        found.filter(|sample| sample.until >= now)
+    }
+}
 
 /// A registry without a prefix; its parts have theirs.
 pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {

@@ -12,6 +12,7 @@ mod hostile;
 mod labels;
 mod lifecycle;
 mod memory;
+mod page;
 mod partitions;
 mod placement;
 mod requests;

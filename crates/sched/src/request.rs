@@ -78,9 +78,15 @@ impl Gpus {
     pub fn share(milli: u16, mib: u32) -> Self {
         Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib) }
     }
-}
 
-impl Gpus {
+    /// Compute in thousandths and memory in MiB of a share of a GPU with so much memory; none for whole GPUs.
+    pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
+        match self {
+            Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
+            _ => None,
+        }
+    }
+
     /// The same share of another number of GPUs; others are as they were.
     #[must_use]
     pub fn with_count(self, count: u8) -> Self {

@@ -219,11 +219,13 @@ impl Scheduler {
     /// Idle GPUs of the cluster that a typical request cannot use, in expectation. Zero until requests were seen.
     pub fn fragmentation(&mut self, view: &View) -> f64 {
         let count = u32::try_from(view.nodes().len()).unwrap_or(u32::MAX);
-        let of = |node| {
-            self.knowledge.look_at(view, node);
-            self.knowledge.standing(node).uses.fragmentation() / 1000.0
-        };
-        (0..count).map(NodeIx).map(of).sum()
+        (0..count).map(|node| self.node_fragmentation(view, NodeIx(node))).sum()
+    }
+
+    /// The part of it on one node.
+    pub fn node_fragmentation(&mut self, view: &View, node: NodeIx) -> f64 {
+        self.knowledge.look_at(view, node);
+        self.knowledge.standing(node).uses.fragmentation() / 1000.0
     }
 
     /// Any node that fits, and any part of it.

@@ -31,8 +31,8 @@ use windlass_config::{Disclosed, Strategy, address};
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{
-    ClusterCommand, ClusterHalfArgs, ExplainPodArgs, ExtendArgs, RecordClusterArgs, SimulateArgs,
-    TopArgs, ViewArgs,
+    ClusterCommand, ClusterHalfArgs, ExplainPodArgs, ExtendArgs, PageArgs, RecordClusterArgs,
+    SimulateArgs, TopArgs, ViewArgs,
 };
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};

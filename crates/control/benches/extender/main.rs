@@ -112,6 +112,7 @@ impl Extender {
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
+            page: None,
             tls: None,
             kubeconfig: Some(kubeconfig),
             namespace: Some("default".to_owned()),

@@ -60,6 +60,8 @@ struct NodeSlices {
 pub(super) struct ClaimHold {
     /// `namespace/name` of the claim.
     pub(super) claim: String,
+    /// Its pods, as `namespace/name`.
+    pub(super) pods: Vec<String>,
     pub(super) device: DeviceName,
     pub(super) gpus: Gpus,
 }
@@ -135,9 +137,11 @@ impl ClaimIndex {
     pub(super) fn set_claim(&mut self, claim: ResourceClaim) -> BTreeSet<String> {
         let key = key(&claim);
         let known = self.claims.get(&key);
-        if known.is_some_and(|known| allocation(known) == allocation(&claim)) {
+        if let Some(known) = known.filter(|known| allocation(known) == allocation(&claim)) {
+            let is_same = users(known).eq(users(&claim));
+            let nodes = allocation(&claim).filter(|_| !is_same).map(|it| self.nodes_of(it));
             self.claims.insert(key, claim);
-            return BTreeSet::new();
+            return nodes.unwrap_or_default();
         }
         let mut nodes = self.remove_claim(&key);
         if let Some(allocation) = allocation(&claim) {
@@ -165,6 +169,11 @@ impl ClaimIndex {
                 }
             }
         }
+        self.nodes_of(allocation)
+    }
+
+    fn nodes_of(&self, allocation: &AllocationResult) -> BTreeSet<String> {
+        let pools = pools_of(allocation);
         pools.iter().filter_map(|pool| self.pools.get(pool)).flatten().cloned().collect()
     }
 
@@ -208,11 +217,13 @@ impl ClaimIndex {
         for pool in pools {
             for key in self.holders.get(&pool).into_iter().flatten() {
                 let claim = format!("{}/{}", key.0, key.1);
-                let results =
-                    self.claims.get(key).and_then(allocation).into_iter().flat_map(results);
+                let Some(object) = self.claims.get(key) else { continue };
+                let pods: Vec<_> = users(object).map(|name| format!("{}/{name}", key.0)).collect();
+                let results = allocation(object).into_iter().flat_map(results);
                 for result in results.filter(|result| PoolName::of_result(result) == pool) {
                     let (device, gpus) = claim_gpus::taken(result);
-                    holds.push(ClaimHold { claim: claim.clone(), device, gpus });
+                    let (claim, pods) = (claim.clone(), pods.clone());
+                    holds.push(ClaimHold { claim, pods, device, gpus });
                 }
             }
         }
@@ -297,6 +308,12 @@ fn results(allocation: &AllocationResult) -> impl Iterator<Item = &DeviceRequest
 fn key(claim: &ResourceClaim) -> (String, String) {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     (text(&claim.metadata.namespace), text(&claim.metadata.name))
+}
+
+/// Names of the pods for which a claim is reserved.
+fn users(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
+    let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
+    users.filter(|user| user.resource == "pods").map(|user| user.name.as_str())
 }
 
 fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {

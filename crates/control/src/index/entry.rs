@@ -64,7 +64,8 @@ impl Entry {
         let part = |hold: ClaimHold| {
             let position = self.position(|name| *name == hold.device)?;
             let part = Part::of(GpuSet::one(position));
-            Some(ClaimPart { claim: hold.claim, gpus: hold.gpus, part })
+            let ClaimHold { claim, pods, gpus, .. } = hold;
+            Some(ClaimPart { claim, pods, gpus, part })
         };
         holds.filter_map(part).collect()
     }

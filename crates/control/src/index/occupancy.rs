@@ -15,16 +15,21 @@ use crate::facts::{NodeFacts, PodFacts};
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     parts: BTreeMap<String, Part>,
-    claims: Vec<(String, Part)>,
+    claims: Vec<ClaimPart>,
     conflicts: Vec<Conflict>,
 }
 
 /// GPUs of a node that a claim has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ClaimPart {
-    pub(super) claim: String,
-    pub(super) gpus: Gpus,
-    pub(super) part: Part,
+pub struct ClaimPart {
+    /// The claim, as `namespace/name`.
+    pub claim: String,
+    /// The pods for which it is reserved, as `namespace/name`.
+    pub pods: Vec<String>,
+    /// Its request of one result.
+    pub gpus: Gpus,
+    /// Its part of the node.
+    pub part: Part,
 }
 
 /// A pod or a claim that holds more than its node has free.
@@ -52,11 +57,12 @@ pub(super) fn occupy(
     let order = |(pod, decided): &(&PodFacts, Option<Part>)| (decided.is_none(), pod.created);
     pods.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.0.uid.cmp(&b.0.uid)));
     let mut occupancy = Occupancy::default();
-    for ClaimPart { claim, gpus, part } in claims {
+    for held in claims {
+        let ClaimPart { claim, gpus, part, .. } = held;
         // Processor time and memory are the pod's, which counts for itself.
         let request = Request { cpu_milli: 0, memory_mib: 0, gpus: *gpus, models: ModelSet::ANY };
         if take_gpus(&mut node, &request, *part) {
-            occupancy.claims.push((claim.clone(), *part));
+            occupancy.claims.push(held.clone());
         } else {
             let conflict = Conflict { holder: format!("claim {claim}"), wanted: *gpus };
             occupancy.conflicts.push(conflict);
@@ -149,8 +155,8 @@ impl Occupancy {
         self.parts.iter().map(|(uid, part)| (uid, *part))
     }
 
-    /// Claims by `namespace/name`, and the part that each holds.
-    pub(super) fn claims(&self) -> &[(String, Part)] {
+    /// Claims with what they hold.
+    pub(super) fn claims(&self) -> &[ClaimPart] {
         &self.claims
     }
 

@@ -8,6 +8,7 @@ use std::io;
 
 pub(super) use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use windlass_page::CONTENT_SECURITY_POLICY;
 
 /// Parsed request head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(super) struct Request {
     pub(super) method: String,
     /// Path without the query.
     pub(super) path: String,
+    /// Query; empty without one.
+    pub(super) query: String,
     /// Accepted media types; empty without the header.
     pub(super) accept: String,
 }
@@ -100,11 +103,16 @@ fn parse(head: &str) -> Option<Request> {
         Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
         None => target,
     };
-    let path = target.split('?').next().unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let headers = lines.filter_map(|line| line.split_once(':'));
     let accept = headers.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
     let accept: Vec<_> = accept.map(|(_, value)| value.trim()).collect();
-    Some(Request { method: (*method).to_owned(), path: path.to_owned(), accept: accept.join(",") })
+    Some(Request {
+        method: (*method).to_owned(),
+        path: path.to_owned(),
+        query: query.to_owned(),
+        accept: accept.join(","),
+    })
 }
 
 // === impl Response ===
@@ -121,7 +129,8 @@ impl Response {
         let allow = if is_allowed { "" } else { "allow: GET, HEAD\r\n" };
         format!(
             "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\
-             cache-control: no-store\r\n{allow}connection: close\r\n\r\n",
+             cache-control: no-store\r\ncontent-security-policy: {CONTENT_SECURITY_POLICY}\r\n\
+             x-content-type-options: nosniff\r\n{allow}connection: close\r\n\r\n",
             body.len()
         )
     }
@@ -176,6 +185,8 @@ mod tests {
         content-type: text/plain; charset=utf-8
         content-length: 18
         cache-control: no-store
+        content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'
+        x-content-type-options: nosniff
         allow: GET, HEAD
         connection: close
 

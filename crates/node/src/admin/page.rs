@@ -3,6 +3,7 @@
 use prometheus_client::registry::Registry;
 use windlass_config::Disclosed;
 use windlass_core::attribute::AttributeName;
+use windlass_page::Asset;
 
 use super::{
     Admin, Pages,
@@ -19,6 +20,10 @@ enum Route {
     Readiness,
     Metrics,
     Devices,
+    /// A file of the page.
+    File(&'static Asset),
+    /// The state that the page shows.
+    State,
 }
 
 const INDEX: &str = "\
@@ -28,6 +33,7 @@ windlass node
 /readyz   readiness: 503 until every resource is registered with the kubelet
 /metrics  OpenMetrics, or Prometheus' text format
 /devices  the inventory as JSON
+/page/    devices, links and holders as a picture
 ";
 
 const JSON: &str = "application/json";
@@ -61,6 +67,15 @@ async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
             exposition(&admin.registry, request)
         }
         Route::Devices => devices(admin),
+        Route::File(asset) => file(asset),
+        Route::State => {
+            admin.holders.refresh().await;
+            let after = request.query.split('&').find_map(|pair| pair.strip_prefix("after="));
+            match serde_json::to_string(&admin.board.document(after)) {
+                Ok(body) => Response { status: StatusCode::OK, content_type: JSON, body },
+                Err(error) => failed(&error),
+            }
+        }
     }
 }
 
@@ -71,7 +86,10 @@ fn standing_by(waiting: &Standby, route: Route, request: &Request) -> Response {
         Route::Health => report(&waiting.health()),
         Route::Readiness => report(&waiting.readiness()),
         Route::Metrics => exposition(&metrics::standing_by(), request),
-        Route::Devices => Response::text(StatusCode::SERVICE_UNAVAILABLE, waiting.to_string()),
+        Route::File(asset) => file(asset),
+        Route::Devices | Route::State => {
+            Response::text(StatusCode::SERVICE_UNAVAILABLE, waiting.to_string())
+        }
     }
 }
 
@@ -81,6 +99,11 @@ fn exposition(registry: &Registry, request: &Request) -> Response {
         Ok(body) => Response { status: StatusCode::OK, content_type: format.content_type(), body },
         Err(error) => failed(&error),
     }
+}
+
+fn file(asset: &Asset) -> Response {
+    let body = asset.text.to_owned();
+    Response { status: StatusCode::OK, content_type: asset.media, body }
 }
 
 fn devices(admin: &Admin) -> Response {
@@ -120,7 +143,8 @@ impl Route {
             "/readyz" => Self::Readiness,
             "/metrics" => Self::Metrics,
             "/devices" => Self::Devices,
-            _ => return None,
+            "/page/state" => Self::State,
+            _ => Self::File(Asset::named(path.strip_prefix("/page/")?)?),
         })
     }
 }

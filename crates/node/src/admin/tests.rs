@@ -16,17 +16,28 @@ use windlass_allocations::ledger::SharedLedger;
 use super::*;
 
 fn admin() -> Admin {
+    let holders = windlass_allocations::podresources::PodResourcesPoller::new(
+        Path::new("/nowhere"),
+        SharedLedger::default(),
+    )
+    .1;
+    let sources = MetricSources {
+        state: watch::channel(Arc::default()).1,
+        telemetry: Vec::new(),
+        registrations: watch::channel(RegistrationStates::new()).1,
+        holders: holders.holders(),
+        memory: watch::channel(Arc::default()).1,
+        disclosed: BTreeSet::new(),
+        clock: Clock::starting_at(jiff::Timestamp::UNIX_EPOCH),
+    };
     Admin {
         registry: Registry::default(),
-        state: watch::channel(Arc::default()).1,
+        state: sources.state.clone(),
         rounds: watch::channel(Instant::now()).1,
-        registrations: watch::channel(RegistrationStates::new()).1,
-        holders: windlass_allocations::podresources::PodResourcesPoller::new(
-            Path::new("/nowhere"),
-            SharedLedger::default(),
-        )
-        .1,
+        registrations: sources.registrations.clone(),
+        holders,
         disclosed: BTreeSet::new(),
+        board: Arc::new(NodeBoard::new(sources, "n".to_owned())),
     }
 }
 

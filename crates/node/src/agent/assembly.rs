@@ -104,6 +104,7 @@ pub(super) fn assemble(
             registry,
             instruments,
             disclosed: config.disclose.clone(),
+            node: windlass_cluster::node_name(config.cluster.node_name.as_deref()),
         };
         parts.add("HTTP server", admin::run(listeners, deps, parts.token()));
     }

@@ -16,7 +16,6 @@ use windlass_core::{
     device::{Device, DeviceId},
     health::{HealthState, Reason},
     inventory::Inventory,
-    telemetry::Sample,
 };
 use windlass_discovery::MIG_PROFILE;
 use windlass_host::counters::Labels;
@@ -94,7 +93,7 @@ impl DeviceCollector {
             .devices
             .iter()
             .filter_map(|device| {
-                let sample = self.sample(&device.id)?;
+                let sample = self.0.sample(&device.id)?;
                 let container_labels = match self.names() {
                     HolderNames::OfPods => container_labels(holders, &device.id),
                     HolderNames::OfDevices => Labels::new(),
@@ -106,13 +105,6 @@ impl DeviceCollector {
             })
             .collect();
         measures::write(to, &samples)
-    }
-
-    /// Newest sample, unless it has expired.
-    fn sample(&self, id: &DeviceId) -> Option<Sample> {
-        let now = self.0.clock.now();
-        let found = self.0.telemetry.iter().find_map(|source| source.borrow().get(id).cloned());
-        found.filter(|sample| sample.until >= now)
     }
 }
 

@@ -26,6 +26,17 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
+impl Answer {
+    pub(crate) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Status line and headers, in lower case.
+    pub(crate) fn head(&self) -> &str {
+        &self.head
+    }
+}
+
 /// An answer that takes longer than this has waited for something.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
@@ -36,7 +47,7 @@ fn world(profile: &str) -> Node {
 }
 
 /// A world whose samples outlast a test on a busy machine.
-fn slowly_probed(profile: &str) -> Node {
+pub(crate) fn slowly_probed(profile: &str) -> Node {
     let mut world = world(profile);
     world.config.policy.health.probe_interval = Duration::from_secs(20);
     world
@@ -68,7 +79,11 @@ async fn get_as(agent: &Running, path: &str, accept: &str) -> Answer {
 }
 
 /// Asks until the answer fulfils the condition.
-async fn get_until(agent: &Running, path: &str, condition: impl Fn(&Answer) -> bool) -> Answer {
+pub(crate) async fn get_until(
+    agent: &Running,
+    path: &str,
+    condition: impl Fn(&Answer) -> bool,
+) -> Answer {
     until(path, async || {
         let answer = get(agent, path).await;
         if condition(&answer) { Ok(answer) } else { Err(answer.body) }

@@ -28,6 +28,8 @@ pub(crate) enum ClusterCommand {
     Explain(ExplainPodArgs),
     /// Show the GPUs of all nodes, and who holds them.
     Top(TopArgs),
+    /// Show the cluster's devices as a page for browsers of this machine: health, holders, shares, pending pods, history.
+    Page(PageArgs),
     /// Write what placement reads of a cluster to a file, for `explain` and `top` elsewhere.
     ///
     /// The recording has names, resources and placements; it has no environment, command, image or secret.
@@ -60,6 +62,23 @@ pub(crate) struct TopArgs {
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The page reads, and changes nothing. Other machines cannot open it; the cluster half serves them: docs/page.md.
+
+Examples:
+  windlass cluster page
+      then open the address that it prints
+  windlass cluster page --from cluster.json
+      a recording, of `windlass cluster record`")]
+pub(crate) struct PageArgs {
+    #[command(flatten)]
+    pub(crate) view: ViewArgs,
+    /// Address to listen on, of the loopback; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9404")]
+    pub(crate) listen: SocketAddr,
 }
 
 #[derive(Args, Debug)]
@@ -111,6 +130,12 @@ pub(crate) struct ExtendArgs {
     /// Address of `/healthz`, `/readyz` and `/metrics` alone, for probes and Prometheus
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics_listen: Option<SocketAddr>,
+    /// Address of the page, which shows all devices to whom may list nodes and pods
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) page_listen: Option<SocketAddr>,
+    /// Show the page to everybody who reaches it
+    #[arg(long, requires = "page_listen")]
+    pub(crate) page_open: bool,
     /// Certificate of the server in PEM; it is read again when it has changed
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,

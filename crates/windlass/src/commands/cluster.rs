@@ -2,6 +2,7 @@
 
 mod explain;
 mod extend;
+mod page;
 mod record;
 mod simulate;
 mod top;
@@ -18,6 +19,7 @@ pub(super) fn run(command: ClusterCommand) -> Result<()> {
         ClusterCommand::Extend(args) => block_on(extend::run(args)),
         ClusterCommand::Explain(args) => block_on(explain::run(args)),
         ClusterCommand::Top(args) => block_on(top::run(args)),
+        ClusterCommand::Page(args) => block_on(page::run(args)),
         ClusterCommand::Record(args) => block_on(record::run(args)),
     }
 }

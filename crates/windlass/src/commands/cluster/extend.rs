@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow, ensure};
 use jiff::Timestamp;
 use rustix::system::uname;
 use tokio_util::sync::CancellationToken;
-use windlass_control::{Config, TlsFiles};
+use windlass_control::{Config, PageConfig, TlsFiles};
 
 use crate::{cli::ExtendArgs, exit::Misuse, logging, stop::Stop};
 
@@ -54,6 +54,7 @@ fn config(args: &ExtendArgs) -> Result<Config> {
     Ok(Config {
         listen: args.listen,
         metrics: args.metrics_listen,
+        page: args.page_listen.map(|listen| PageConfig { listen, is_open: args.page_open }),
         tls,
         kubeconfig: args.kubeconfig.clone(),
         namespace: args.namespace.clone(),

@@ -159,28 +159,25 @@ impl GpuRow {
     fn of(node: &Inspected<'_>, position: usize) -> Self {
         let facts = &node.facts.gpus[position];
         let holders = node.holders.iter().filter(|holder| holder.part.gpus.has(position));
-        let row = |holder: &Holder<'_>| {
-            let wish = holder.pod.wish.gpus.as_ref().ok();
-            let share = wish.and_then(|wish| wish.share_of(facts.memory_mib));
-            HolderRow {
-                pod: holder.pod.title(),
-                memory_mib: share.map(|(_, mib)| mib),
-                compute_percent: share.map(|(milli, _)| milli / 10),
-            }
+        let row = |pod: String, share: Option<(u16, u32)>| HolderRow {
+            pod,
+            memory_mib: share.map(|(_, mib)| mib),
+            compute_percent: share.map(|(milli, _)| milli / 10),
         };
-        let claims = node.claims.iter().filter(|(_, part)| part.gpus.has(position));
-        let claims = claims.map(|(claim, _)| HolderRow {
-            pod: format!("claim {claim}"),
-            memory_mib: None,
-            compute_percent: None,
-        });
+        let of_pod = |holder: &Holder<'_>| {
+            let wish = holder.pod.wish.gpus.as_ref().ok();
+            row(holder.pod.title(), wish.and_then(|wish| wish.share_of(facts.memory_mib)))
+        };
+        let claims = node.claims.iter().filter(|claim| claim.part.gpus.has(position));
+        let claims = claims
+            .map(|held| row(format!("claim {}", held.claim), held.gpus.share_of(facts.memory_mib)));
         Self {
             id: facts.id.as_ref().map(ToString::to_string),
             model: facts.model.clone(),
             memory_mib: facts.memory_mib,
             idle_percent: node.state.gpus[position].idle_milli() / 10,
             obstacle: facts.obstacle.clone(),
-            holders: holders.map(row).chain(claims).collect(),
+            holders: holders.map(of_pod).chain(claims).collect(),
         }
     }
 }

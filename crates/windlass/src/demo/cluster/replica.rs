@@ -25,6 +25,7 @@ impl Replica {
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
+            page: None,
             tls: None,
             kubeconfig: Some(kubeconfig),
             namespace: Some(NAMESPACE.to_owned()),

@@ -1,0 +1,108 @@
+//! Views of nodes for people: state, pods and claims.
+
+use windlass_sched::{
+    node::{Node, Part},
+    view::NodeIx,
+};
+
+use super::{Index, occupancy::ClaimPart};
+use crate::facts::{NodeFacts, PodFacts};
+
+/// A node with its state, its pods and its claims.
+#[derive(Debug)]
+pub struct Inspected<'a> {
+    /// Facts of its object.
+    pub facts: &'a NodeFacts,
+    /// Free and held resources.
+    pub state: &'a Node,
+    /// Idle GPUs of it that a typical pod cannot use, in expectation.
+    pub fragmentation: f64,
+    /// Its pods with the GPUs that they hold.
+    pub holders: Vec<Holder<'a>>,
+    /// Its claims with the GPUs that they hold.
+    pub claims: &'a [ClaimPart],
+}
+
+/// A pod and the part of its node that it holds.
+#[derive(Debug)]
+pub struct Holder<'a> {
+    /// The pod.
+    pub pod: &'a PodFacts,
+    /// Its part.
+    pub part: Part,
+}
+
+/// Nodes that have changed.
+#[derive(Debug)]
+pub struct Changes<'a> {
+    /// Those that are there.
+    pub nodes: Vec<Inspected<'a>>,
+    /// Names of those that are not.
+    pub gone: Vec<String>,
+    /// The newest of the changes; later ones are after it.
+    pub until: u64,
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Every node whose object is there, in the order of names.
+    pub fn inspect(&mut self) -> Vec<Inspected<'_>> {
+        self.settle();
+        let nodes = self.present().into_iter().map(|(_, node)| node).collect();
+        self.inspected(nodes)
+    }
+
+    /// Nodes that have changed after some change, the earliest first, at most so many. With 0 all nodes have.
+    pub fn inspect_changed(&mut self, after: u64, most: usize) -> Changes<'_> {
+        self.settle();
+        let versions = self.versions.iter().copied().enumerate();
+        let mut changed: Vec<_> = versions
+            .filter(|(_, version)| *version > after)
+            .map(|(node, version)| (version, node))
+            .collect();
+        changed.sort_unstable();
+        changed.truncate(most);
+        let until = changed.last().map_or(after, |(version, _)| *version);
+        let position = |node| NodeIx(u32::try_from(node).expect("numbered by u32"));
+        let (nodes, gone): (Vec<_>, Vec<_>) = changed
+            .into_iter()
+            .map(|(_, node)| node)
+            .partition(|node| self.entries[*node].is_there);
+        let gone = gone.into_iter().map(|node| self.entries[node].object.name.clone()).collect();
+        Changes { nodes: self.inspected(nodes.into_iter().map(position).collect()), gone, until }
+    }
+
+    /// Pods without a node that ask for GPUs or have claims, the oldest first.
+    pub fn pending(&self) -> Vec<PodFacts> {
+        let asks = |pod: &PodFacts| {
+            !pod.claims.is_empty() || pod.wish.gpus.as_ref().map_or(true, |wish| wish.is_some())
+        };
+        let waits =
+            self.pods.values().filter(|pod| pod.facts.node.is_none() && pod.assumed.is_none());
+        let mut pending: Vec<_> =
+            waits.map(|pod| &pod.facts).filter(|pod| asks(pod)).cloned().collect();
+        pending.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+        pending
+    }
+
+    fn inspected(&mut self, nodes: Vec<NodeIx>) -> Vec<Inspected<'_>> {
+        let fragmentation: Vec<_> =
+            nodes.iter().map(|node| self.scheduler.node_fragmentation(&self.view, *node)).collect();
+        let inspected = |(node, fragmentation): (NodeIx, f64)| {
+            let entry = &self.entries[node.0 as usize];
+            let holders = entry.occupancy.parts();
+            let holder = |(uid, part): (&String, Part)| {
+                Some(Holder { pod: &self.pods.get(uid)?.facts, part })
+            };
+            Inspected {
+                facts: &entry.facts,
+                state: self.view.node(node),
+                fragmentation,
+                holders: holders.filter_map(holder).collect(),
+                claims: entry.occupancy.claims(),
+            }
+        };
+        nodes.into_iter().zip(fragmentation).map(inspected).collect()
+    }
+}

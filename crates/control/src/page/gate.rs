@@ -1,0 +1,238 @@
+//! Readers by their tokens: the API server says who they are and whether they may read.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
+
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, TokenReviewSpec, UserInfo},
+    authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+};
+use kube::{Api, Client, api::PostParams};
+use tokio::time::{Instant, timeout};
+use windlass_host::{causes, shared::Shared};
+
+use crate::access::ANSWER_LIMIT;
+
+/// Time for which a decision holds.
+const VALID: Duration = Duration::from_secs(60);
+/// Decisions that are kept.
+const MAX_KEPT: usize = 1_000;
+/// Everything that the page shows: whoever may list these may read it.
+const LISTED: [&str; 2] = ["nodes", "pods"];
+
+/// Decisions about readers.
+pub(crate) struct Gate {
+    client: Client,
+    /// By a keyed hash, so that no token stays in memory.
+    kept: Shared<HashMap<u64, Decision>>,
+    hasher: RandomState,
+}
+
+/// A decision and its time.
+type Decision = (Instant, Result<(), Refused>);
+
+/// A reader that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    /// There is no token, or the API server does not know it.
+    #[error("a token of this cluster is needed")]
+    NoToken,
+    /// The account may not read.
+    #[error("{user} may not list {resource} of all namespaces")]
+    MayNotList {
+        /// Name of the account.
+        user: String,
+        /// The first resource that it may not list.
+        resource: &'static str,
+    },
+    /// The API server did not decide.
+    #[error("the API server did not say who you are: try again")]
+    Undecided,
+}
+
+// === impl Gate ===
+
+impl Gate {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, kept: Shared::default(), hasher: RandomState::new() }
+    }
+
+    /// Decides about the bearer of a token.
+    pub(super) async fn check(&self, token: Option<&str>) -> Result<(), Refused> {
+        let token = token.filter(|token| !token.is_empty()).ok_or(Refused::NoToken)?;
+        let key = self.hasher.hash_one(token);
+        let now = Instant::now();
+        let known = self.kept.step(|kept| kept.get(&key).cloned());
+        if let Some((since, decision)) = known
+            && now - since < VALID
+        {
+            return decision;
+        }
+        let decision = match timeout(ANSWER_LIMIT, self.ask(token)).await {
+            Ok(Ok(decision)) => decision,
+            Ok(Err(error)) => {
+                tracing::warn!(error = causes(&error), "readers of the page cannot be checked");
+                return Err(Refused::Undecided);
+            }
+            Err(_) => return Err(Refused::Undecided),
+        };
+        self.kept.step(|kept| {
+            if kept.len() >= MAX_KEPT {
+                kept.retain(|_, (since, _)| now - *since < VALID);
+            }
+            // A flood of tokens costs the API server questions, and no memory.
+            if kept.len() < MAX_KEPT {
+                kept.insert(key, (now, decision.clone()));
+            }
+        });
+        decision
+    }
+
+    async fn ask(&self, token: &str) -> kube::Result<Result<(), Refused>> {
+        let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let reviews: Api<TokenReview> = Api::all(self.client.clone());
+        let status = reviews.create(&PostParams::default(), &review).await?.status;
+        let status = status.filter(|status| status.authenticated == Some(true));
+        let Some(user) = status.and_then(|status| status.user) else {
+            return Ok(Err(Refused::NoToken));
+        };
+        for resource in LISTED {
+            if !self.may_list(&user, resource).await? {
+                let user = user.username.unwrap_or_default();
+                return Ok(Err(Refused::MayNotList { user, resource }));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    async fn may_list(&self, user: &UserInfo, resource: &str) -> kube::Result<bool> {
+        let attributes = ResourceAttributes {
+            resource: Some(resource.to_owned()),
+            verb: Some("list".to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SubjectAccessReviewSpec {
+            resource_attributes: Some(attributes),
+            user: user.username.clone(),
+            uid: user.uid.clone(),
+            groups: user.groups.clone(),
+            extra: user.extra.clone(),
+            ..SubjectAccessReviewSpec::default()
+        };
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+    use hyper_util::rt::TokioIo;
+    use serde_json::{Value, json};
+    use tokio::{net::TcpListener, task::JoinSet};
+
+    use super::*;
+
+    /// An API server that knows two accounts, of which alice may list everything, and bob pods alone.
+    struct Reviews {
+        asked: Arc<AtomicUsize>,
+        gate: Gate,
+        _server: JoinSet<()>,
+    }
+
+    impl Reviews {
+        async fn start() -> Self {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+            let url = format!("http://{}", listener.local_addr().expect("bound"));
+            let config = kube::Config::new(url.parse().expect("a URL"));
+            let asked = Arc::new(AtomicUsize::new(0));
+            let mut server = JoinSet::new();
+            let counted = asked.clone();
+            server.spawn(async move {
+                let mut connections = JoinSet::new();
+                while let Ok((stream, _)) = listener.accept().await {
+                    let counted = counted.clone();
+                    let service = service_fn(move |request| review(request, counted.clone()));
+                    let serve =
+                        http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                    connections.spawn(async move { drop(serve.await) });
+                }
+            });
+            let client = Client::try_from(config).expect("a client");
+            Self { asked, gate: Gate::new(client), _server: server }
+        }
+
+        async fn check(&self, token: Option<&str>) -> String {
+            match self.gate.check(token).await {
+                Ok(()) => "may read".to_owned(),
+                Err(refused) => refused.to_string(),
+            }
+        }
+    }
+
+    async fn review(
+        request: Request<Incoming>,
+        asked: Arc<AtomicUsize>,
+    ) -> Result<Response<Full<hyper::body::Bytes>>, hyper::Error> {
+        asked.fetch_add(1, Ordering::Relaxed);
+        let body = request.into_body().collect().await?.to_bytes();
+        let mut review: Value = serde_json::from_slice(&body).expect("JSON");
+        let spec = &review["spec"];
+        let status = match review["kind"].as_str() {
+            Some("TokenReview") => match spec["token"].as_str() {
+                Some(user @ ("alice" | "bob")) => {
+                    json!({"authenticated": true, "user": {"username": user, "groups": ["g"]}})
+                }
+                _ => json!({"authenticated": false}),
+            },
+            Some("SubjectAccessReview") => {
+                assert_eq!(spec["groups"], json!(["g"]), "{spec}");
+                let attributes = &spec["resourceAttributes"];
+                assert_eq!(attributes["verb"], "list");
+                json!({"allowed": spec["user"] == "alice" || attributes["resource"] == "pods"})
+            }
+            kind => panic!("{kind:?} was asked for"),
+        };
+        review["status"] = status;
+        Ok(Response::new(Full::from(review.to_string())))
+    }
+
+    #[tokio::test]
+    async fn readers_are_those_who_may_list_nodes_and_pods() {
+        let reviews = Reviews::start().await;
+        assert_eq!(reviews.check(Some("alice")).await, "may read");
+        assert_eq!(reviews.check(Some("bob")).await, "bob may not list nodes of all namespaces");
+        for token in [None, Some(""), Some("mallory")] {
+            assert_eq!(reviews.check(token).await, "a token of this cluster is needed");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_decision_holds_for_a_minute_and_one_that_was_not_made_for_none() {
+        let reviews = Reviews::start().await;
+        for _ in 0..3 {
+            reviews.check(Some("alice")).await;
+        }
+        assert_eq!(reviews.asked.load(Ordering::Relaxed), 3, "one token, nodes, pods");
+        tokio::time::pause();
+        tokio::time::advance(VALID).await;
+        tokio::time::resume();
+        reviews.check(Some("alice")).await;
+        assert_eq!(reviews.asked.load(Ordering::Relaxed), 6);
+        let nobody = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let gate = Gate::new(Client::try_from(nobody).expect("a client"));
+        assert_eq!(gate.check(Some("alice")).await, Err(Refused::Undecided));
+    }
+}

@@ -1,0 +1,144 @@
+//! Requests of browsers.
+
+use std::sync::Arc;
+
+use http_body_util::Full;
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{
+        AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, ETAG, HOST, HeaderName, HeaderValue,
+        IF_NONE_MATCH, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    },
+};
+use tokio_util::sync::CancellationToken;
+use windlass_page::Asset;
+
+use super::{Feed, Gate, gate::Refused};
+use crate::server::{Answer, Site, json, plain, typed};
+
+/// Readers that may see the state.
+pub(crate) enum Guard {
+    /// Those of this machine. A page of another site, whose name was made to point here, is refused.
+    ThisMachine,
+    /// Those whose token the API server knows.
+    Tokens(Gate),
+    /// All.
+    None,
+}
+
+/// Answers of the page.
+pub(crate) struct PageSite {
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) guard: Guard,
+    pub(crate) stop: CancellationToken,
+}
+
+/// Headers of every answer.
+const HEADERS: [(HeaderName, &str); 3] = [
+    (CONTENT_SECURITY_POLICY, windlass_page::CONTENT_SECURITY_POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+];
+
+// === impl PageSite ===
+
+impl Site for PageSite {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let mut answer = self.page(&request).await;
+        for (name, value) in HEADERS {
+            answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        answer
+    }
+}
+
+impl PageSite {
+    async fn page(&self, request: &Request<Incoming>) -> Answer {
+        if request.method() != Method::GET {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "the page is read-only\n");
+        }
+        if matches!(self.guard, Guard::ThisMachine) && !is_of_this_machine(request.headers()) {
+            return plain(
+                StatusCode::FORBIDDEN,
+                "open the page as http://localhost or http://127.0.0.1\n",
+            );
+        }
+        let name = request.uri().path().trim_start_matches('/');
+        if name == "state" {
+            let after = request.uri().query().and_then(after);
+            return self.state(request.headers(), after).await;
+        }
+        match Asset::named(name) {
+            Some(asset) => file(asset, request.headers()),
+            None => plain(StatusCode::NOT_FOUND, "no such page\n"),
+        }
+    }
+
+    async fn state(&self, headers: &HeaderMap, after: Option<&str>) -> Answer {
+        if let Guard::Tokens(gate) = &self.guard
+            && let Err(refused) = gate.check(bearer(headers)).await
+        {
+            return refusal(&refused);
+        }
+        if !self.feed.is_ready() {
+            return later("the cluster's objects are being read\n");
+        }
+        let mut answer = json(&self.feed.document(after, &self.stop).await);
+        answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        answer
+    }
+}
+
+/// The browser asks this machine by its own name.
+fn is_of_this_machine(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+}
+
+/// The revision in a query.
+fn after(query: &str) -> Option<&str> {
+    query.split('&').find_map(|pair| pair.strip_prefix("after="))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+fn file(asset: &Asset, headers: &HeaderMap) -> Answer {
+    let tag = asset.tag();
+    let known = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    let mut answer = if known == Some(tag.as_str()) {
+        let unchanged = Response::builder().status(StatusCode::NOT_MODIFIED);
+        unchanged.body(Full::default()).expect("a constant status")
+    } else {
+        typed(asset.media, asset.text.as_bytes().to_vec())
+    };
+    let headers = answer.headers_mut();
+    headers.insert(ETAG, HeaderValue::try_from(tag).expect("hexadecimal digits"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    answer
+}
+
+fn refusal(refused: &Refused) -> Answer {
+    let text = format!("{refused}\n");
+    match refused {
+        Refused::NoToken => {
+            let mut answer = plain(StatusCode::UNAUTHORIZED, text);
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            answer
+        }
+        Refused::MayNotList { .. } => plain(StatusCode::FORBIDDEN, text),
+        Refused::Undecided => later(text),
+    }
+}
+
+fn later(text: impl Into<String>) -> Answer {
+    let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
+    answer
+}

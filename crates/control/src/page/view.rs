@@ -1,0 +1,95 @@
+//! A node of the index as the page shows it.
+
+use jiff::Timestamp;
+use windlass_page::{DeviceView, Health, HolderView, NodeView, PendingPod, RefusedNodes};
+
+use crate::{
+    explanation::Explanation,
+    facts::PodFacts,
+    index::{ClaimPart, Holder, Inspected},
+};
+
+/// Thousandths of a GPU as GPUs.
+fn gpus(milli: u32) -> f64 {
+    f64::from(milli) / 1000.0
+}
+
+pub(super) fn node(node: &Inspected<'_>) -> NodeView {
+    let has_gpus = !node.facts.gpus.is_empty();
+    NodeView {
+        name: node.facts.name.clone(),
+        agent: node.facts.gpus.iter().any(|gpu| gpu.id.is_some()),
+        free_gpus: node.state.free_gpus().len() as usize,
+        idle_gpus: gpus(node.state.idle_milli()),
+        // Rounded: the forecast of a busy cluster changes with each pod.
+        fragmented_gpus: has_gpus.then(|| (node.fragmentation * 100.0).round() / 100.0),
+        cpu_free: Some(gpus(node.state.cpu_milli.free)),
+        memory_free_bytes: Some(bytes(node.state.memory_mib.free)),
+        devices: (0..node.facts.gpus.len()).map(|position| device(node, position)).collect(),
+        links: Vec::new(),
+    }
+}
+
+fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
+    let facts = &node.facts.gpus[position];
+    let is_healthy = facts.obstacle.is_none();
+    let idle = node.state.gpus.get(position).map_or(0, windlass_sched::gpu::Gpu::idle_milli);
+    let pods = node.holders.iter().filter(|holder| holder.part.gpus.has(position));
+    let claims = node.claims.iter().filter(|claim| claim.part.gpus.has(position));
+    let pods = pods.map(|holder| pod(holder, facts.memory_mib));
+    let claims = claims.map(|held| claim(held, facts.memory_mib));
+    DeviceView {
+        id: facts.id.as_ref().map_or_else(|| position.to_string(), ToString::to_string),
+        index: position,
+        kind: "gpu".to_owned(),
+        product: facts.model.clone(),
+        health: if is_healthy { Health::Healthy } else { Health::Unhealthy },
+        reason: facts.obstacle.clone(),
+        idle: if is_healthy { gpus(idle.into()) } else { 0.0 },
+        memory_bytes: (facts.memory_mib > 0).then(|| bytes(facts.memory_mib)),
+        holders: pods.chain(claims).collect(),
+        ..DeviceView::default()
+    }
+}
+
+fn pod(holder: &Holder<'_>, gpu_mib: u32) -> HolderView {
+    let wish = holder.pod.wish.gpus.as_ref().ok();
+    let share = wish.and_then(|wish| wish.share_of(gpu_mib));
+    HolderView { pod: Some(holder.pod.title()), ..amounts(share) }
+}
+
+/// A claim, with its pod if it has one alone.
+fn claim(held: &ClaimPart, gpu_mib: u32) -> HolderView {
+    let pod = match held.pods.as_slice() {
+        [pod] => Some(pod.clone()),
+        _ => None,
+    };
+    HolderView { pod, claim: Some(held.claim.clone()), ..amounts(held.gpus.share_of(gpu_mib)) }
+}
+
+/// Compute in thousandths and memory in MiB; zero asks for none of it.
+fn amounts(share: Option<(u16, u32)>) -> HolderView {
+    let (milli, mib) = share.unwrap_or_default();
+    HolderView {
+        memory_bytes: (mib > 0).then(|| bytes(mib)),
+        compute: (milli > 0).then(|| gpus(milli.into())),
+        ..HolderView::default()
+    }
+}
+
+fn bytes(mib: u32) -> u64 {
+    u64::from(mib) << 20
+}
+
+pub(super) fn pending(pod: &PodFacts, explanation: Explanation) -> PendingPod {
+    let reasons = explanation.refused.into_iter();
+    let reasons = reasons.map(|it| RefusedNodes { reason: it.reason, nodes: it.nodes });
+    let is_refused = explanation.fitting.is_empty();
+    PendingPod {
+        pod: explanation.pod,
+        since: Timestamp::from_second(pod.created).unwrap_or_default(),
+        request: explanation.wants,
+        reasons: if is_refused { reasons.collect() } else { Vec::new() },
+        help: explanation.remedies.first().map(ToString::to_string),
+    }
+}

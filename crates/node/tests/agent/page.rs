@@ -1,0 +1,85 @@
+//! The page of one node, over real HTTP, of an agent that serves a simulated machine.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use windlass_config::Disclosed;
+use windlass_testkit::Running;
+
+use super::admin::{get, get_until, slowly_probed};
+use crate::agent::world::pod;
+
+async fn state(agent: &Running, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    let parse = |body: &str| serde_json::from_str::<Value>(body).ok();
+    let wanted = |body: &str| parse(body).is_some_and(|state| is_wanted(&state));
+    let answer = get_until(agent, path, |answer| wanted(&answer.body)).await;
+    parse(&answer.body).expect("checked above")
+}
+
+fn devices(state: &Value) -> impl Iterator<Item = &Value> {
+    state["nodes"][0]["devices"].as_array().into_iter().flatten()
+}
+
+fn holders(state: &Value) -> Vec<&Value> {
+    devices(state).filter_map(|device| device["holders"].as_array()).flatten().collect()
+}
+
+#[tokio::test]
+async fn the_page_shows_devices_links_and_holders_and_what_happened() {
+    let mut world = slowly_probed("dgx-h100");
+    world.config.disclose = [Disclosed::Pods].into();
+    // Longer than the test.
+    world.config.policy.health.quiet_period = Duration::from_secs(600);
+    let (kubelet, agent) = world.serving(8).await;
+    let whole = |state: &Value| {
+        let measured = devices(state).filter(|device| device["powerWatts"].is_number());
+        measured.count() == 8
+    };
+    let first = state(&agent, "/page/state", whole).await;
+    assert_eq!((&first["source"], &first["simulated"]), (&"node".into(), &true.into()));
+    assert_eq!(first["summary"]["gpus"], 8);
+    assert_eq!(first["summary"]["freeGpus"], 8);
+    let gpu = devices(&first).find(|device| device["kind"] == "gpu").expect("a GPU");
+    assert_eq!(gpu["product"], "NVIDIA H100 80GB HBM3");
+    assert_eq!((&gpu["health"], &gpu["idle"]), (&"healthy".into(), &1.0.into()));
+    assert_eq!(gpu["resource"], "nvidia.com/gpu");
+    let links = first["nodes"][0]["links"].as_array().expect("links");
+    let nvlinks = links.iter().filter(|link| link["kind"] == "NV18").count();
+    assert_eq!(nvlinks, 8 * 7 / 2, "each pair of GPUs");
+
+    kubelet.admit(pod("trainer", 2)).await.expect("admitted");
+    let held = state(&agent, "/page/state", |state| holders(state).len() == 2).await;
+    assert!(holders(&held).iter().all(|holder| holder["pod"] == "default/trainer"));
+    assert_eq!(held["summary"]["freeGpus"], 6);
+
+    world.inject("xid:79@3");
+    let after = format!("/page/state?after={}", first["revision"].as_str().expect("a revision"));
+    let is_fault = |event: &&Value| event["kind"] == "fault";
+    let faults =
+        |state: &Value| state["history"].as_array().into_iter().flatten().filter(is_fault).count();
+    let changes = state(&agent, &after, |state| faults(state) == 1).await;
+    assert_eq!(changes["complete"], false);
+    let events = changes["history"].as_array().expect("events");
+    let fault = events.iter().find(is_fault).expect("counted above");
+    assert!(fault["text"].as_str().expect("a text").starts_with("XID 79"), "{fault}");
+    let placed = events.iter().filter(|event| event["kind"] == "placed").count();
+    assert_eq!(placed, 2, "{events:?}");
+    let failed = devices(&changes).find(|device| device["health"] == "unhealthy");
+    assert_eq!(failed.expect("one")["action"], "restart the machine");
+}
+
+#[tokio::test]
+async fn the_page_names_no_pods_unless_the_operator_says_so_and_serves_its_files() {
+    let world = slowly_probed("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    kubelet.admit(pod("trainer", 1)).await.expect("admitted");
+    let held = state(&agent, "/page/state", |state| holders(state).len() == 1).await;
+    assert!(!held.to_string().contains("trainer"), "{held}");
+
+    let page = get(&agent, "/page/").await;
+    assert_eq!(page.status(), 200);
+    assert!(page.head().contains("content-type: text/html"), "{}", page.head());
+    assert!(page.head().contains("content-security-policy: default-src 'none'; "));
+    assert_eq!(get(&agent, "/page/nothing.js").await.status(), 404);
+    assert_eq!(get(&agent, "/page").await.status(), 404);
+}

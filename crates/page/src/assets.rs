@@ -1,0 +1,58 @@
+//! The page's files, in the program.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+/// A file of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asset {
+    /// Its name below the page's prefix.
+    pub name: &'static str,
+    /// Its media type.
+    pub media: &'static str,
+    /// Its content.
+    pub text: &'static str,
+}
+
+/// The header of this name: scripts, styles and data are the server's own, and no other site shows the page in a frame.
+pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' \
+     data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+macro_rules! assets {
+    ($($name:literal),+ $(,)?) => {
+        &[$(Asset {
+            name: $name,
+            media: media($name),
+            text: include_str!(concat!("../assets/", $name)),
+        }),+]
+    };
+}
+
+/// Media type of a file, by the end of its name.
+const fn media(name: &str) -> &'static str {
+    match name.as_bytes() {
+        [.., b'.', b'j', b's'] => "text/javascript; charset=utf-8",
+        [.., b'.', b'c', b's', b's'] => "text/css; charset=utf-8",
+        [.., b'.', b's', b'v', b'g'] => "image/svg+xml",
+        _ => "text/html; charset=utf-8",
+    }
+}
+
+// === impl Asset ===
+
+impl Asset {
+    /// All files.
+    pub const ALL: &'static [Self] = assets!["index.html"];
+
+    /// The file of a name; the empty name is the page itself.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        let name = if name.is_empty() { "index.html" } else { name };
+        Self::ALL.iter().find(|asset| asset.name == name)
+    }
+
+    /// Changes with the content: the value of `ETag`.
+    pub fn tag(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        (self.name, self.text).hash(&mut hasher);
+        format!("\"{:016x}\"", hasher.finish())
+    }
+}

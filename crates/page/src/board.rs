@@ -1,0 +1,304 @@
+//! The state that the page shows, with a number for each change.
+//!
+//! # Guarantees
+//!
+//! A reader that asks with the revision of its last answer gets every node that changed since, and no other. The
+//! revision of another board, such as that of a server before its restart, gets the complete document. Equal views
+//! are no change.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+use crate::{
+    document::{Document, Event, NodeView, PendingPod, Source, Summary},
+    history::compare,
+};
+
+/// Most events that are kept.
+const MAX_EVENTS: usize = 500;
+/// Most names of nodes that are gone. A reader from before the first of them gets the complete document.
+const MAX_GONE: usize = 1_000;
+
+/// A numbered state of one board. Readers take it as an opaque word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revision {
+    board: i64,
+    number: u64,
+}
+
+/// Everything that the page shows at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// A machine is simulated.
+    pub simulated: bool,
+    /// Nodes that are new or have changed.
+    pub changed: Vec<NodeView>,
+    /// Nodes that are there no more.
+    pub gone: Vec<String>,
+    /// Pods without a node.
+    pub pending: Vec<PendingPod>,
+}
+
+/// The newest state, with the history of its changes.
+#[derive(Debug)]
+pub struct Board {
+    source: Source,
+    version: &'static str,
+    /// Distinguishes this board from those of earlier processes.
+    id: i64,
+    number: u64,
+    time: Timestamp,
+    simulated: bool,
+    nodes: BTreeMap<String, Numbered<NodeView>>,
+    gone: VecDeque<Numbered<String>>,
+    /// Changes up to this number may lack names of nodes that are gone.
+    forgotten: u64,
+    pending: Numbered<Vec<PendingPod>>,
+    events: VecDeque<Numbered<Event>>,
+    /// The first state has been taken: it is where the history begins.
+    has_begun: bool,
+}
+
+/// A part of the state with the number of its last change.
+#[derive(Debug)]
+struct Numbered<T> {
+    number: u64,
+    value: T,
+}
+
+// === impl Board ===
+
+impl Board {
+    /// An empty board that begins now.
+    pub fn new(source: Source, version: &'static str, now: Timestamp) -> Self {
+        Self {
+            source,
+            version,
+            id: now.as_microsecond(),
+            number: 0,
+            time: now,
+            simulated: false,
+            nodes: BTreeMap::new(),
+            gone: VecDeque::new(),
+            forgotten: 0,
+            pending: Numbered { number: 0, value: Vec::new() },
+            events: VecDeque::new(),
+            has_begun: false,
+        }
+    }
+
+    /// The newest state's revision.
+    pub fn revision(&self) -> Revision {
+        Revision { board: self.id, number: self.number }
+    }
+
+    /// Takes a newer state, and notes the events that led to it.
+    pub fn update(&mut self, time: Timestamp, snapshot: Snapshot) {
+        let next = self.number + 1;
+        let mut events = Vec::new();
+        let mut has_changed = false;
+        for view in snapshot.changed {
+            let known = self.nodes.get(&view.name).map(|known| &known.value);
+            if known == Some(&view) {
+                continue;
+            }
+            compare(time, known, Some(&view), &mut events);
+            self.nodes.insert(view.name.clone(), Numbered { number: next, value: view });
+            has_changed = true;
+        }
+        for name in snapshot.gone {
+            if let Some(known) = self.nodes.remove(&name) {
+                compare(time, Some(&known.value), None, &mut events);
+                self.gone.push_back(Numbered { number: next, value: name });
+                has_changed = true;
+            }
+        }
+        if self.pending.value != snapshot.pending {
+            self.pending = Numbered { number: next, value: snapshot.pending };
+            has_changed = true;
+        }
+        has_changed |= self.simulated != snapshot.simulated;
+        self.simulated = snapshot.simulated;
+        if self.has_begun {
+            let events = events.into_iter().map(|value| Numbered { number: next, value });
+            self.events.extend(events);
+        }
+        self.has_begun = true;
+        while self.events.len() > MAX_EVENTS {
+            self.events.pop_front();
+        }
+        while self.gone.len() > MAX_GONE {
+            self.forgotten = self.gone.pop_front().map_or(0, |gone| gone.number);
+        }
+        if has_changed {
+            self.number = next;
+            self.time = time;
+        }
+    }
+
+    /// The complete document, or the changes since the revision that a reader names.
+    pub fn document(&self, after: Option<&str>) -> Document {
+        let number = after.and_then(|text| self.number_of(text));
+        let is_new = |changed: u64| number.is_none_or(|number| changed > number);
+        let nodes = self.nodes.values().filter(|node| is_new(node.number));
+        let gone = self.gone.iter().filter(|_| number.is_some()).filter(|it| is_new(it.number));
+        let events = self.events.iter().filter(|event| is_new(event.number));
+        Document {
+            revision: self.revision(),
+            complete: number.is_none(),
+            source: self.source,
+            simulated: self.simulated,
+            version: self.version.to_owned(),
+            time: self.time,
+            summary: Summary::of(self.nodes.values().map(|node| &node.value)),
+            nodes: nodes.map(|node| node.value.clone()).collect(),
+            // One that came back is a node again.
+            gone: gone
+                .map(|gone| gone.value.clone())
+                .filter(|name| !self.nodes.contains_key(name))
+                .collect(),
+            pending: is_new(self.pending.number).then(|| self.pending.value.clone()),
+            history: events.map(|event| event.value.clone()).collect(),
+        }
+    }
+
+    /// The number of a revision of this board that is still known in full.
+    fn number_of(&self, text: &str) -> Option<u64> {
+        let (board, number) = text.split_once('-')?;
+        let number = number.parse().ok()?;
+        let is_known =
+            board.parse() == Ok(self.id) && (self.forgotten..=self.number).contains(&number);
+        is_known.then_some(number)
+    }
+}
+
+// === impl Revision ===
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.board, self.number)
+    }
+}
+
+impl Serialize for Revision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> Board {
+        Board::new(Source::Cluster, "0.0.0", Timestamp::UNIX_EPOCH)
+    }
+
+    fn node(name: &str, free_gpus: usize) -> NodeView {
+        NodeView { name: name.to_owned(), free_gpus, ..NodeView::default() }
+    }
+
+    fn update(board: &mut Board, changed: &[NodeView], gone: &[&str]) {
+        let gone = gone.iter().map(|&name| name.to_owned()).collect();
+        let snapshot = Snapshot { changed: changed.to_vec(), gone, ..Snapshot::default() };
+        board.update(Timestamp::UNIX_EPOCH, snapshot);
+    }
+
+    /// The document's nodes and those that are gone, in one line.
+    fn told(board: &Board, after: Option<&str>) -> String {
+        let document = board.document(after);
+        let nodes = document.nodes.iter().map(|node| format!("{}={}", node.name, node.free_gpus));
+        let nodes: Vec<_> = nodes.collect();
+        let scope = if document.complete { "all" } else { "new" };
+        format!("{scope} [{}] gone [{}]", nodes.join(" "), document.gone.join(" "))
+    }
+
+    #[test]
+    fn a_reader_gets_everything_once_and_then_the_changes() {
+        let mut board = board();
+        update(&mut board, &[node("a", 1), node("b", 2)], &[]);
+        assert_eq!(told(&board, None), "all [a=1 b=2] gone []");
+        let first = board.revision().to_string();
+        assert_eq!(told(&board, Some(&first)), "new [] gone []");
+        update(&mut board, &[node("b", 3), node("a", 1)], &[]);
+        assert_eq!(told(&board, Some(&first)), "new [b=3] gone []");
+        update(&mut board, &[], &["a"]);
+        assert_eq!(told(&board, Some(&first)), "new [b=3] gone [a]");
+        update(&mut board, &[node("a", 9)], &[]);
+        assert_eq!(told(&board, Some(&first)), "new [a=9 b=3] gone []");
+    }
+
+    #[test]
+    fn an_unchanged_state_has_the_same_revision() {
+        let mut board = board();
+        update(&mut board, &[node("a", 1)], &[]);
+        let first = board.revision();
+        update(&mut board, &[node("a", 1)], &["never there"]);
+        assert_eq!(board.revision(), first);
+    }
+
+    #[test]
+    fn a_revision_that_is_not_of_this_board_gets_everything() {
+        let mut board = board();
+        update(&mut board, &[node("a", 1)], &[]);
+        for foreign in ["", "-", "1-1", "0-99", "0-x", "\u{1F980}", "0"] {
+            assert!(told(&board, Some(foreign)).starts_with("all [a=1]"), "{foreign}");
+        }
+        assert!(told(&board, Some("0-1")).starts_with("new"));
+    }
+
+    #[test]
+    fn a_reader_from_before_the_forgotten_names_gets_everything() {
+        let mut board = board();
+        let names: Vec<_> = (0..=MAX_GONE).map(|it| format!("n{it}")).collect();
+        let nodes: Vec<_> = names.iter().map(|name| node(name, 0)).collect();
+        update(&mut board, &nodes, &[]);
+        let first = board.revision().to_string();
+        for name in &names {
+            update(&mut board, &[], &[name]);
+        }
+        assert!(told(&board, Some(&first)).starts_with("all []"));
+        let newer = format!("{}-{}", board.id, 2);
+        assert!(told(&board, Some(&newer)).starts_with("new [] gone [n1 n2 "));
+    }
+
+    #[test]
+    fn the_history_begins_after_the_first_state_and_keeps_the_newest_events() {
+        let mut board = board();
+        update(&mut board, &[node("a", 1)], &[]);
+        assert_eq!(board.document(None).history, []);
+        for round in 0..MAX_EVENTS {
+            update(&mut board, &[node(&format!("n{round}"), 0)], &[]);
+        }
+        let before = board.revision().to_string();
+        update(&mut board, &[], &["a"]);
+        let history = board.document(None).history;
+        assert_eq!(history.len(), MAX_EVENTS);
+        assert_eq!(history.last().expect("events").node, "a");
+        assert_eq!(board.document(Some(&before)).history.len(), 1);
+    }
+
+    #[test]
+    fn pending_pods_are_told_when_they_change() {
+        let mut board = board();
+        let pod = PendingPod {
+            pod: "x/a".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            request: "1 GPU".to_owned(),
+            reasons: Vec::new(),
+            help: None,
+        };
+        let pending = Snapshot { pending: vec![pod], ..Snapshot::default() };
+        board.update(Timestamp::UNIX_EPOCH, pending.clone());
+        let first = board.revision().to_string();
+        board.update(Timestamp::UNIX_EPOCH, pending);
+        assert_eq!(board.document(Some(&first)).pending, None);
+        board.update(Timestamp::UNIX_EPOCH, Snapshot::default());
+        assert_eq!(board.document(Some(&first)).pending, Some(Vec::new()));
+    }
+}

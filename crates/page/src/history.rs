@@ -1,0 +1,207 @@
+//! Events: the differences between two views of a node.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::document::{DeviceView, Event, EventKind, Health, HolderView, NodeView};
+
+/// Appends the events that lead from one view of a node to the next. `None` stands for a node that is not there.
+pub(crate) fn compare(
+    time: Timestamp,
+    before: Option<&NodeView>,
+    after: Option<&NodeView>,
+    events: &mut Vec<Event>,
+) {
+    let event = |node: &NodeView, kind, text: String| Event {
+        time,
+        node: node.name.clone(),
+        device: None,
+        pod: None,
+        kind,
+        text,
+    };
+    match (before, after) {
+        (None, None) => {}
+        (None, Some(node)) => {
+            events.push(event(node, EventKind::Appeared, devices(node.devices.len())));
+        }
+        (Some(node), None) => {
+            events.push(event(node, EventKind::Gone, devices(node.devices.len())));
+        }
+        (Some(before), Some(after)) => {
+            let about = |device: &DeviceView, pod: Option<&str>, kind, text: String| Event {
+                device: Some(device.id.clone()),
+                pod: pod.map(str::to_owned),
+                ..event(after, kind, text)
+            };
+            let known = by_id(before);
+            let now = by_id(after);
+            for device in &after.devices {
+                match known.get(device.id.as_str()) {
+                    None => {
+                        events.push(about(device, None, EventKind::Appeared, named(device)));
+                    }
+                    Some(known) => {
+                        compare_health(known, device, |kind, text| {
+                            events.push(about(device, None, kind, text));
+                        });
+                        compare_holders(known, device, |pod, kind, text| {
+                            events.push(about(device, Some(pod), kind, text));
+                        });
+                    }
+                }
+            }
+            for device in before.devices.iter().filter(|it| !now.contains_key(it.id.as_str())) {
+                events.push(about(device, None, EventKind::Gone, named(device)));
+            }
+        }
+    }
+}
+
+fn by_id(node: &NodeView) -> BTreeMap<&str, &DeviceView> {
+    node.devices.iter().map(|device| (device.id.as_str(), device)).collect()
+}
+
+fn devices(count: usize) -> String {
+    if count == 1 { "1 device".to_owned() } else { format!("{count} devices") }
+}
+
+fn named(device: &DeviceView) -> String {
+    if device.product.is_empty() { device.kind.clone() } else { device.product.clone() }
+}
+
+fn compare_health(
+    before: &DeviceView,
+    after: &DeviceView,
+    mut report: impl FnMut(EventKind, String),
+) {
+    if (before.health, &before.reason) == (after.health, &after.reason) {
+        return;
+    }
+    let reason = after.reason.clone();
+    match after.health {
+        Health::Healthy if before.health == Health::Healthy => {}
+        Health::Healthy => report(EventKind::Recovery, before.reason.clone().unwrap_or_default()),
+        Health::Unhealthy => report(EventKind::Fault, reason.unwrap_or_default()),
+        Health::Unknown => {
+            let reason = reason.unwrap_or_else(|| "its health is unknown".to_owned());
+            report(EventKind::Fault, reason);
+        }
+    }
+}
+
+fn compare_holders(
+    before: &DeviceView,
+    after: &DeviceView,
+    mut report: impl FnMut(&str, EventKind, String),
+) {
+    let is_one_of =
+        |all: &[HolderView], one: &HolderView| all.iter().any(|it| it.title() == one.title());
+    for holder in before.holders.iter().filter(|it| !is_one_of(&after.holders, it)) {
+        report(holder.title(), EventKind::Ended, holder.amounts());
+    }
+    for holder in after.holders.iter().filter(|it| !is_one_of(&before.holders, it)) {
+        report(holder.title(), EventKind::Placed, holder.amounts());
+    }
+}
+
+// === impl HolderView ===
+
+impl HolderView {
+    /// The pod, else the claim.
+    fn title(&self) -> &str {
+        self.pod.as_deref().or(self.claim.as_deref()).unwrap_or("unknown")
+    }
+
+    fn amounts(&self) -> String {
+        let memory = self.memory_bytes.map(|bytes| format!("{} MiB", bytes >> 20));
+        let compute = self.compute.map(|part| format!("{:.0} %", part * 100.0));
+        let parts: Vec<_> = memory.into_iter().chain(compute).collect();
+        if parts.is_empty() { "whole device".to_owned() } else { parts.join(", ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(devices: Vec<DeviceView>) -> NodeView {
+        NodeView { name: "a".to_owned(), devices, ..NodeView::default() }
+    }
+
+    fn gpu(id: &str) -> DeviceView {
+        DeviceView { id: id.to_owned(), product: "H100".to_owned(), ..DeviceView::default() }
+    }
+
+    fn sick(id: &str, reason: &str) -> DeviceView {
+        let reason = Some(reason.to_owned());
+        DeviceView { health: Health::Unhealthy, reason, ..gpu(id) }
+    }
+
+    fn held(id: &str, pods: &[&str]) -> DeviceView {
+        let holder = |pod: &&str| HolderView {
+            pod: Some((*pod).to_owned()),
+            memory_bytes: Some(8 << 30),
+            ..HolderView::default()
+        };
+        DeviceView { holders: pods.iter().map(holder).collect(), ..gpu(id) }
+    }
+
+    /// Each event as `kind device pod text`.
+    fn check(before: Option<NodeView>, after: Option<NodeView>, expected: &[&str]) {
+        let mut events = Vec::new();
+        compare(Timestamp::UNIX_EPOCH, before.as_ref(), after.as_ref(), &mut events);
+        let line = |event: &Event| {
+            let (device, pod) = (event.device.as_deref(), event.pod.as_deref());
+            let words = [device.unwrap_or("-"), pod.unwrap_or("-"), &event.text];
+            format!("{:?} {}", event.kind, words.join(" "))
+        };
+        let lines: Vec<_> = events.iter().map(line).collect();
+        assert_eq!(lines, expected, "from {before:?} to {after:?}");
+        assert!(events.iter().all(|event| event.node == "a"));
+    }
+
+    #[test]
+    fn nodes_and_devices_come_and_go() {
+        check(None, Some(node(vec![gpu("1"), gpu("2")])), &["Appeared - - 2 devices"]);
+        check(Some(node(vec![gpu("1")])), None, &["Gone - - 1 device"]);
+        check(
+            Some(node(vec![gpu("1")])),
+            Some(node(vec![gpu("2")])),
+            &["Appeared 2 - H100", "Gone 1 - H100"],
+        );
+    }
+
+    #[test]
+    fn a_fault_has_its_reason_and_a_recovery_the_reason_that_is_over() {
+        let (well, lost) = (node(vec![gpu("1")]), node(vec![sick("1", "XID 79")]));
+        check(Some(well.clone()), Some(lost.clone()), &["Fault 1 - XID 79"]);
+        check(Some(lost.clone()), Some(node(vec![sick("1", "XID 48")])), &["Fault 1 - XID 48"]);
+        check(Some(lost.clone()), Some(lost.clone()), &[]);
+        check(Some(lost), Some(well), &["Recovery 1 - XID 79"]);
+        let unknown = DeviceView { health: Health::Unknown, ..gpu("1") };
+        check(
+            Some(node(vec![gpu("1")])),
+            Some(node(vec![unknown])),
+            &["Fault 1 - its health is unknown"],
+        );
+    }
+
+    #[test]
+    fn holders_come_and_go_and_a_change_of_use_is_no_event() {
+        let (one, other) = (node(vec![held("1", &["x/a"])]), node(vec![held("1", &["x/b"])]));
+        check(Some(one.clone()), Some(other), &["Ended 1 x/a 8192 MiB", "Placed 1 x/b 8192 MiB"]);
+        let mut busy = one.clone();
+        busy.devices[0].holders[0].memory_used_bytes = Some(1);
+        busy.devices[0].utilization = Some(0.5);
+        check(Some(one), Some(busy), &[]);
+    }
+
+    #[test]
+    fn a_whole_device_is_told_from_a_share() {
+        let whole = HolderView { claim: Some("x/c".to_owned()), ..HolderView::default() };
+        let after = node(vec![DeviceView { holders: vec![whole], ..gpu("1") }]);
+        check(Some(node(vec![gpu("1")])), Some(after), &["Placed 1 x/c whole device"]);
+    }
+}

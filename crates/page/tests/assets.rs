@@ -1,0 +1,25 @@
+//! The page's files.
+
+use windlass_page::Asset;
+
+#[test]
+fn every_file_of_the_folder_is_served_and_no_other() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/assets");
+    let files = std::fs::read_dir(folder).expect("the folder of assets");
+    let mut files: Vec<_> = files
+        .map(|file| file.expect("readable").file_name().into_string().expect("plain names"))
+        .collect();
+    files.sort();
+    let mut served: Vec<_> = Asset::ALL.iter().map(|asset| asset.name).collect();
+    served.sort_unstable();
+    assert_eq!(files, served);
+}
+
+#[test]
+fn files_have_tags_of_their_own() {
+    let tags: std::collections::BTreeSet<_> = Asset::ALL.iter().map(Asset::tag).collect();
+    assert_eq!(tags.len(), Asset::ALL.len());
+    let index = Asset::named("").expect("the page itself");
+    assert_eq!((index.name, index.media), ("index.html", "text/html; charset=utf-8"));
+    assert!(Asset::named("../lib.rs").is_none());
+}

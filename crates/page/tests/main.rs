@@ -1,0 +1,3 @@
+//! The page's files, and the page in a browser.
+
+mod assets;

@@ -1,0 +1,35 @@
+//! `windlass cluster page`: the page, for browsers of this machine.
+
+use anyhow::{Result, ensure};
+use tokio_util::sync::CancellationToken;
+use windlass_control::{PageSource, run_page};
+
+use super::view;
+use crate::{cli::PageArgs, exit::Misuse, screen::line, stop::Stop};
+
+pub(super) async fn run(args: PageArgs) -> Result<()> {
+    check(&args).map_err(Misuse)?;
+    let source = match args.view.from {
+        None => PageSource::Cluster(args.view.kubeconfig.clone()),
+        Some(_) => PageSource::Recording(Box::new(view::objects(&args.view).await?)),
+    };
+    let (mut signals, stop) = (Stop::listen()?, CancellationToken::new());
+    let ready = |address| drop(line(format!("http://{address}/  (Ctrl-C ends it)")));
+    let mut serving = Box::pin(run_page(args.listen, source, stop.clone(), ready));
+    tokio::select! {
+        ended = &mut serving => return Ok(ended?),
+        _ = signals.requested() => {}
+    }
+    stop.cancel();
+    Ok(serving.await?)
+}
+
+fn check(args: &PageArgs) -> Result<()> {
+    ensure!(
+        args.listen.ip().is_loopback(),
+        "--listen {}: anybody could read the page there; listen on 127.0.0.1, or have the cluster half serve it \
+         (`windlass cluster extend --page-listen`)",
+        args.listen
+    );
+    Ok(())
+}
