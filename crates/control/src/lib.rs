@@ -9,6 +9,8 @@
 //! Everything is rebuilt from the API server's objects: nothing is kept on a disk, and nothing is written but the
 //! Binding of a pod.
 
+pub mod agents;
+pub mod diagnosis;
 pub mod explanation;
 pub mod facts;
 pub mod index;
@@ -19,11 +21,13 @@ mod binder;
 mod extender;
 mod fence;
 mod gpushare;
+mod live;
 mod metrics;
 mod page;
 mod run;
 mod server;
 mod watches;
 
+pub use live::Live;
 pub use run::{Config, PageConfig, PageSource, RunError, run, run_page};
 pub use server::{TlsError, TlsFiles};

@@ -82,6 +82,26 @@ impl Objects {
         Ok(Self { nodes, pods, slices, claims, classes })
     }
 
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub(crate) fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+
+    pub(crate) fn slices(&self) -> &[ResourceSlice] {
+        &self.slices
+    }
+
+    pub(crate) fn claims(&self) -> &[ResourceClaim] {
+        &self.claims
+    }
+
+    pub(crate) fn classes(&self) -> &[DeviceClass] {
+        &self.classes
+    }
+
     /// Reads a file's text. Items of other kinds are ignored.
     ///
     /// # Errors

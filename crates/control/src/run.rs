@@ -11,10 +11,12 @@ use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{
     access::{access, no_access},
+    agents::Agents,
     binder::Binder,
     extender::Extender,
     fence::Fence,
     index::Index,
+    live::Live,
     metrics::Metrics,
     objects::Objects,
     page::{Feed, Gate, Guard, PageSite},
@@ -120,7 +122,11 @@ pub async fn run(
             server::serve(listener, None, site, stop.clone()).await;
         }
     };
-    let page = serve_page(page_listener, page_tls, PageSite { feed, guard, stop: stop.clone() });
+    let page = serve_page(
+        page_listener,
+        page_tls,
+        PageSite { feed, guard, agents: None, stop: stop.clone() },
+    );
     tokio::join!(watches, verbs, metrics, page);
     // A bind that is under way could have its effect after another replica has taken over.
     if binder.drain(DRAIN).await {
@@ -149,25 +155,23 @@ pub async fn run_page(
     stop: CancellationToken,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), RunError> {
-    let index = Arc::new(Shared::new(Index::default()));
-    let client = match source {
-        PageSource::Cluster(kubeconfig) => {
-            let client = kube::Client::try_from(access(kubeconfig).await?);
-            Some(client.map_err(no_access)?)
-        }
-        PageSource::Recording(objects) => {
-            index.step(|index| *index = objects.to_index());
-            None
-        }
+    let live = match source {
+        PageSource::Cluster(kubeconfig) => Ok(Live::connect(kubeconfig).await?),
+        PageSource::Recording(objects) => Err(Arc::new(Shared::new(objects.to_index()))),
     };
     let listener = listen(address).await?;
     ready(listener.local_addr().unwrap_or(address));
     let clock = Clock::starting_at(Timestamp::now());
-    let feed = Arc::new(Feed::new(index.clone(), clock));
-    let site = PageSite { feed, guard: Guard::ThisMachine, stop: stop.clone() };
+    let index = live.as_ref().map_or_else(Arc::clone, |live| live.index.clone());
+    let site = PageSite {
+        feed: Arc::new(Feed::new(index, clock)),
+        guard: Guard::ThisMachine,
+        agents: live.as_ref().ok().map(|live| Agents::new(live.client.clone())),
+        stop: stop.clone(),
+    };
     let watches = async {
-        if let Some(client) = client {
-            Box::pin(stop.run_until_cancelled(watches::follow(client, index))).await;
+        if let Ok(live) = &live {
+            Box::pin(stop.run_until_cancelled(live.follow())).await;
         }
     };
     tokio::join!(watches, serve_page(Some(listener), None, site));

@@ -41,7 +41,7 @@ use windlass_kubelet_api::socket::{SocketError, SocketPath};
 use windlass_resources::NodeState;
 
 pub(crate) use probe::Standby;
-pub use probe_client::{Probe, ProbeAnswer, ProbeError, probe_agent};
+pub use probe_client::{Probe, ProbeAnswer, ProbeError, ask_agent, probe_agent};
 
 use self::board::NodeBoard;
 use crate::metrics::{self, Instruments, MetricSources, SharedGpus};

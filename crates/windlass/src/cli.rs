@@ -17,10 +17,16 @@ mod explain;
 mod host;
 #[cfg(feature = "laboratory")]
 mod laboratory;
+#[cfg(feature = "laboratory")]
+mod man;
 mod nvidia_plugin;
 mod word;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use clap::{
     Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
@@ -31,8 +37,8 @@ use windlass_config::{Disclosed, Strategy, address};
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{
-    ClusterCommand, ClusterHalfArgs, ExplainPodArgs, ExtendArgs, PageArgs, RecordClusterArgs,
-    SimulateArgs, TopArgs, ViewArgs,
+    ClusterCommand, ClusterDoctorArgs, ClusterHalfArgs, ClusterNodeArgs, ExplainPodArgs,
+    ExtendArgs, PageArgs, RecordClusterArgs, SimulateArgs, TopArgs, ViewArgs,
 };
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
@@ -45,12 +51,13 @@ pub(crate) use {
     conformance::ConformanceArgs,
     demo::{DemoArgs, DemoOutputArg},
     laboratory::{BoardArgs, KubeletArgs, MachineArgs, MachineCommand},
+    man::ManArgs,
 };
 
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
 
 use crate::{
-    commands::{LabelsArgs, MpsArgs, ProbeArgs, ScrubArgs},
+    commands::{DoctorArgs, LabelsArgs, MpsArgs, ProbeArgs, ScrubArgs, TopOfNodeArgs},
     logging::LogFormat,
 };
 
@@ -102,7 +109,29 @@ impl Cli {
     /// Parses flags and environment. Empty variables count as unset, because templates render absent values so.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let command = Self::command().mut_subcommands(without_empty_variables);
-        Self::from_arg_matches(&command.try_get_matches()?)
+        Self::from_arg_matches(&command.try_get_matches_from(words())?)
+    }
+}
+
+/// The words of the command line. As kubectl's plugin, under the name `kubectl-windlass`, commands of the cluster come
+/// first: `kubectl windlass top` is `windlass cluster top`.
+fn words() -> Vec<OsString> {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    let name = words.first().map(|word| Path::new(word).file_name().unwrap_or_default().to_owned());
+    if name.is_some_and(|name| name == "kubectl-windlass") {
+        as_plugin(&mut words);
+    }
+    words
+}
+
+fn as_plugin(words: &mut Vec<OsString>) {
+    let command = Cli::command();
+    let cluster = command.find_subcommand("cluster").into_iter();
+    let mut names = cluster.flat_map(clap::Command::get_subcommands).map(clap::Command::get_name);
+    let first = words.get(1).and_then(|word| word.to_str());
+    let asks_help = matches!(first, None | Some("help" | "-h" | "--help"));
+    if asks_help || names.any(|name| Some(name) == first) {
+        words.insert(1, "cluster".into());
     }
 }
 
@@ -126,6 +155,10 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Show the topology of this host's devices: distances, links and NUMA nodes.
     Topo(TopoArgs),
+    /// Show this node's devices with their load and their holders, live.
+    Top(TopOfNodeArgs),
+    /// Check this node: host, driver, container runtime, kubelet, agent. Each finding has its remedy.
+    Doctor(Box<DoctorArgs>),
     #[cfg_attr(
         feature = "laboratory",
         doc = "Explain which devices a request gets: now, earlier, or on another machine."
@@ -175,6 +208,9 @@ pub(crate) enum Command {
     /// Print the completions of a shell.
     #[cfg(feature = "laboratory")]
     Completions(CompletionsArgs),
+    /// Write the manual pages of all commands.
+    #[cfg(feature = "laboratory")]
+    Man(ManArgs),
     /// Print version, commit, target and features.
     Version,
     /// Commands of the cluster half, which the build for nodes lacks; it reports where to find them.
@@ -186,7 +222,7 @@ pub(crate) enum Command {
     },
     /// Commands that the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "laboratory"))]
-    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions"], hide = true,
+    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions", "man"], hide = true,
               disable_help_flag = true)]
     Laboratory {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -7,6 +7,7 @@ mod config;
 #[cfg(feature = "laboratory")]
 mod conformance;
 mod devices;
+mod doctor;
 mod explain;
 mod folders;
 mod host;
@@ -19,6 +20,7 @@ mod mps;
 mod node;
 mod probe;
 mod scrub;
+mod top;
 mod topo;
 mod xids;
 
@@ -46,6 +48,7 @@ use windlass_resources::NodeState;
 #[cfg(feature = "laboratory")]
 pub(crate) use devices::{Known, Width, device_tables};
 pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
+pub(crate) use doctor::DoctorArgs;
 use folders::{anchor, named_by_the_host};
 pub(crate) use labels::LabelsArgs;
 #[cfg(feature = "laboratory")]
@@ -53,6 +56,7 @@ pub(crate) use machine::host_flags;
 pub(crate) use mps::MpsArgs;
 pub(crate) use probe::ProbeArgs;
 pub(crate) use scrub::ScrubArgs;
+pub(crate) use top::TopOfNodeArgs;
 pub(crate) use topo::Topology;
 
 #[cfg(feature = "laboratory")]
@@ -71,7 +75,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Node(args) => block_on(node::run(*args)),
         Command::Probe(args) => block_on(probe::run(args)),
         Command::Devices(args) => block_on(devices::run(args)),
+        Command::Top(args) => block_on(top::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
+        Command::Doctor(args) => block_on(doctor::run(*args)),
         Command::Explain(args) => block_on(explain::run(*args)),
         Command::Labels(args) => block_on(labels::run(args)),
         Command::Cdi(args) => block_on(cdi::run(args.command)),
@@ -92,6 +98,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Machine(args) => machine::run(args.command),
         #[cfg(feature = "laboratory")]
         Command::Completions(args) => Ok(line(args.script())?),
+        #[cfg(feature = "laboratory")]
+        Command::Man(args) => args.write().context("cannot write the manual pages"),
         Command::Version => Ok(line(format_args!("windlass {LONG_VERSION}"))?),
         #[cfg(not(feature = "cluster"))]
         Command::ClusterHalf { .. } => Err(no_cluster_half()),
@@ -114,8 +122,8 @@ fn no_cluster_half() -> anyhow::Error {
 #[cfg(not(feature = "laboratory"))]
 fn no_laboratory() -> anyhow::Error {
     let problem = anyhow!(
-        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions and explain \
-         --machine need the feature `laboratory`, which cargo enables by default"
+        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions, man and \
+         explain --machine need the feature `laboratory`, which cargo enables by default"
     );
     Misuse(problem).into()
 }

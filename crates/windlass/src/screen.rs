@@ -39,6 +39,30 @@ pub(crate) struct Table {
 /// Maximum line length of prose and small tables: two panes on a wide screen.
 pub(crate) const WIDTH: usize = 120;
 
+/// Blanks between two columns.
+const GAP: usize = 2;
+/// Width to which a column may be cut.
+const LEAST_CELL: usize = 6;
+
+/// Columns of the terminal; none where stdout is something else.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let out = io::stdout();
+    if !out.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(&out).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
+}
+
+/// The text in so many characters, with a mark where its end is missing.
+fn shortened(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    kept + "\u{2026}"
+}
+
 /// Formats a number with its noun: `1 device`, `8 devices`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -70,7 +94,6 @@ pub(crate) fn line(text: impl Display) -> io::Result<()> {
 }
 
 /// Quotes a path for a shell where necessary.
-#[cfg(feature = "laboratory")]
 pub(crate) fn shell_word(path: &std::path::Path) -> String {
     let text = path.display().to_string();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
@@ -85,6 +108,34 @@ pub(crate) fn shell_word(path: &std::path::Path) -> String {
 #[derive(Debug)]
 pub(crate) struct Progress {
     is_shown: bool,
+}
+
+/// A picture that is drawn again and again on the terminal.
+#[derive(Debug)]
+pub(crate) struct Redraw {
+    is_clear: bool,
+}
+
+// === impl Redraw ===
+
+impl Redraw {
+    /// Needs a terminal.
+    pub(crate) fn new() -> Option<Self> {
+        io::stdout().is_terminal().then_some(Self { is_clear: false })
+    }
+
+    /// Replaces the picture. Lines below the end of the screen are left out.
+    pub(crate) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let begin = if self.is_clear { "\x1b[H" } else { "\x1b[2J\x1b[H" };
+        self.is_clear = true;
+        let height = rustix::termios::tcgetwinsize(&out).map_or(usize::MAX, |it| it.ws_row.into());
+        let shown: Vec<_> =
+            lines.iter().take(height.max(2) - 1).map(|it| format!("{it}\x1b[K")).collect();
+        write!(out, "{begin}{}\n\x1b[J", shown.join("\n"))
+            .and_then(|()| out.flush())
+            .map_err(|error| unwritten(&error))
+    }
 }
 
 // === impl Progress ===
@@ -156,17 +207,46 @@ impl Table {
 
     /// Formats the lines, each after `indent`.
     pub(crate) fn lines(&self, indent: &str) -> Vec<String> {
+        self.formatted(indent, &self.widths())
+    }
+
+    /// The lines of a table that is at most so wide: the widest columns lose the ends of their cells.
+    pub(crate) fn lines_within(&self, width: usize) -> Vec<String> {
+        let mut widths = self.widths();
+        let total =
+            |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().max(1) - GAP;
+        while total(&widths) > width {
+            match widths.iter_mut().max().filter(|widest| **widest > LEAST_CELL) {
+                Some(widest) => *widest -= 1,
+                None => break,
+            }
+        }
+        self.formatted("", &widths)
+    }
+
+    /// Prints the table, on a terminal no wider than that. Files and pipes get all of it.
+    pub(crate) fn print(&self) -> io::Result<()> {
+        let lines = match terminal_width() {
+            Some(width) => self.lines_within(width),
+            None => self.lines(""),
+        };
+        lines.into_iter().try_for_each(line)
+    }
+
+    fn widths(&self) -> Vec<usize> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let widths: Vec<_> = (0..columns).map(|column| self.width_of(column)).collect();
+        (0..columns).map(|column| self.width_of(column)).collect()
+    }
+
+    fn formatted(&self, indent: &str, widths: &[usize]) -> Vec<String> {
         let line = |row: &Vec<String>| {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let cells = row.iter().zip(widths).map(|(cell, width)| {
+                let cell = shortened(cell, *width);
+                format!("{cell:<width$}")
+            });
             format!("{indent}{}", cells.collect::<Vec<_>>().join("  ").trim_end())
         };
         self.rows.iter().map(line).collect()
-    }
-
-    pub(crate) fn print(&self) -> io::Result<()> {
-        self.lines("").into_iter().try_for_each(line)
     }
 
     /// Width of the widest line.
@@ -192,7 +272,6 @@ mod tests {
         assert_eq!(wrapped("  gets  ", ["x".repeat(200)]).len(), 1, "a word is not broken");
     }
 
-    #[cfg(feature = "laboratory")]
     #[test]
     fn a_shell_takes_every_path_as_one_word() {
         for (path, expected) in [
@@ -209,6 +288,15 @@ mod tests {
     fn one_is_singular() {
         assert_eq!(count(1, "device"), "1 device");
         assert_eq!(count(0, "device"), "0 devices");
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_loses_ends_of_its_widest_cells() {
+        let mut table = Table::new(["ID", "HELD BY"]);
+        table.row(["GPU-0123456789".into(), "default/trainer".into()]);
+        assert_eq!(table.lines_within(40), table.lines(""));
+        assert_eq!(table.lines_within(22), ["ID          HELD BY", "GPU-01234…  default/t…"]);
+        assert_eq!(table.lines_within(1), ["ID      HELD …", "GPU-0…  defau…"], "a cell stays");
     }
 
     #[test]

@@ -12,9 +12,11 @@ use hyper::{
     },
 };
 use tokio_util::sync::CancellationToken;
+use windlass_host::causes;
 use windlass_page::Asset;
 
 use super::{Feed, Gate, gate::Refused};
+use crate::agents::Agents;
 use crate::server::{Answer, Site, json, plain, typed};
 
 /// Readers that may see the state.
@@ -31,6 +33,9 @@ pub(crate) enum Guard {
 pub(crate) struct PageSite {
     pub(crate) feed: Arc<Feed>,
     pub(crate) guard: Guard,
+    /// Agents, which know more of their nodes. They are asked with the rights of the process, so only for a reader who
+    /// has started it.
+    pub(crate) agents: Option<Agents>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -69,9 +74,26 @@ impl PageSite {
             let after = request.uri().query().and_then(after);
             return self.state(request.headers(), after).await;
         }
+        if let Some(node) = name.strip_prefix("node/").and_then(|it| it.strip_suffix("/state")) {
+            return self.node(node).await;
+        }
         match Asset::named(name) {
             Some(asset) => file(asset, request.headers()),
             None => plain(StatusCode::NOT_FOUND, "no such page\n"),
+        }
+    }
+
+    /// The document of a node's agent.
+    async fn node(&self, node: &str) -> Answer {
+        let Some(agents) = &self.agents else {
+            return plain(
+                StatusCode::NOT_FOUND,
+                "agents are asked by `windlass cluster page` alone\n",
+            );
+        };
+        match agents.state(node).await {
+            Ok(text) => typed("application/json", text.into_bytes()),
+            Err(error) => plain(StatusCode::NOT_FOUND, causes(&error) + "\n"),
         }
     }
 

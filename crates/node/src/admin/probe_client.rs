@@ -1,4 +1,4 @@
-//! Client of the probe socket, run by the kubelet inside the agent's container.
+//! Client of the agent's probe socket: the kubelet's probes, run inside the agent's container, and commands beside them.
 
 use std::{
     io,
@@ -39,8 +39,8 @@ pub enum ProbeError {
     NotAnAgent(PathBuf),
 }
 
-/// Limit of a response: one line per resource.
-const MAX_BYTES: u64 = 1 << 20;
+/// Limit of a response. The state of a large node has some hundred kilobytes.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Probes the agent on a socket.
 ///
@@ -52,6 +52,15 @@ pub async fn probe_agent(socket: &Path, probe: Probe) -> Result<ProbeAnswer, Pro
         Probe::Health => "/healthz",
         Probe::Readiness => "/readyz",
     };
+    ask_agent(socket, path).await
+}
+
+/// Asks the agent on a socket for a page, by its path.
+///
+/// # Errors
+///
+/// As [`probe_agent`].
+pub async fn ask_agent(socket: &Path, path: &str) -> Result<ProbeAnswer, ProbeError> {
     let unreachable = |source| ProbeError::Unreachable(socket.to_owned(), source);
     let text = get(socket, path).await.map_err(unreachable)?;
     let answer = text.split_once("\r\n\r\n").and_then(|(head, report)| {

@@ -30,6 +30,10 @@ pub(crate) enum ClusterCommand {
     Top(TopArgs),
     /// Show the cluster's devices as a page for browsers of this machine: health, holders, shares, pending pods, history.
     Page(PageArgs),
+    /// Show the devices of one node as its agent sees them, live: load, memory, holders.
+    Node(ClusterNodeArgs),
+    /// Check a cluster: agents, slices, claims, the cluster half, pods that wait. Each finding has its remedy.
+    Doctor(ClusterDoctorArgs),
     /// Write what placement reads of a cluster to a file, for `explain` and `top` elsewhere.
     ///
     /// The recording has names, resources and placements; it has no environment, command, image or secret.
@@ -59,6 +63,47 @@ pub(crate) struct TopArgs {
     /// A row for each GPU instead of each node.
     #[arg(long)]
     pub(crate) gpus: bool,
+    /// Go on, until Ctrl-C. On a terminal the picture is drawn anew every two seconds.
+    #[arg(short, long, conflicts_with = "from")]
+    pub(crate) watch: bool,
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: OutputArg,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The agent is asked through the API server, which takes the right to get pods/proxy.
+
+Examples:
+  windlass cluster node gpu-17
+  windlass cluster node gpu-17 --once")]
+pub(crate) struct ClusterNodeArgs {
+    /// Name of the node.
+    pub(crate) node: String,
+    /// Access to the API server [default: as kubectl finds it]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Print once and end, as when the output is no terminal.
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+It reads with kubectl's access, and changes nothing. `windlass doctor` checks one node, from the node or its agent's pod.
+
+Examples:
+  windlass cluster doctor
+  windlass cluster doctor --all -o json
+
+Exit codes: 0 no problem, 1 a problem was found, 64 wrong command line or file.")]
+pub(crate) struct ClusterDoctorArgs {
+    #[command(flatten)]
+    pub(crate) view: ViewArgs,
+    /// Show checks without a finding too.
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,

@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
+use windlass_config::Config;
 use windlass_core::inventory::Inventory;
 use windlass_node::agent;
 use windlass_snapshot::{Anonymiser, Bounds, ExtraFiles, Snapshot, SnapshotError};
@@ -34,24 +35,40 @@ pub(super) async fn run(command: HostCommand) -> Result<()> {
 
 async fn record(args: RecordHostArgs) -> Result<()> {
     let config = host_config(args.host)?;
-    Snapshot::folder(&args.dir).map_err(|error| match error {
-        SnapshotError::NotEmpty(_) => Misuse(error.into()).into(),
-        SnapshotError::Write(..) => anyhow::Error::new(error),
-    })?;
+    new_folder(&args.dir)?;
     let inventory = agent::survey(&config, clock()).await.inventory;
-    let host = config.places.host();
-    let extra = ExtraFiles::for_policy(&config.policy).with_mounts_of(&inventory);
-    let read = Snapshot::of(&host, &extra, Bounds::default(), &mut progress());
-    let mut found = serde_json::to_value(&inventory)?;
-    let mut anonymiser = Anonymiser::of(&host);
-    let recording = if args.with_serials { read } else { anonymiser.anonymise(read) };
-    if !args.with_serials {
-        anonymiser.anonymise_document(&mut found);
-    }
-    let about = About::new(&host, &recording, (!args.with_serials).then_some(&anonymiser));
-    write(&args.dir, &recording, &about, &found)?;
+    let (recording, _) = write_recording(&args.dir, &config, &inventory, args.with_serials)?;
     report(&args.dir, &recording, &inventory)?;
     complete(&inventory)
+}
+
+/// Makes the folder. One with files is a mistake of the command line.
+pub(super) fn new_folder(dir: &Path) -> Result<()> {
+    Snapshot::folder(dir).map_err(|error| match error {
+        SnapshotError::NotEmpty(_) => Misuse(error.into()).into(),
+        SnapshotError::Write(..) => anyhow::Error::new(error),
+    })
+}
+
+/// Records the host into the folder. The anonymiser knows everything that identifies it.
+pub(super) fn write_recording(
+    dir: &Path,
+    config: &Config,
+    inventory: &Inventory,
+    with_serials: bool,
+) -> Result<(Snapshot, Anonymiser)> {
+    let host = config.places.host();
+    let extra = ExtraFiles::for_policy(&config.policy).with_mounts_of(inventory);
+    let read = Snapshot::of(&host, &extra, Bounds::default(), &mut progress());
+    let mut found = serde_json::to_value(inventory)?;
+    let mut anonymiser = Anonymiser::of(&host);
+    let recording = if with_serials { read } else { anonymiser.anonymise(read) };
+    if !with_serials {
+        anonymiser.anonymise_document(&mut found);
+    }
+    let about = About::new(&host, &recording, (!with_serials).then_some(&anonymiser));
+    write(dir, &recording, &about, &found)?;
+    Ok((recording, anonymiser))
 }
 
 fn write(dir: &Path, recording: &Snapshot, about: &About<'_>, inventory: &Value) -> Result<()> {

@@ -1,16 +1,27 @@
 //! `windlass cluster top`: the GPUs of all nodes, and their holders.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use serde::Serialize;
-use windlass_control::index::{Holder, Index, Inspected};
+use tokio::time::sleep;
+use windlass_control::{
+    Live,
+    index::{Holder, Index, Inspected},
+};
 
 use super::view;
 use crate::{
-    cli::TopArgs,
+    cli::{OutputArg, TopArgs},
     commands::answer,
-    screen::{Paint, Table, Tone, count, line},
+    screen::{Paint, Redraw, Table, Tone, count, line, terminal_width},
+    stop::Stop,
 };
 
+/// Time between two pictures.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Pause while the cluster's objects are being read.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// Holders of a GPU in the table; JSON has all.
 const HOLDERS_SHOWN: usize = 3;
 
@@ -64,10 +75,37 @@ struct HolderRow {
 }
 
 pub(super) async fn run(args: TopArgs) -> Result<()> {
+    if args.watch {
+        return watch(args).await;
+    }
     let mut index = view::objects(&args.view).await?.to_index();
     let report = Report::of(&mut index);
-    let print = || if args.gpus { report.print_gpus() } else { report.print_nodes() };
-    answer(args.output, &report, print)
+    answer(args.output, &report, || report.print(args.gpus))
+}
+
+/// Prints the cluster again and again.
+async fn watch(args: TopArgs) -> Result<()> {
+    let live = Live::connect(args.view.kubeconfig.clone()).await?;
+    let mut signals = Stop::listen()?;
+    let mut screen = Redraw::new().filter(|_| args.output == OutputArg::Table);
+    let pictures = async {
+        loop {
+            let Some(report) = live.look(Report::of) else {
+                sleep(FIRST_LOOK).await;
+                continue;
+            };
+            match &mut screen {
+                Some(screen) => screen.draw(&report.picture(args.gpus, terminal_width()))?,
+                None => answer(args.output, &report, || report.print(args.gpus))?,
+            }
+            sleep(INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        () = Box::pin(live.follow()) => Ok(()),
+        failed = pictures => failed,
+        _ = signals.requested() => Ok(()),
+    }
 }
 
 // === impl Report ===
@@ -87,7 +125,19 @@ impl Report {
         }
     }
 
-    fn print_nodes(&self) -> Result<()> {
+    fn print(&self, gpus: bool) -> Result<()> {
+        Ok(self.picture(gpus, terminal_width()).into_iter().try_for_each(line)?)
+    }
+
+    /// The lines, of a width if one is given.
+    fn picture(&self, gpus: bool, width: Option<usize>) -> Vec<String> {
+        let table = if gpus { self.gpu_table() } else { self.node_table() };
+        let mut lines = width.map_or_else(|| table.lines(""), |width| table.lines_within(width));
+        lines.push(self.sum());
+        lines
+    }
+
+    fn node_table(&self) -> Table {
         let mut table =
             Table::new(["NODE", "GPUS", "FREE", "IDLE", "CPU FREE", "MEMORY FREE", "MODEL"]);
         for node in &self.nodes {
@@ -102,11 +152,10 @@ impl Report {
                 model,
             ]);
         }
-        table.print()?;
-        self.print_sum()
+        table
     }
 
-    fn print_gpus(&self) -> Result<()> {
+    fn gpu_table(&self) -> Table {
         let mut table = Table::new(["NODE", "GPU", "IDLE", "STATE", "MODEL", "HELD BY"]);
         for node in &self.nodes {
             for (position, gpu) in node.gpus.iter().enumerate() {
@@ -124,17 +173,16 @@ impl Report {
                 ]);
             }
         }
-        table.print()?;
-        self.print_sum()
+        table
     }
 
-    fn print_sum(&self) -> Result<()> {
+    fn sum(&self) -> String {
         let (nodes, gpus) = (count(self.nodes.len(), "node"), count(self.gpus, "GPU"));
         let text = format!(
             "{nodes}, {gpus}: {} free, {:.2} idle, of which a typical pod cannot use {:.2}",
             self.free_gpus, self.idle_gpus, self.fragmented_gpus
         );
-        Ok(line(Paint::for_stdout().text(Tone::Quiet, text))?)
+        Paint::for_stdout().text(Tone::Quiet, text)
     }
 }
 

@@ -1,0 +1,100 @@
+//! Agents of nodes, asked through the API server's proxy of their pods.
+
+use std::{path::PathBuf, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, api::ListParams};
+use tokio::time::timeout;
+
+use crate::{RunError, access};
+
+/// Pods of agents, in every manifest and chart of ours.
+const OURS: &str = "app.kubernetes.io/name=windlass,app.kubernetes.io/component=node";
+/// Time for an agent's answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Access to the agents of a cluster.
+#[expect(missing_debug_implementations, reason = "a client of kube has none")]
+#[derive(Clone)]
+pub struct Agents {
+    client: Client,
+}
+
+/// An agent that does not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The node has no agent that runs.
+    #[error("no agent of Windlass runs on node {0}: `windlass cluster doctor` has the reason")]
+    NoAgent(String),
+    /// The agent's pod has no port for HTTP.
+    #[error("the agent {0} has no port named http: give it --listen and the port")]
+    NoPort(String),
+    /// The API server refused, or could not reach the pod.
+    #[error("cannot ask the agent {0}: the right to get pods/proxy is needed")]
+    Refused(String, #[source] Box<kube::Error>),
+    /// No answer in time.
+    #[error("the agent {0} did not answer within {LIMIT:?}")]
+    Late(String),
+    /// Pods cannot be listed.
+    #[error("cannot list the agents")]
+    List(#[source] Box<kube::Error>),
+    /// The name is none of a node.
+    #[error("{0:?} is no name of a node")]
+    NoName(String),
+}
+
+// === impl Agents ===
+
+impl Agents {
+    /// Uses kubectl's access.
+    ///
+    /// # Errors
+    ///
+    /// No credentials.
+    pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Self, RunError> {
+        let access = access::access(kubeconfig).await?;
+        Ok(Self::new(Client::try_from(access).map_err(access::no_access)?))
+    }
+
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The document of a node's page, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// The node has no agent, or it cannot be asked.
+    pub async fn state(&self, node: &str) -> Result<String, AgentError> {
+        let is_plain = |it: char| it.is_ascii_alphanumeric() || "-.".contains(it);
+        if node.is_empty() || !node.chars().all(is_plain) {
+            return Err(AgentError::NoName(node.to_owned()));
+        }
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let of_node = ListParams::default().labels(OURS).fields(&format!("spec.nodeName={node}"));
+        let listed =
+            pods.list(&of_node).await.map_err(|error| AgentError::List(Box::new(error)))?;
+        let runs = |pod: &Pod| {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
+        };
+        let pod = listed.items.into_iter().find(runs);
+        let pod = pod.ok_or_else(|| AgentError::NoAgent(node.to_owned()))?;
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let port = http_port(&pod).ok_or_else(|| AgentError::NoPort(name.clone()))?;
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/page/state");
+        let request = http::Request::get(path).body(Vec::new()).expect("names of Kubernetes");
+        match timeout(LIMIT, self.client.request_text(request)).await {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(error)) => Err(AgentError::Refused(name, Box::new(error))),
+            Err(_) => Err(AgentError::Late(name)),
+        }
+    }
+}
+
+fn http_port(pod: &Pod) -> Option<i32> {
+    let containers = pod.spec.as_ref()?.containers.iter();
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    ports.find(|port| port.name.as_deref() == Some("http")).map(|port| port.container_port)
+}

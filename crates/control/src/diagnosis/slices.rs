@@ -1,0 +1,83 @@
+//! ResourceSlices and DeviceClasses of Dynamic Resource Allocation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use windlass_core::finding::Finding;
+
+use crate::objects::Objects;
+
+const AREA: &str = "claims";
+
+pub(super) fn check(objects: &Objects) -> Vec<Finding> {
+    if objects.slices().is_empty() && objects.claims().is_empty() {
+        return vec![Finding::skipped(AREA, "slices", "no driver publishes devices for claims")];
+    }
+    let mut pools: BTreeMap<(&str, &str), Vec<&ResourceSlice>> = BTreeMap::new();
+    for slice in objects.slices() {
+        pools.entry((&slice.spec.driver, &slice.spec.pool.name)).or_default().push(slice);
+    }
+    let mut findings = Vec::new();
+    for ((driver, pool), slices) in &pools {
+        findings.push(complete(driver, pool, slices));
+        let devices = newest(slices).flat_map(|slice| slice.spec.devices.iter().flatten());
+        findings.extend(devices.filter_map(|device| tainted(pool, device)));
+    }
+    findings.extend(classes(objects));
+    findings
+}
+
+fn newest<'a>(slices: &'a [&'a ResourceSlice]) -> impl Iterator<Item = &'a ResourceSlice> {
+    let newest = slices.iter().map(|slice| slice.spec.pool.generation).max();
+    let newest = newest.unwrap_or_default();
+    slices.iter().copied().filter(move |slice| slice.spec.pool.generation == newest)
+}
+
+/// The scheduler allocates nothing of a pool while slices of its newest generation are missing.
+fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
+    let subject = format!("pool {pool} of {driver}");
+    let there = newest(slices).count();
+    let wanted = newest(slices).map(|slice| slice.spec.pool.resource_slice_count).max();
+    let wanted = wanted.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
+    if there < wanted {
+        return Finding::problem(AREA, subject, format!("{there} of {wanted} slices are there"))
+            .remedy("the driver's agent on this node is away, or may not write: see its log");
+    }
+    let devices: usize =
+        newest(slices).map(|slice| slice.spec.devices.iter().flatten().count()).sum();
+    Finding::ok(AREA, subject, format!("{devices} devices"))
+}
+
+fn tainted(pool: &str, device: &Device) -> Option<Finding> {
+    let taint = device.taints.iter().flatten().find(|taint| taint.effect != "None")?;
+    let value = taint.value.as_deref().unwrap_or_default();
+    let detail = format!("{}={value}:{}", taint.key, taint.effect);
+    Some(
+        Finding::warning(AREA, format!("device {} of {pool}", device.name), detail)
+            .remedy("`windlass doctor` on the node has the reason and the remedy"),
+    )
+}
+
+/// Classes that claims name and that are not there.
+fn classes(objects: &Objects) -> Vec<Finding> {
+    let names = objects.classes().iter().filter_map(|class| class.metadata.name.as_deref());
+    let known: BTreeSet<_> = names.collect();
+    let requests = objects.claims().iter().flat_map(|claim| {
+        let devices = claim.spec.devices.iter();
+        devices.flat_map(|devices| devices.requests.iter().flatten())
+    });
+    let exact = requests.filter_map(|request| request.exactly.as_ref());
+    let wanted: BTreeSet<_> = exact.map(|exact| exact.device_class_name.as_str()).collect();
+    let missing = wanted.difference(&known).map(|name| {
+        Finding::problem(AREA, format!("class {name}"), "claims name it, and it is not there")
+            .remedy("apply deploy/options/claims/deviceclasses.yaml, or correct the claims")
+    });
+    let mut findings: Vec<_> = missing.collect();
+    if known.is_empty() && findings.is_empty() {
+        findings.push(
+            Finding::warning(AREA, "classes", "no DeviceClass: no claim can name a device")
+                .remedy("apply deploy/options/claims/deviceclasses.yaml"),
+        );
+    }
+    findings
+}

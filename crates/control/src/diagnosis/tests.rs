@@ -1,0 +1,118 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+#[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
+fn evidence(items: Value, workloads: Workloads) -> Evidence {
+    let list = json!({"kind": "List", "items": items});
+    let objects = Objects::parse(&list.to_string(), "f".as_ref()).expect("a list");
+    Evidence { objects, workloads: Some(workloads), findings: Vec::new() }
+}
+
+/// Findings but for those without anything to do, as `verdict subject: detail`.
+fn found(evidence: &Evidence) -> Vec<String> {
+    let findings = evidence.findings().into_iter().filter(|it| it.verdict > Verdict::Skipped);
+    findings
+        .map(|it| {
+            assert!(it.remedy.is_some(), "{it:?} has no remedy");
+            format!("{:?} {}: {}", it.verdict, it.subject, it.detail)
+        })
+        .collect()
+}
+
+fn agents(desired: i32, ready: i32) -> Workloads {
+    let set = json!({
+        "metadata": {"namespace": "windlass-system", "name": "windlass-node"},
+        "spec": {"selector": {}, "template": {}},
+        "status": {"desiredNumberScheduled": desired, "numberReady": ready,
+            "currentNumberScheduled": desired, "numberMisscheduled": 0},
+    });
+    let daemon_sets = vec![serde_json::from_value(set).expect("a DaemonSet")];
+    Workloads { daemon_sets, deployments: Vec::new() }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
+fn slice(pool: &str, generation: i64, count: i64, devices: Value) -> Value {
+    json!({
+        "kind": "ResourceSlice", "metadata": {"name": format!("{pool}-{generation}")},
+        "spec": {"driver": "gpu.nvidia.com", "nodeName": "n", "devices": devices,
+            "pool": {"name": pool, "generation": generation, "resourceSliceCount": count}},
+    })
+}
+
+#[test]
+fn a_cluster_without_agents_is_told_how_to_install_them() {
+    let expected = ["Problem agents: no DaemonSet of Windlass"];
+    assert_eq!(found(&evidence(json!([]), Workloads::default())), expected);
+}
+
+#[test]
+fn an_agent_that_is_not_ready_and_a_node_without_one_are_named_with_the_reason() {
+    let items = json!([
+        {"kind": "Node", "metadata": {"name": "a", "labels": {"nvidia.com/gpu.present": "true"}},
+         "spec": {"taints": [{"key": "example.com/training", "effect": "NoSchedule"}]}},
+        {"kind": "Node", "metadata": {"name": "b", "labels": {"nvidia.com/gpu.present": "true"}}},
+        {"kind": "Pod", "metadata": {"name": "windlass-x", "namespace": "windlass-system", "uid": "1",
+            "labels": {"app.kubernetes.io/name": "windlass"}},
+         "spec": {"nodeName": "a", "containers": []},
+         "status": {"containerStatuses": [{"name": "node", "image": "i", "imageID": "", "ready": false,
+            "restartCount": 0, "state": {"waiting": {"reason": "ErrImageNeverPull"}}}]}},
+        {"kind": "Pod", "metadata": {"name": "windlass-y", "namespace": "windlass-system", "uid": "2",
+            "labels": {"app.kubernetes.io/name": "windlass"}},
+         "spec": {"nodeName": "b", "containers": []},
+         "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+    ]);
+    let expected = [
+        "Problem windlass-system/windlass-node: 1 of 2 agents are ready",
+        "Problem windlass-system/windlass-x: container node: ErrImageNeverPull, on a",
+        "Warning node a: has GPUs and no agent that is ready",
+    ];
+    assert_eq!(found(&evidence(items, agents(2, 1))), expected);
+}
+
+#[test]
+fn incomplete_pools_tainted_devices_and_missing_classes_are_found() {
+    let taint = json!([{"key": "windlass.dev/unhealthy", "value": "xid", "effect": "NoExecute"}]);
+    let items = json!([
+        slice("n", 1, 1, json!([{"name": "old"}])),
+        slice("n", 2, 2, json!([{"name": "gpu-0", "taints": taint}])),
+        slice("whole", 1, 1, json!([{"name": "gpu-1"}])),
+        {"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "d"},
+         "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.x"}}]}}},
+    ]);
+    let expected = [
+        "Problem pool n of gpu.nvidia.com: 1 of 2 slices are there",
+        "Warning device gpu-0 of n: windlass.dev/unhealthy=xid:NoExecute",
+        "Problem class gpu.x: claims name it, and it is not there",
+    ];
+    assert_eq!(found(&evidence(items, agents(1, 1))), expected);
+}
+
+#[test]
+fn a_waiting_pod_has_its_reason_and_the_departure_that_helps() {
+    let devices =
+        json!({"devices": [{"id": "GPU-0", "model": "A10", "memoryMib": 24576}]}).to_string();
+    let pod = |name: &str, node: Option<&str>| {
+        json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "uid": name},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "resources":
+                {"limits": {"nvidia.com/gpu": "1"}}}]}})
+    };
+    let items = json!([
+        {"kind": "Node", "metadata": {"name": "n", "annotations": {"windlass.dev/devices": devices}},
+         "status": {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "10"}}},
+        pod("holder", Some("n")),
+        pod("waiting", None),
+    ]);
+    let evidence = evidence(items, agents(1, 1));
+    let found = found(&evidence);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("Warning pod d/waiting: waits for 1 GPU"), "{found:?}");
+    let remedies: Vec<_> = evidence.findings().into_iter().filter_map(|it| it.remedy).collect();
+    assert_eq!(remedies, ["n can serve it once pod d/holder is gone"]);
+}
+
+#[test]
+fn a_recording_says_that_it_lacks_workloads() {
+    let findings = Evidence::recorded(Objects::default()).findings();
+    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Skipped), "{findings:?}");
+}

@@ -1,0 +1,137 @@
+//! Agents and the cluster half, and nodes with devices that no agent serves.
+
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::{Node, Pod},
+};
+use windlass_core::finding::Finding;
+
+use super::Workloads;
+use crate::objects::Objects;
+
+const AREA: &str = "agents and cluster half";
+
+/// Labels that say that a node has an accelerator, by NVIDIA's discovery and by node-feature-discovery.
+const PRESENT: [&str; 3] = [
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+];
+
+pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Finding> {
+    let Some(workloads) = workloads else {
+        return vec![Finding::skipped(AREA, "workloads", "they are not known")];
+    };
+    let mut findings: Vec<_> = workloads.daemon_sets.iter().map(agents).collect();
+    if workloads.daemon_sets.is_empty() {
+        findings.push(
+            Finding::problem(AREA, "agents", "no DaemonSet of Windlass")
+                .remedy("install it: docs/install.md"),
+        );
+    }
+    findings.extend(workloads.deployments.iter().map(cluster_half));
+    let ours = || objects.pods().iter().filter(|pod| is_ours(pod));
+    findings.extend(ours().filter_map(failing));
+    let served: Vec<_> = ours().filter(|pod| is_ready(pod)).filter_map(node_of).collect();
+    findings.extend(objects.nodes().iter().filter_map(|node| unserved(node, &served)));
+    findings
+}
+
+fn title(namespace: Option<&String>, name: Option<&String>) -> String {
+    let text = |text: Option<&String>| text.cloned().unwrap_or_default();
+    format!("{}/{}", text(namespace), text(name))
+}
+
+fn agents(set: &DaemonSet) -> Finding {
+    let subject = title(set.metadata.namespace.as_ref(), set.metadata.name.as_ref());
+    let status = set.status.as_ref();
+    let desired = status.map_or(0, |it| it.desired_number_scheduled);
+    let ready = status.map_or(0, |it| it.number_ready);
+    let detail = format!("{ready} of {desired} agents are ready");
+    match (desired, ready) {
+        (0, _) => Finding::warning(AREA, subject, "no node is selected for the agents")
+            .remedy("check its nodeSelector, and whether it tolerates the taints of your nodes"),
+        (desired, ready) if ready < desired => Finding::problem(AREA, subject, detail)
+            .remedy("the pods below, and `kubectl describe` of the DaemonSet, have the reason"),
+        _ => Finding::ok(AREA, subject, detail),
+    }
+}
+
+fn cluster_half(deployment: &Deployment) -> Finding {
+    let metadata = &deployment.metadata;
+    let subject = title(metadata.namespace.as_ref(), metadata.name.as_ref());
+    let status = deployment.status.as_ref();
+    let ready = status.and_then(|it| it.ready_replicas).unwrap_or(0);
+    let wanted = deployment.spec.as_ref().and_then(|it| it.replicas).unwrap_or(1);
+    let detail = format!("{ready} of {wanted} replicas are ready");
+    if ready == 0 && wanted > 0 {
+        Finding::problem(AREA, subject, detail)
+            .remedy("pods with `schedulerName: windlass` wait: see the logs of its two containers")
+    } else if ready < wanted {
+        Finding::warning(AREA, subject, detail).remedy("another replica takes over if it fails")
+    } else {
+        Finding::ok(AREA, subject, detail)
+    }
+}
+
+fn is_ours(pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    labels
+        .and_then(|labels| labels.get("app.kubernetes.io/name"))
+        .is_some_and(|it| it == "windlass")
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
+    ready.next().is_some_and(|condition| condition.status == "True")
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// The reason of a pod of ours that is not ready: the first container that waits or has ended.
+fn failing(pod: &Pod) -> Option<Finding> {
+    if is_ready(pod) {
+        return None;
+    }
+    let subject = title(pod.metadata.namespace.as_ref(), pod.metadata.name.as_ref());
+    let status = pod.status.as_ref()?;
+    let containers = status.container_statuses.iter().flatten();
+    let named = containers.filter_map(|it| Some((&it.name, it.state.as_ref()?)));
+    let mut reasons = named.filter_map(|(name, state)| {
+        let waiting = state.waiting.as_ref().and_then(|it| it.reason.clone());
+        let ended = state.terminated.as_ref().map(|it| format!("ended with {}", it.exit_code));
+        Some(format!("container {name}: {}", waiting.or(ended)?))
+    });
+    let node = node_of(pod).unwrap_or("no node");
+    let why = reasons.next().unwrap_or_else(|| "not ready".to_owned());
+    let remedy = if why.contains("Image") || why.contains("ErrImage") {
+        "import the image on the node, or name a registry that has it: docs/install.md#images"
+    } else {
+        "`kubectl logs` and `kubectl describe` of the pod have the reason"
+    };
+    Some(Finding::problem(AREA, subject, format!("{why}, on {node}")).remedy(remedy))
+}
+
+/// A node that has accelerators by its labels, and no agent that is ready.
+fn unserved(node: &Node, served: &[&str]) -> Option<Finding> {
+    let name = node.metadata.name.as_deref()?;
+    let labels = node.metadata.labels.as_ref()?;
+    let has_devices = PRESENT.iter().any(|label| labels.get(*label).is_some_and(|it| it == "true"));
+    if !has_devices || served.contains(&name) {
+        return None;
+    }
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let taints: Vec<_> = taints.map(|taint| taint.key.as_str()).collect();
+    let remedy = if taints.is_empty() {
+        "check the DaemonSet's nodeSelector".to_owned()
+    } else {
+        format!("let the DaemonSet tolerate its taints: {}", taints.join(", "))
+    };
+    Some(
+        Finding::warning(AREA, format!("node {name}"), "has GPUs and no agent that is ready")
+            .remedy(remedy),
+    )
+}

@@ -1,0 +1,86 @@
+//! Findings of a diagnosis: a check, its verdict and the remedy.
+
+use serde::Serialize;
+
+/// Result of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// Part of the system: `host`, `kubelet`, `cluster`, …
+    pub area: &'static str,
+    /// Subject of the check.
+    pub subject: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The observation.
+    pub detail: String,
+    /// Change that would help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// Verdict of a check, from the best to the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Not checked, because something that the check needs is absent.
+    Skipped,
+    /// Works, and something is missing.
+    Warning,
+    /// Does not work.
+    Problem,
+}
+
+// === impl Finding ===
+
+impl Finding {
+    /// An observation as it should be.
+    pub fn ok(area: &'static str, subject: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(Verdict::Ok, area, subject, detail)
+    }
+
+    /// A check that could not be made, with the reason.
+    pub fn skipped(
+        area: &'static str,
+        subject: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self::new(Verdict::Skipped, area, subject, detail)
+    }
+
+    /// Something that is missing.
+    pub fn warning(
+        area: &'static str,
+        subject: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self::new(Verdict::Warning, area, subject, detail)
+    }
+
+    /// Something that does not work.
+    pub fn problem(
+        area: &'static str,
+        subject: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self::new(Verdict::Problem, area, subject, detail)
+    }
+
+    /// Adds the change that would help.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    fn new(
+        verdict: Verdict,
+        area: &'static str,
+        subject: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self { area, subject: subject.into(), verdict, detail: detail.into(), remedy: None }
+    }
+}

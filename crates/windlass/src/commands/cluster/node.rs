@@ -1,0 +1,12 @@
+//! `windlass cluster node`: one node, as its agent sees it.
+
+use anyhow::Result;
+use windlass_control::agents::Agents;
+
+use crate::{cli::ClusterNodeArgs, commands::top};
+
+pub(super) async fn run(args: ClusterNodeArgs) -> Result<()> {
+    let agents = Agents::connect(args.kubeconfig).await?;
+    let state = async || Ok(serde_json::from_str(&agents.state(&args.node).await?)?);
+    top::show(state, args.once).await
+}

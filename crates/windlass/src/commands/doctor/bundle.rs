@@ -1,0 +1,44 @@
+//! A folder for a bug report: the findings, and a recording of the host without serial numbers and addresses.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use windlass_config::Config;
+use windlass_core::inventory::Inventory;
+
+use super::Report;
+use crate::{
+    cli::LONG_VERSION,
+    commands::{
+        aside,
+        host::{new_folder, write_recording},
+    },
+    screen::shell_word,
+};
+
+/// Makes the folder before anything is checked: a wrong one is found at once.
+pub(super) fn begin(folder: &Path) -> Result<()> {
+    new_folder(folder)
+}
+
+pub(super) fn write(
+    folder: &Path,
+    config: &Config,
+    inventory: &Inventory,
+    report: &Report,
+) -> Result<()> {
+    let (_, anonymiser) = write_recording(folder, config, inventory, false)?;
+    let mut findings = serde_json::to_value(report)?;
+    anonymiser.anonymise_document(&mut findings);
+    for (name, text) in [
+        ("findings.json", serde_json::to_string_pretty(&findings)? + "\n"),
+        ("version.txt", format!("windlass {LONG_VERSION}\n")),
+    ] {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let shown = shell_word(folder);
+    aside(format_args!(
+        "wrote {shown}: read it, then pack it with  tar czf report.tgz -C {shown} ."
+    ))
+}

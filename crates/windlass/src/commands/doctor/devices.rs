@@ -1,0 +1,85 @@
+//! Drivers and devices, by one scan.
+
+use windlass_core::{
+    device::Device, finding::Finding, health::HealthState, inventory::SourceState,
+};
+use windlass_resources::{NodeState, Offering};
+
+use crate::commands::short_name;
+
+const AREA: &str = "devices";
+
+pub(super) fn check(state: &NodeState) -> Vec<Finding> {
+    let sources = state.inventory.sources.iter().map(|(name, state)| source(name, state));
+    let mut findings: Vec<_> = sources.collect();
+    let offerings = state.offerings();
+    for device in &state.inventory.devices {
+        if let Some(finding) = unhealthy(device) {
+            findings.push(finding);
+        } else if let Some(offering) = offerings.get(&device.id) {
+            findings.extend(withheld(device, offering));
+        }
+    }
+    for (resource, why) in &state.empty {
+        findings.push(
+            Finding::warning(AREA, resource.to_string(), format!("no device: {why}"))
+                .remedy("`windlass devices` shows what there is; change the rule's selector"),
+        );
+    }
+    findings.extend(state.offers_nothing().map(|why| Finding::problem(AREA, "configuration", why)));
+    let lacks = state.lacks.problems.iter();
+    findings.extend(lacks.map(|problem| Finding::warning(AREA, "CDI documents", problem.clone())));
+    for (resource, (listed, allocatable)) in state.resources() {
+        let detail = format!("{allocatable} of {listed} allocatable");
+        findings.push(if allocatable == 0 && listed > 0 {
+            Finding::problem(AREA, resource.to_string(), detail)
+                .remedy("the lines above say what keeps its devices")
+        } else {
+            Finding::ok(AREA, resource.to_string(), detail)
+        });
+    }
+    findings
+}
+
+/// A device without a resource was left out on purpose; one with a resource cannot be allocated.
+fn withheld(device: &Device, offering: &Offering) -> Option<Finding> {
+    let why = format!("withheld: {}", offering.obstacle.as_deref()?);
+    let name = short_name(device);
+    Some(match &offering.resource {
+        None => Finding::skipped(AREA, name, why),
+        Some(_) => Finding::warning(AREA, name, why)
+            .remedy("docs/troubleshooting.md has each reason, and when it ends"),
+    })
+}
+
+fn source(name: &str, state: &SourceState) -> Finding {
+    let subject = format!("source {name}");
+    match state {
+        SourceState::Ready(what) => Finding::ok(AREA, subject, what.clone()),
+        SourceState::Absent(why) => Finding::ok(AREA, subject, format!("none: {why}")),
+        SourceState::Starting => Finding::problem(AREA, subject, "it did not answer in time")
+            .remedy(
+                "a driver call hangs: see `dmesg`, and reset the device or restart the machine",
+            ),
+        SourceState::Failing(why) => Finding::problem(AREA, subject, why.clone())
+            .remedy("docs/troubleshooting.md has the messages of drivers"),
+    }
+}
+
+fn unhealthy(device: &Device) -> Option<Finding> {
+    let health = &device.health;
+    if health.is_healthy() {
+        return None;
+    }
+    let failure = health.failure();
+    let detail = failure.map_or_else(|| health.state.to_string(), ToString::to_string);
+    let finding = match health.state {
+        HealthState::Unhealthy => Finding::problem(AREA, short_name(device), detail),
+        _ => Finding::warning(AREA, short_name(device), detail),
+    };
+    let action = failure.and_then(|failure| failure.reason.action());
+    Some(match action.filter(|action| action.concerns_operator()) {
+        Some(action) => finding.remedy(action.to_string()),
+        None => finding,
+    })
+}

@@ -1,0 +1,70 @@
+//! The host: kernel, control groups, rights, folders.
+
+use std::{fs, path::Path};
+
+use windlass_config::Config;
+use windlass_core::finding::Finding;
+
+const AREA: &str = "host";
+
+pub(super) fn check(config: &Config) -> Vec<Finding> {
+    let host = config.places.host();
+    let read = |path: &str| fs::read_to_string(host.path(path)).ok();
+    let mut findings = vec![rights()];
+    findings.push(match read("/proc/sys/kernel/osrelease") {
+        Some(release) => Finding::ok(AREA, "kernel", format!("Linux {}", release.trim())),
+        None => Finding::skipped(AREA, "kernel", "/proc/sys/kernel/osrelease cannot be read"),
+    });
+    findings.push(control_groups(&host.path("/sys/fs/cgroup")));
+    findings.push(folder("CDI documents", &config.places.cdi_dir, "--cdi-dir, or cdiDir"));
+    findings.push(folder("state", &config.places.state_dir, "--state-dir, or stateDir"));
+    findings
+}
+
+fn rights() -> Finding {
+    if rustix::process::geteuid().is_root() {
+        return Finding::ok(AREA, "rights", "root");
+    }
+    Finding::warning(
+        AREA,
+        "rights",
+        "not root: sockets of the kubelet and device nodes cannot be opened",
+    )
+    .remedy("run it with sudo, or in the agent's pod")
+}
+
+fn control_groups(folder: &Path) -> Finding {
+    const SUBJECT: &str = "control groups";
+    if folder.join("cgroup.controllers").exists() {
+        return Finding::ok(AREA, SUBJECT, "cgroup v2");
+    }
+    if folder.is_dir() {
+        return Finding::warning(
+            AREA,
+            SUBJECT,
+            "cgroup v1: no limits of memory by the driver or the kernel for shares",
+        )
+        .remedy("boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1)");
+    }
+    Finding::skipped(AREA, SUBJECT, format!("no {}", folder.display()))
+}
+
+/// A folder of the agent. One that is not there yet is made when the agent starts.
+fn folder(what: &str, path: &Path, named: &str) -> Finding {
+    let subject = format!("folder of {what}");
+    let shown = path.display();
+    match fs::metadata(path) {
+        Err(_) => Finding::skipped(AREA, subject, format!("no {shown} yet")),
+        Ok(found) if !found.is_dir() => {
+            Finding::problem(AREA, subject, format!("{shown} is no folder"))
+                .remedy(format!("remove it, or choose another with {named}"))
+        }
+        Ok(_) => match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
+            Ok(()) => Finding::ok(AREA, subject, shown.to_string()),
+            Err(error) => {
+                Finding::warning(AREA, subject, format!("{shown} cannot be written: {error}"))
+                    .remedy("run it as root; a read-only file system needs another folder")
+            }
+        },
+    }
+}

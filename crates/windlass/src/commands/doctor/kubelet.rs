@@ -1,0 +1,106 @@
+//! The kubelet: its folders, sockets and record, and the plugins beside ours.
+
+use std::{fs, os::unix::net::UnixStream, path::Path};
+
+use windlass_allocations::podresources;
+use windlass_config::{Config, DraOffer};
+use windlass_core::finding::Finding;
+use windlass_kubelet_api::checkpoint::Checkpoint;
+
+const AREA: &str = "kubelet";
+
+pub(super) async fn check(config: &Config) -> Vec<Finding> {
+    let folder = &config.places.kubelet_dir;
+    let plugins = folder.join("device-plugins");
+    if !plugins.is_dir() {
+        let detail = format!("no {}", plugins.display());
+        return vec![
+            Finding::problem(AREA, "folder", detail)
+                .remedy("start the kubelet; k0s and MicroK8s have another folder: --kubelet-dir"),
+        ];
+    }
+    let mut findings = vec![registration(&plugins.join("kubelet.sock"))];
+    findings.push(claims(folder, config.policy.dra.offer != DraOffer::Off));
+    findings.push(record(&plugins.join("kubelet_internal_checkpoint")));
+    findings.extend(others(&plugins));
+    findings.push(pod_resources(folder).await);
+    findings
+}
+
+/// Names of the sockets in the folder of plugins, in order.
+pub(super) fn sockets(plugins: &Path) -> Vec<String> {
+    let names = fs::read_dir(plugins).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_socket = |name: &String| Path::new(name).extension().is_some_and(|it| it == "sock");
+    let mut names: Vec<_> = names.filter(is_socket).collect();
+    names.sort();
+    names
+}
+
+/// The kubelet listens for device plugins.
+fn registration(socket: &Path) -> Finding {
+    const SUBJECT: &str = "registration of plugins";
+    match UnixStream::connect(socket) {
+        Ok(_) => Finding::ok(AREA, SUBJECT, socket.display().to_string()),
+        Err(error) => Finding::problem(AREA, SUBJECT, format!("{}: {error}", socket.display()))
+            .remedy("start the kubelet; as root, if permission is denied"),
+    }
+}
+
+fn claims(folder: &Path, is_configured: bool) -> Finding {
+    const SUBJECT: &str = "registration of claim drivers";
+    let registry = folder.join("plugins_registry");
+    match (registry.is_dir(), is_configured) {
+        (true, _) => Finding::ok(AREA, SUBJECT, registry.display().to_string()),
+        (false, true) => Finding::problem(AREA, SUBJECT, format!("no {}", registry.display()))
+            .remedy("start the kubelet; in a pod, mount the folder (option claims)"),
+        (false, false) => Finding::skipped(AREA, SUBJECT, "no claims in the configuration"),
+    }
+}
+
+/// The kubelet's record of devices and pods.
+fn record(path: &Path) -> Finding {
+    const SUBJECT: &str = "record of devices";
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Finding::skipped(AREA, SUBJECT, "none yet: no pod has had a device");
+        }
+        Err(error) => {
+            return Finding::warning(AREA, SUBJECT, format!("{}: {error}", path.display()))
+                .remedy("run it as root");
+        }
+    };
+    match Checkpoint::parse(&text) {
+        Ok(checkpoint) => {
+            let pods: std::collections::BTreeSet<_> =
+                checkpoint.pods.iter().flatten().map(|pod| &pod.pod_uid).collect();
+            Finding::ok(AREA, SUBJECT, format!("{} pods with devices", pods.len()))
+        }
+        Err(error) => Finding::problem(AREA, SUBJECT, windlass_host::causes(&error)).remedy(
+            "the kubelet refuses it too: drain the node, stop the kubelet, remove the file, start it",
+        ),
+    }
+}
+
+/// Sockets of other plugins, which may offer the same devices.
+fn others(plugins: &Path) -> Vec<Finding> {
+    let mut others = sockets(plugins);
+    others.retain(|name| name != "kubelet.sock" && !name.starts_with("windlass-"));
+    others.retain(|name| UnixStream::connect(plugins.join(name)).is_ok());
+    let finding = |name: String| {
+        Finding::warning(AREA, format!("plugin {name}"), "another device plugin serves this node")
+            .remedy("two plugins for the same devices give them out twice: remove one of them")
+    };
+    others.into_iter().map(finding).collect()
+}
+
+async fn pod_resources(folder: &Path) -> Finding {
+    const SUBJECT: &str = "pods with devices";
+    match podresources::holders(folder).await {
+        Ok(holders) => Finding::ok(AREA, SUBJECT, format!("{} devices are held", holders.len())),
+        Err(error) => Finding::warning(AREA, SUBJECT, windlass_host::causes(&error)).remedy(
+            "the names of pods are missing in `windlass devices`; mount pod-resources (option pods)",
+        ),
+    }
+}

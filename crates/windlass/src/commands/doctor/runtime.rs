@@ -1,0 +1,161 @@
+//! The container runtime: does it read CDI documents?
+
+use std::{path::PathBuf, time::Duration};
+
+use serde_json::Value;
+use tokio::time::timeout;
+use windlass_config::Config;
+use windlass_core::finding::Finding;
+use windlass_kubelet_api::{cri::Runtime, socket::SocketPath};
+
+const AREA: &str = "container runtime";
+
+/// Sockets of containerd, k3s and RKE2, k0s, `MicroK8s`, and CRI-O.
+const USUAL: [&str; 5] = [
+    "/run/containerd/containerd.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/run/k0s/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
+    "/run/crio/crio.sock",
+];
+/// Time for an answer.
+const LIMIT: Duration = Duration::from_secs(2);
+const REMEDY: &str =
+    "update the runtime, or give devices another way: deviceList in docs/install.md";
+
+pub(super) async fn check(config: &Config, socket: Option<&str>) -> Vec<Finding> {
+    let host = config.places.host();
+    let given = socket.map(|text| PathBuf::from(text.strip_prefix("unix://").unwrap_or(text)));
+    let is_given = given.is_some();
+    let mut candidates: Vec<_> =
+        given.map_or_else(|| USUAL.iter().map(|path| host.path(path)).collect(), |path| vec![path]);
+    candidates.retain(|path| is_given || path.exists());
+    if candidates.is_empty() {
+        let detail = "no socket of a runtime in the usual folders";
+        let finding = Finding::skipped(AREA, "socket", detail);
+        return vec![finding.remedy("--runtime-socket names it; the agent's pod does not see it")];
+    }
+    let mut findings = Vec::new();
+    for path in candidates {
+        let shown = path.display().to_string();
+        let asked = match SocketPath::new(path) {
+            Ok(socket) => timeout(LIMIT, Runtime::ask(&socket)).await,
+            Err(error) => Ok(Err(error.into())),
+        };
+        findings.extend(match asked {
+            Ok(Ok(runtime)) => of_runtime(&runtime, config.policy.delivery.uses_cdi()),
+            Ok(Err(error)) => {
+                vec![
+                    Finding::problem(AREA, shown, windlass_host::causes(&error))
+                        .remedy("start the runtime, or name its socket with --runtime-socket"),
+                ]
+            }
+            Err(_) => vec![
+                Finding::problem(AREA, shown, format!("no answer within {LIMIT:?}"))
+                    .remedy("see the runtime's log; pods do not start either"),
+            ],
+        });
+    }
+    findings
+}
+
+fn of_runtime(runtime: &Runtime, uses_cdi: bool) -> Vec<Finding> {
+    let shown = format!("{} {}", runtime.name, runtime.version);
+    let mut findings = vec![Finding::ok(AREA, "version", shown)];
+    if !uses_cdi {
+        findings.push(Finding::skipped(
+            AREA,
+            "CDI",
+            "the configuration's deviceList does not use it",
+        ));
+        return findings;
+    }
+    findings.push(match (runtime.name.as_str(), release(&runtime.version)) {
+        ("containerd", Some(release)) if release < (1, 7) => {
+            Finding::problem(AREA, "CDI", "containerd before 1.7 reads no CDI documents")
+                .remedy(REMEDY)
+        }
+        ("containerd", Some(_)) => containerd(runtime),
+        ("cri-o", Some(release)) if release < (1, 23) => {
+            Finding::problem(AREA, "CDI", "CRI-O before 1.23 reads no CDI documents").remedy(REMEDY)
+        }
+        ("cri-o", Some(_)) => Finding::ok(AREA, "CDI", "this version reads CDI documents"),
+        (name, _) => Finding::skipped(AREA, "CDI", format!("not known of {name}")),
+    });
+    findings
+}
+
+/// containerd tells its own settings, as JSON under `config`.
+fn containerd(runtime: &Runtime) -> Finding {
+    let settings =
+        runtime.info.get("config").and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let Some(settings) = settings else {
+        return Finding::skipped(AREA, "CDI", "containerd does not tell its settings");
+    };
+    match settings["enableCDI"].as_bool() {
+        Some(false) => {
+            Finding::problem(AREA, "CDI", "turned off: containers start without their devices")
+                .remedy(
+                    "set enable_cdi = true in containerd's configuration, and restart containerd",
+                )
+        }
+        Some(true) => {
+            let folders = settings["cdiSpecDirs"].as_array().into_iter().flatten();
+            let folders: Vec<_> = folders.filter_map(Value::as_str).collect();
+            Finding::ok(AREA, "CDI", format!("on, documents are read from {}", folders.join(", ")))
+        }
+        None => Finding::ok(AREA, "CDI", "this version reads CDI documents"),
+    }
+}
+
+/// Major and minor number of a version: `v1.7.24`, `1.30.4`, `2.0.0-rc.1`.
+fn release(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.trim_start_matches('v').split('.');
+    let major = parts.next()?.parse().ok()?;
+    let minor = parts.next()?;
+    let digits = minor.find(|it: char| !it.is_ascii_digit()).unwrap_or(minor.len());
+    Some((major, minor[..digits].parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::finding::Verdict;
+
+    use super::*;
+
+    fn verdict(name: &str, version: &str, config: Option<&str>) -> (Verdict, String) {
+        let info = config.map(|text| ("config".to_owned(), text.to_owned()));
+        let runtime = Runtime {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            info: info.into_iter().collect(),
+        };
+        let finding = of_runtime(&runtime, true).pop().expect("one on CDI");
+        (finding.verdict, finding.detail)
+    }
+
+    #[test]
+    fn runtimes_read_cdi_documents_by_version_and_settings() {
+        let on = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"]}"#);
+        let off = Some(r#"{"enableCDI": false}"#);
+        let text = "on, documents are read from /etc/cdi, /var/run/cdi".to_owned();
+        assert_eq!(verdict("containerd", "v1.7.24", on), (Verdict::Ok, text.clone()));
+        assert_eq!(verdict("containerd", "2.0.0-rc.1", on), (Verdict::Ok, text));
+        assert_eq!(verdict("containerd", "v1.7.24", off).0, Verdict::Problem);
+        assert_eq!(verdict("containerd", "1.6.20~ds1", off).0, Verdict::Problem);
+        assert_eq!(verdict("containerd", "1.7.24", None).0, Verdict::Skipped);
+        assert_eq!(verdict("containerd", "1.7.24", Some("{")).0, Verdict::Skipped);
+        assert_eq!(verdict("cri-o", "1.22.5", None).0, Verdict::Problem);
+        assert_eq!(verdict("cri-o", "1.34.1", None).0, Verdict::Ok);
+        assert_eq!(verdict("docker", "27", None).0, Verdict::Skipped);
+        assert_eq!(verdict("containerd", "unknown", on).0, Verdict::Skipped);
+    }
+
+    #[test]
+    fn without_cdi_in_the_configuration_it_is_not_asked_for() {
+        let runtime =
+            Runtime { name: "containerd".into(), version: "1.6.0".into(), info: [].into() };
+        let finding = of_runtime(&runtime, false).pop().expect("one on CDI");
+        assert_eq!(finding.verdict, Verdict::Skipped);
+    }
+}
