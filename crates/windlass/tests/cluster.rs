@@ -5,6 +5,7 @@
 //! and sleeps; needs root and `kubectl`. `WINDLASS_E2E_RESTART_KUBELET` names the program that
 //! restarts the kubelet; without it that part is left out, and said so.
 
+mod chart;
 mod claims;
 mod devices;
 #[cfg(feature = "cluster")]

@@ -1,6 +1,7 @@
 //! One program for all of the crate's integration tests: it is linked once.
 
 mod cdi;
+mod chart;
 mod cli;
 mod cluster;
 mod docs;

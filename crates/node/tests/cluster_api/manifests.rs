@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::{DaemonSet, Deployment},
-    core::v1::{ConfigMap, Namespace, Pod, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, ServiceAccount},
     networking::v1::NetworkPolicy,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate},
@@ -27,6 +27,7 @@ pub(crate) fn kept(document: &Value) -> Value {
         "Pod" => through::<Pod>(document),
         "ResourceClaim" => through::<ResourceClaim>(document),
         "ResourceClaimTemplate" => through::<ResourceClaimTemplate>(document),
+        "ResourceQuota" => through::<ResourceQuota>(document),
         "Role" => through::<Role>(document),
         "RoleBinding" => through::<RoleBinding>(document),
         "ServiceAccount" => through::<ServiceAccount>(document),

@@ -80,7 +80,7 @@ impl Manifest {
 fn without_an_option_the_agent_has_no_token_and_offers_nothing_to_claims() {
     let plain = Manifest::plain();
     assert_eq!(plain.pod().automount_service_account_token, Some(false));
-    assert_eq!(plain.pod().service_account_name, None);
+    assert_eq!(plain.pod().service_account_name.as_deref(), Some("default"));
     assert_eq!(plain.config.policy.dra.offer, DraOffer::Off);
     assert_eq!(plain.config.policy.delivery.strategies, [Strategy::Envvar].into());
 }

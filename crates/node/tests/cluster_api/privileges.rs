@@ -12,8 +12,9 @@ use crate::cluster_api::kustomize::{options, with};
 /// Options that give the agent privileges.
 const PRIVILEGES: [&str; 4] = ["mps", "privileged", "watchdog", "watchdog-drm"];
 
-/// Options that move a folder of the host, or mount nothing and give everything.
-const ELSEWHERE: [&str; 4] = ["k0s", "microk8s", "mps", "privileged"];
+/// Options that have a folder of the host elsewhere, or mount nothing and give everything.
+const ELSEWHERE: [&str; 7] =
+    ["gke", "k0s", "k0s-claims", "microk8s", "microk8s-claims", "mps", "privileged"];
 
 fn pod_without(unlike: &[&str]) -> PodSpec {
     let options = options().into_iter().filter(|option| !unlike.contains(&option.as_str()));

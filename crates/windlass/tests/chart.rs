@@ -1,0 +1,80 @@
+//! The Helm chart: it makes the objects of the kustomizations in `deploy/`, and refuses values that contradict each other.
+//!
+//! Runs in full when `WINDLASS_E2E_HELM` names a Helm of 3.17 or newer, and `WINDLASS_E2E_KUBECTL` a kubectl.
+
+mod files;
+mod objects;
+mod refusals;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+/// Program of a Helm.
+const HELM: &str = "WINDLASS_E2E_HELM";
+/// Program of a kubectl, which builds kustomizations.
+const KUBECTL: &str = "WINDLASS_E2E_KUBECTL";
+
+const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
+pub(crate) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/helm/windlass");
+
+/// The namespace of the manifests, which the chart leaves to Helm's command line.
+const NAMESPACE: &str = "windlass-system";
+
+/// The cluster that `helm template` renders for: that of the kube-scheduler in `deploy/scheduler`.
+const CLUSTER: [&str; 4] = ["--kube-version", "v1.36.2", "--api-versions", "resource.k8s.io/v1"];
+
+/// The program that a variable names; prints a notice without one.
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+fn program(variable: &str) -> Option<PathBuf> {
+    let program = env::var_os(variable).map(PathBuf::from);
+    if program.is_none() {
+        eprintln!("LEFT OUT: set {variable} to run this");
+    }
+    program
+}
+
+/// A Helm, if there is one.
+pub(crate) fn helm() -> Option<PathBuf> {
+    program(HELM)
+}
+
+/// Output of a program, or its errors.
+pub(crate) fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// Objects of the chart as text, or Helm's refusal.
+fn rendered(helm: &Path, arguments: &[&str]) -> Result<String, String> {
+    said(Command::new(helm).args(["template", "windlass", CHART]).args(arguments))
+}
+
+/// Names of the folders in a folder of `deploy/`.
+pub(crate) fn folders(below: &str) -> Vec<String> {
+    let entries = fs::read_dir(Path::new(DEPLOY).join(below)).expect("a folder");
+    let names = entries.map(|entry| entry.expect("readable").file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
+    names.sort();
+    names
+}
+
+/// A file of the chart.
+fn file(name: &str) -> String {
+    fs::read_to_string(Path::new(CHART).join(name))
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error} in\n{text}"))
+}
+
+/// Objects of several documents.
+fn objects(text: &str) -> Vec<Value> {
+    text.trim_start_matches("---\n").split("\n---\n").map(yaml).collect()
+}

@@ -1,0 +1,147 @@
+//! The chart's files, without Helm: its version, its copies of manifests, and a value for every option.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+use windlass_config::schema;
+
+use super::{CHART, DEPLOY, file, folders, yaml};
+
+/// Manifests that the chart writes itself, because values decide on their content.
+const WRITTEN: [&str; 1] = ["options/pods/networkpolicy.yaml"];
+
+/// Manifests of the options and of the cluster half, as paths below `deploy/`.
+fn manifests() -> BTreeSet<PathBuf> {
+    let options = folders("options").into_iter().map(|name| format!("options/{name}"));
+    let folders = options.chain(["scheduler".to_owned()]);
+    let files = folders.flat_map(|folder| {
+        let entries = fs::read_dir(Path::new(DEPLOY).join(&folder)).expect("a folder");
+        entries.map(move |entry| Path::new(&folder).join(entry.expect("readable").file_name()))
+    });
+    let is_copied = |path: &PathBuf| {
+        !path.ends_with("kustomization.yaml") && !WRITTEN.iter().any(|it| path == Path::new(it))
+    };
+    files.filter(is_copied).collect()
+}
+
+/// Files below a folder, as paths below it.
+fn below(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut files = BTreeSet::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.expect("readable").path();
+        let name = PathBuf::from(path.file_name().expect("a name"));
+        if path.is_dir() {
+            files.extend(below(&path).into_iter().map(|inner| name.join(inner)));
+        } else {
+            files.insert(name);
+        }
+    }
+    files
+}
+
+#[test]
+fn the_chart_and_its_image_have_the_version_of_the_program() {
+    let chart = yaml(&file("Chart.yaml"));
+    for key in ["version", "appVersion"] {
+        assert_eq!(chart[key], env!("CARGO_PKG_VERSION"), "{key} in Chart.yaml");
+    }
+}
+
+/// Copies and no links: tools that fetch a chart from a repository may leave links out, and would install a chart without
+/// rights. `WINDLASS_BLESS=1` makes the copies anew.
+#[test]
+fn the_manifests_in_the_chart_are_those_of_kustomize() {
+    let copies = Path::new(CHART).join("objects");
+    if env::var_os("WINDLASS_BLESS").is_some() {
+        fs::remove_dir_all(&copies).expect("the copies are removed");
+        for path in manifests() {
+            let copy = copies.join(&path);
+            fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder is made");
+            fs::copy(Path::new(DEPLOY).join(&path), copy).expect("a manifest is copied");
+        }
+    }
+    assert_eq!(below(&copies), manifests(), "WINDLASS_BLESS=1 copies the manifests");
+    for path in manifests() {
+        let read = |folder: &Path| fs::read_to_string(folder.join(&path)).expect("a text file");
+        let is_same = read(&copies) == read(Path::new(DEPLOY));
+        assert!(is_same, "WINDLASS_BLESS=1 copies {} into the chart", path.display());
+    }
+}
+
+/// The words in parentheses that begin with `option`.
+fn named_options(values: &str) -> BTreeSet<&str> {
+    let parentheses = values.split("(option").skip(1).filter_map(|rest| rest.split(')').next());
+    parentheses.flat_map(|names| names.split([' ', ',', '\n', '#'])).collect()
+}
+
+#[test]
+fn every_option_has_a_value_which_its_comment_and_the_page_name() {
+    let text = file("values.yaml");
+    let (values, named) = (yaml(&text), named_options(&text));
+    let page = fs::read_to_string(Path::new(DEPLOY).join("../docs/install.md")).expect("a page");
+    for option in folders("options") {
+        assert!(named.contains(option.as_str()), "values.yaml does not name the option {option}");
+        let row = page.lines().find_map(|line| line.strip_prefix(&format!("| `{option}` | ")));
+        let cell = row.and_then(|row| row.split('|').next()).expect("a row in docs/install.md");
+        if cell.trim() == "the same" {
+            continue;
+        }
+        let shown = cell.split('`').skip(1).step_by(2);
+        let paths: Vec<_> = shown.filter_map(|it| it.split(':').next()).collect();
+        assert!(!paths.is_empty(), "docs/install.md shows no value of {option}");
+        for path in paths {
+            let pointer = format!("/{}", path.replace('.', "/"));
+            assert!(values.pointer(&pointer).is_some(), "{option}: values.yaml has no {path}");
+        }
+    }
+}
+
+#[test]
+fn every_value_has_a_comment_and_a_type() {
+    let text = file("values.yaml");
+    let schema: Value = serde_json::from_str(&file("values.schema.json")).expect("JSON");
+    has_keys(&yaml(&text), &schema, &schema, "values");
+    let lines: Vec<_> = text.lines().collect();
+    for two in lines.windows(2) {
+        let is_key = two[1].starts_with(|it: char| it.is_ascii_lowercase());
+        assert!(!is_key || two[0].starts_with('#'), "{:?} has no comment", two[1]);
+    }
+}
+
+/// Fails unless a schema knows exactly the keys of the values, wherever it knows keys.
+fn has_keys(values: &Value, schema: &Value, root: &Value, path: &str) {
+    let target = schema["$ref"].as_str().and_then(|target| root.pointer(&target[1..]));
+    let schema = target.unwrap_or(schema);
+    let Some(properties) = schema["properties"].as_object() else { return };
+    assert_eq!(schema["additionalProperties"], false, "{path} may have any key");
+    let Some(keys) = values.as_object().filter(|keys| !keys.is_empty()) else { return };
+    // Helm passes it to charts within charts.
+    let known: BTreeSet<_> = properties.keys().filter(|key| *key != "global").collect();
+    assert_eq!(keys.keys().collect::<BTreeSet<_>>(), known, "{path}");
+    for (key, value) in keys {
+        has_keys(value, &properties[key], root, &format!("{path}.{key}"));
+    }
+}
+
+#[test]
+fn the_chart_knows_the_keys_of_the_agents_configuration() {
+    let text = file("templates/_config.tpl");
+    let define = text.split("define \"windlass.configKeys\" -}}").nth(1).expect("a list");
+    let listed: BTreeSet<_> =
+        define.split("{{-").next().expect("its words").split_whitespace().collect();
+    let schema = schema();
+    let keys = schema["properties"].as_object().expect("keys");
+    assert_eq!(listed, keys.keys().map(String::as_str).collect());
+}
+
+#[test]
+fn every_overlay_has_the_values_of_the_same_objects() {
+    for overlay in folders("overlays") {
+        let path = Path::new(DEPLOY).join("overlays").join(&overlay).join("values.yaml");
+        assert!(path.is_file(), "deploy/overlays/{overlay} lacks values.yaml");
+    }
+}

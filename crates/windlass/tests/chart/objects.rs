@@ -1,0 +1,289 @@
+//! The chart and the kustomizations give the same objects.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use windlass_config::Config;
+
+use super::{
+    CLUSTER, DEPLOY, HELM, KUBECTL, NAMESPACE, folders, objects, program, rendered, said, yaml,
+};
+use crate::program::folder;
+
+/// Options of an overlay in their order, the same as values, and the overlay's configuration where the options leave it to
+/// the overlay. An agent with all capabilities is given none, so `privileged` comes after those that add some.
+const CASES: [(&[&str], &str, &str); 23] = [
+    (&["nvidia-runtime"], "access: nvidia-runtime-class", ""),
+    (&["privileged"], "access: privileged", ""),
+    (&["cdi"], "cdi: true", ""),
+    (&["cdi", "account", "claims"], "{cdi: true, claims: {enabled: true}}", ""),
+    (
+        &["cdi", "account", "claims"],
+        "{cdi: true, claims: {enabled: true, offer: instead}, config: {mig: single}}",
+        "{deviceList: cdi-cri, dra: {offer: instead}, mig: single}",
+    ),
+    (&["account"], "account: true", ""),
+    (&["account"], "config: {labels: {to: node}}", "{deviceList: envvar, labels: {to: node}}"),
+    (&["network"], "network: true", ""),
+    (&["nfd"], "labels: {to: file}", "{deviceList: envvar, labels: {to: file}}"),
+    (&["pods"], "monitoring: {podNames: true}", ""),
+    (&["account", "watchdog"], "watchdog: {enabled: true}", ""),
+    (&["account", "watchdog", "watchdog-drm"], "watchdog: {enabled: true, drm: true}", ""),
+    (
+        &["cdi", "account", "driver-limits"],
+        "{cdi: true, driverLimits: true}",
+        "{deviceList: cdi-cri, memoryLimits: {hook: /var/lib/windlass/bin/windlass-hook}}",
+    ),
+    (
+        &["cdi", "account", "driver-limits", "nvfractions"],
+        "{cdi: true, driverLimits: true, nvFractions: true}",
+        "{deviceList: cdi-cri, nvFractions: {enabled: true},
+          memoryLimits: {hook: /var/lib/windlass/bin/windlass-hook}}",
+    ),
+    (&["account", "privileged", "mps"], "{access: privileged, mps: true}", ""),
+    (&["take-over"], "takeOver: true", ""),
+    (
+        &["driver-container"],
+        "driverRoot: /run/nvidia/driver",
+        "{deviceList: envvar, driver: {root: /run/nvidia/driver}}",
+    ),
+    (
+        &["cdi", "privileged", "gke"],
+        "{access: privileged, cdi: true, gke: true}",
+        "{deviceList: cdi-cri, driver: {root: /home/kubernetes/bin/nvidia}}",
+    ),
+    (&["openshift"], "openshift: true", ""),
+    (&["k0s"], "kubeletDir: /var/lib/k0s/kubelet", ""),
+    (&["microk8s"], "kubeletDir: /var/snap/microk8s/common/var/lib/kubelet", ""),
+    (
+        &["cdi", "account", "claims", "microk8s", "microk8s-claims"],
+        "{cdi: true, claims: {enabled: true},
+          kubeletDir: /var/snap/microk8s/common/var/lib/kubelet}",
+        "",
+    ),
+    (ALL, ALL_AS_VALUES, ALL_AS_CONFIGURATION),
+];
+
+/// Every option that goes with the others.
+const ALL: &[&str] = &[
+    "cdi",
+    "account",
+    "claims",
+    "network",
+    "nfd",
+    "pods",
+    "watchdog",
+    "watchdog-drm",
+    "driver-limits",
+    "nvfractions",
+    "privileged",
+    "mps",
+    "take-over",
+    "gke",
+    "openshift",
+    "k0s",
+    "k0s-claims",
+];
+
+const ALL_AS_VALUES: &str = "
+access: privileged
+cdi: true
+claims: {enabled: true}
+network: true
+labels: {to: file}
+monitoring: {podNames: true}
+watchdog: {enabled: true, drm: true}
+driverLimits: true
+nvFractions: true
+mps: true
+takeOver: true
+gke: true
+openshift: true
+kubeletDir: /var/lib/k0s/kubelet
+";
+
+const ALL_AS_CONFIGURATION: &str = "
+deviceList: cdi-cri
+dra: {offer: beside}
+labels: {to: file}
+driver: {root: /home/kubernetes/bin/nvidia}
+memoryLimits: {hook: /var/lib/windlass/bin/windlass-hook}
+nvFractions: {enabled: true}
+";
+
+/// Both programs, if there are both.
+fn programs() -> Option<(PathBuf, PathBuf)> {
+    program(HELM).zip(program(KUBECTL))
+}
+
+/// Objects that kubectl makes of a folder.
+fn kustomized(kubectl: &Path, folder: &Path) -> Vec<Value> {
+    let made = said(Command::new(kubectl).arg("kustomize").arg(folder));
+    objects(&made.unwrap_or_else(|error| panic!("{}: {error}", folder.display())))
+}
+
+/// Objects that Helm makes of values.
+fn charted(helm: &Path, values: &Path) -> Vec<Value> {
+    let values = values.to_str().expect("text");
+    let arguments = [&["--namespace", NAMESPACE, "--values", values], &CLUSTER[..]].concat();
+    let made = rendered(helm, &arguments);
+    objects(&made.unwrap_or_else(|error| panic!("{values}: {error}")))
+}
+
+/// A kustomization of the agent with these options and this configuration, and values, in a folder of their own.
+fn overlay(options: &[&str], values: &str, config: &str) -> TempDir {
+    let overlay = folder();
+    // A kustomization names others by relative paths only.
+    let path = overlay.path().canonicalize().expect("it is there");
+    let up: PathBuf = path.components().skip(1).map(|_| "..").collect();
+    let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
+    let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
+    let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "windlass", "namespace": NAMESPACE},
+        "data": {"config.yaml": config},
+    });
+    let patches = if config.is_empty() { json!([]) } else { json!([{"patch": map.to_string()}]) };
+    let kustomization =
+        json!({"resources": [deploy.join("node")], "components": options, "patches": patches});
+    fs::write(path.join("kustomization.yaml"), kustomization.to_string()).expect("written");
+    fs::write(path.join("values.yaml"), values).expect("written");
+    overlay
+}
+
+/// Objects by kind, namespace and name, but for the namespace: that one is Helm's own.
+fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let mut named = BTreeMap::new();
+    for mut object in objects.into_iter().filter(|object| object["kind"] != "Namespace") {
+        let metadata = &object["metadata"];
+        let name = format!("{} {} {}", object["kind"], metadata["namespace"], metadata["name"]);
+        if object["kind"] == "ConfigMap" && metadata["name"] == "windlass" {
+            let text = &mut object["data"]["config.yaml"];
+            *text = configuration(text.as_str().expect("text"));
+        }
+        unordered(&mut object);
+        assert!(named.insert(name.clone(), object).is_none(), "{name} twice");
+    }
+    named
+}
+
+/// A configuration without its comments, which the agent accepts.
+fn configuration(text: &str) -> Value {
+    let read = Config::parse(Path::new("config.yaml"), text);
+    read.unwrap_or_else(|error| panic!("{error} in\n{text}"));
+    yaml(text)
+}
+
+/// The order of objects and lists is each program's own.
+fn unordered(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(unordered),
+        Value::Array(items) => {
+            items.iter_mut().for_each(unordered);
+            items.sort_by_key(Value::to_string);
+        }
+        // A text of one line loses its end.
+        Value::String(text) => *text = text.trim_end().to_owned(),
+        _ => {}
+    }
+}
+
+/// Fails with the first value that differs.
+fn are_same(kustomized: Vec<Value>, charted: Vec<Value>, shown: &str) {
+    let (kustomized, charted) = (by_name(kustomized), by_name(charted));
+    let names: BTreeSet<_> = kustomized.keys().chain(charted.keys()).collect();
+    for name in names {
+        let difference = difference(kustomized.get(name), charted.get(name), "");
+        assert_eq!(difference, None, "{shown}: {name}");
+    }
+}
+
+/// The first path at which Kustomize's and the chart's values differ, with both.
+fn difference(ours: Option<&Value>, charted: Option<&Value>, path: &str) -> Option<String> {
+    match (ours, charted) {
+        (Some(Value::Object(ours)), Some(Value::Object(charted))) => {
+            let keys: BTreeSet<_> = ours.keys().chain(charted.keys()).collect();
+            let mut keys = keys.into_iter();
+            keys.find_map(|key| {
+                difference(ours.get(key), charted.get(key), &format!("{path}.{key}"))
+            })
+        }
+        (Some(Value::Array(ours)), Some(Value::Array(charted))) if ours.len() == charted.len() => {
+            let mut items = ours.iter().zip(charted);
+            items.find_map(|(ours, charted)| difference(Some(ours), Some(charted), path))
+        }
+        (ours, charted) if ours == charted => None,
+        (ours, charted) => Some(format!("{path}: {ours:?} by Kustomize, {charted:?} by Helm")),
+    }
+}
+
+#[test]
+fn every_overlay_gives_the_same_objects_by_helm_and_by_kustomize() {
+    let Some((helm, kubectl)) = programs() else { return };
+    let deploy = Path::new(DEPLOY);
+    for name in folders("overlays") {
+        let overlay = deploy.join("overlays").join(&name);
+        let mut objects = kustomized(&kubectl, &overlay);
+        if name == "cluster" {
+            objects.extend(kustomized(&kubectl, &deploy.join("scheduler")));
+            // Both have it, and kubectl applies it twice.
+            objects.retain(|object| object["kind"] != "Namespace");
+        }
+        are_same(objects, charted(&helm, &overlay.join("values.yaml")), &name);
+    }
+}
+
+#[test]
+fn every_option_gives_the_same_objects_by_helm_and_by_kustomize() {
+    let Some((helm, kubectl)) = programs() else { return };
+    let options = folders("options");
+    let compared = |option: &String| CASES.iter().any(|(all, ..)| all.contains(&option.as_str()));
+    assert_eq!(options.iter().find(|option| !compared(option)), None, "not compared");
+    for (options, values, config) in CASES {
+        let overlay = overlay(options, values, config);
+        let objects = kustomized(&kubectl, overlay.path());
+        are_same(objects, charted(&helm, &overlay.path().join("values.yaml")), values);
+    }
+}
+
+#[test]
+fn without_a_value_the_chart_gives_the_plain_manifest() {
+    let Some((helm, kubectl)) = programs() else { return };
+    let overlay = overlay(&[], "{}", "");
+    let plain = kustomized(&kubectl, &Path::new(DEPLOY).join("node"));
+    are_same(plain, charted(&helm, &overlay.path().join("values.yaml")), "plain");
+}
+
+#[test]
+fn another_namespace_is_that_of_every_object_and_policy() {
+    let Some(helm) = program(HELM) else { return };
+    let overlay = overlay(&[], ALL_AS_VALUES, "");
+    let values = overlay.path().join("values.yaml");
+    let all = ["--values", values.to_str().expect("text"), "--set", "scheduler.enabled=true"];
+    let rendered =
+        rendered(&helm, &[&["--namespace", "accelerators"], &all[..], &CLUSTER].concat());
+    let rendered = rendered.expect("accepted");
+    assert!(!rendered.contains(NAMESPACE), "an object is in {NAMESPACE}");
+    assert!(rendered.contains("system:serviceaccount:accelerators:windlass"));
+}
+
+#[test]
+fn a_configuration_of_nvidias_plugin_reaches_the_agent_as_it_is() {
+    let Some(helm) = program(HELM) else { return };
+    let folder = folder();
+    let path = folder.path().join("nvidia.yaml");
+    let text = "version: v1 # ours\nflags: {migStrategy: mixed}";
+    fs::write(&path, text).expect("written");
+    let file = format!("config={}", path.display());
+    let rendered = rendered(&helm, &[&["--set-file", file.as_str()], &CLUSTER[..]].concat());
+    let objects = objects(&rendered.expect("accepted"));
+    let map = objects.iter().find(|object| object["kind"] == "ConfigMap").expect("one");
+    let given = map["data"]["config.yaml"].as_str().expect("text");
+    assert_eq!(given.trim(), text);
+}

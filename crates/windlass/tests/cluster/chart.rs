@@ -1,0 +1,105 @@
+//! The chart on a real cluster: installed, updated, rolled back and removed. No node runs its pods.
+
+use std::{env, path::Path, process::Command};
+
+use crate::{
+    chart::{CHART, folders, helm, said},
+    cluster::{
+        KUBECONFIG, alone, has_cluster,
+        pods::{clean_up, kubectl, try_kubectl},
+    },
+};
+
+const NAMESPACE: &str = "windlass-system";
+/// Kinds of the chart's objects outside of its namespace.
+const ELSEWHERE: &str = "clusterroles,clusterrolebindings,roles,rolebindings,deviceclasses,\
+     validatingadmissionpolicies,validatingadmissionpolicybindings";
+/// No node has this label, so nothing is made on nodes, and no image is asked for.
+const NOWHERE: &str =
+    "nodeSelector.windlass\\.dev/nowhere=true,scheduler.nodeSelector.windlass\\.dev/nowhere=true";
+
+/// A release of the chart; removed with its namespace when dropped.
+struct Release<'a> {
+    helm: &'a Path,
+}
+
+// === impl Release ===
+
+impl Release<'_> {
+    /// A command of Helm in the namespace: its output, or its refusal.
+    fn helm(&self, arguments: &[&str]) -> Result<String, String> {
+        let kubeconfig = env::var_os(KUBECONFIG).expect("checked");
+        let mut command = Command::new(self.helm);
+        said(command.args(arguments).args(["--namespace", NAMESPACE]).env("KUBECONFIG", kubeconfig))
+    }
+
+    /// Installs or updates the release.
+    fn apply(&self, arguments: &[&str]) -> Result<String, String> {
+        let words = ["upgrade", "--install", "windlass", CHART, "--create-namespace"];
+        self.helm(&[&words[..], &["--set-string", NOWHERE], arguments].concat())
+    }
+
+    fn revision(&self) -> String {
+        let list = self.helm(&["list", "-o", "json"]).expect("an answer");
+        let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+        list[0]["revision"].as_str().unwrap_or("none").to_owned()
+    }
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        // A test that failed may not have come to its end.
+        let _ = self.helm(&["uninstall", "windlass"]);
+        clean_up(&["delete", "namespace", "--ignore-not-found", NAMESPACE]);
+    }
+}
+
+/// Objects of the chart outside of its namespace.
+fn elsewhere() -> Vec<String> {
+    let names = kubectl(&["get", ELSEWHERE, "--all-namespaces", "-o", "name"]);
+    names.lines().filter(|name| name.contains("/windlass-")).map(str::to_owned).collect()
+}
+
+fn account_of_the_agent() -> String {
+    let field = "jsonpath={.spec.template.spec.serviceAccountName}";
+    kubectl(&["-n", NAMESPACE, "get", "daemonset", "windlass-node", "-o", field])
+}
+
+#[test]
+fn the_chart_is_installed_updated_rolled_back_and_removed_without_a_trace() {
+    if !has_cluster() {
+        return;
+    }
+    let Some(helm) = helm() else { return };
+    let _alone = alone();
+    let release = Release { helm: &helm };
+    assert_eq!(elsewhere(), [""; 0], "another Windlass is there");
+
+    let refused = release.apply(&["--set", "claims.enabled=true"]).expect_err("no CDI");
+    assert!(refused.contains("set cdi to true"), "{refused}");
+    assert!(try_kubectl(&["get", "namespace", NAMESPACE]).is_err(), "half of it is installed");
+
+    let claims = Path::new(CHART).join("../../overlays/claims/values.yaml");
+    let claims = claims.to_str().expect("text");
+    let notes = release.apply(&["--values", claims]).expect("installed");
+    assert!(notes.contains("rollout status daemonset/windlass-node"), "{notes}");
+    assert_eq!(account_of_the_agent(), "windlass");
+    let refused = release.apply(&["--values", claims, "--set", "cdi=maybe"]);
+    assert!(refused.is_err() && release.revision() == "1", "{refused:?}");
+
+    // Pods of an account that is gone with its option would never start.
+    release.apply(&["--reset-values"]).expect("updated");
+    assert_eq!((account_of_the_agent().as_str(), elsewhere().len()), ("default", 0));
+    release.helm(&["rollback", "windlass", "1"]).expect("rolled back");
+    assert_eq!(account_of_the_agent(), "windlass");
+
+    for overlay in folders("overlays") {
+        let values = Path::new(CHART).join("../../overlays").join(&overlay).join("values.yaml");
+        let updated = release.apply(&["--values", values.to_str().expect("text")]);
+        updated.unwrap_or_else(|error| panic!("{overlay}: {error}"));
+    }
+    release.helm(&["uninstall", "windlass"]).expect("removed");
+    assert_eq!(elsewhere(), [""; 0]);
+    drop(release);
+    assert!(try_kubectl(&["get", "namespace", NAMESPACE]).is_err(), "the namespace is there");
+}
