@@ -64,8 +64,10 @@ export function arrange(root) {
   const newLook = [palette(option('colour')), language()].join();
   if (newLook !== look || !elements.size) note([...state.nodes.keys()]);
   look = newLook;
-  for (const known of [elements, stale]) {
-    for (const name of known.keys()) if (!state.nodes.has(name)) known.delete(name);
+  for (const name of [...elements.keys(), ...stale].filter((it) => !state.nodes.has(it))) {
+    elements.get(name)?.remove();
+    elements.delete(name);
+    stale.delete(name);
   }
   begin((name) => elements.has(name), wanted[0]);
   const nodes = wanted;
