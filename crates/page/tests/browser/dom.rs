@@ -2,7 +2,7 @@
 
 /// An element, or the document itself.
 #[derive(Debug, Default)]
-pub struct Element {
+pub(crate) struct Element {
     name: String,
     attributes: Vec<(String, String)>,
     children: Vec<Content>,
@@ -20,7 +20,7 @@ const VOID: [&str; 6] = ["meta", "link", "input", "img", "br", "hr"];
 const RAW: [&str; 3] = ["script", "style", "noscript"];
 
 /// Reads a document.
-pub fn parse(html: &str) -> Element {
+pub(crate) fn parse(html: &str) -> Element {
     let mut open = vec![Element::default()];
     let mut rest = html;
     while let Some((text, tail)) = rest.split_once('<') {
@@ -93,13 +93,13 @@ impl Element {
     }
 
     /// The value of an attribute.
-    pub fn attribute(&self, name: &str) -> Option<&str> {
+    pub(crate) fn attribute(&self, name: &str) -> Option<&str> {
         let found = self.attributes.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str())
     }
 
     /// All text in this element.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let part = |content: &Content| match content {
             Content::Element(element) => element.text(),
             Content::Text(text) => text.clone(),
@@ -120,33 +120,33 @@ impl Element {
     }
 
     /// Elements of a name.
-    pub fn named(&self, name: &str) -> Vec<&Element> {
+    pub(crate) fn named(&self, name: &str) -> Vec<&Element> {
         let mut found = Vec::new();
         self.all(&|element| element.name == name, &mut found);
         found
     }
 
     /// The first element of a name.
-    pub fn first(&self, name: &str) -> &Element {
+    pub(crate) fn first(&self, name: &str) -> &Element {
         self.named(name).first().unwrap_or_else(|| panic!("no {name} in {:?}", self.text()))
     }
 
     /// Elements with an attribute.
-    pub fn having(&self, name: &str) -> Vec<&Element> {
+    pub(crate) fn having(&self, name: &str) -> Vec<&Element> {
         let mut found = Vec::new();
         self.all(&|element| element.attribute(name).is_some(), &mut found);
         found
     }
 
     /// Elements with this value of an attribute.
-    pub fn with(&self, name: &str, value: &str) -> Vec<&Element> {
+    pub(crate) fn with(&self, name: &str, value: &str) -> Vec<&Element> {
         let mut found = self.having(name);
         found.retain(|element| element.attribute(name) == Some(value));
         found
     }
 
     /// The one element with this value of an attribute.
-    pub fn only(&self, name: &str, value: &str) -> &Element {
+    pub(crate) fn only(&self, name: &str, value: &str) -> &Element {
         match self.with(name, value)[..] {
             [element] => element,
             ref found => panic!("{} with {name}={value:?} in {:?}", found.len(), self.text()),

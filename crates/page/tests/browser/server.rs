@@ -21,24 +21,24 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// An answer: its status line, its type, its body, and the time for which it is held.
-pub struct Answer(&'static str, &'static str, Vec<u8>, Duration);
+pub(crate) struct Answer(&'static str, &'static str, Vec<u8>, Duration);
 
 impl Answer {
-    pub fn json(body: &str) -> Self {
+    pub(crate) fn json(body: &str) -> Self {
         Self("200 OK", "application/json", body.into(), Duration::ZERO)
     }
 
     /// The same, later.
-    pub fn held(self, hold: Duration) -> Self {
+    pub(crate) fn held(self, hold: Duration) -> Self {
         Self(self.0, self.1, self.2, hold)
     }
 
-    pub fn refusal(status: &'static str) -> Self {
+    pub(crate) fn refusal(status: &'static str) -> Self {
         Self(status, "text/plain; charset=utf-8", "the reason in words".into(), Duration::ZERO)
     }
 
     /// A file of the assets.
-    pub fn asset(folder: &Path, name: &str) -> Self {
+    pub(crate) fn asset(folder: &Path, name: &str) -> Self {
         let name = if name.is_empty() { "index.html" } else { name };
         let kind = match name.rsplit('.').next() {
             Some("html") => "text/html; charset=utf-8",
@@ -54,7 +54,7 @@ impl Answer {
 }
 
 /// A running server. It ends with the value.
-pub struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     refused: Arc<Mutex<Vec<String>>>,
     ends: Arc<AtomicBool>,
@@ -63,7 +63,7 @@ pub struct Server {
 
 impl Server {
     /// Answers each path below the prefix, query included.
-    pub fn start(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
         let address = listener.local_addr().expect("bound");
         let refused = Arc::new(Mutex::new(Vec::new()));
@@ -83,12 +83,12 @@ impl Server {
         Self { address, refused, ends, thread: Some(thread) }
     }
 
-    pub fn url(&self, fragment: &str) -> String {
+    pub(crate) fn url(&self, fragment: &str) -> String {
         format!("http://{}{PREFIX}{fragment}", self.address)
     }
 
     /// Paths that were asked for and are not there.
-    pub fn refused(&self) -> Vec<String> {
+    pub(crate) fn refused(&self) -> Vec<String> {
         self.refused.lock().expect("no thread panics with it").clone()
     }
 }
