@@ -10,6 +10,7 @@ import { language, t } from './words.js';
 
 /** Address of the cluster view as it was left. */
 let cluster = '#/';
+export const clusterAddress = () => cluster;
 
 export function header(connection) {
   const { view } = route();

@@ -2,6 +2,7 @@
 
 import { resized, step } from './cluster.js';
 import { fill, h } from './dom.js';
+import { clusterAddress } from './header.js';
 import { choose, href, option, OPTIONS, route } from './route.js';
 import { steer, suggest } from './search.js';
 import { nextUnhealthy } from './walk.js';
@@ -12,15 +13,17 @@ const KEYS = [
   ['t', 'key_table'], ['+ −', 'key_size'], ['d l', 'key_look'], ['Esc', 'key_escape'], ['?', 'key_help'],
 ];
 
-const go = (to) => () => { location.hash = to; };
+const go = (to) => {
+  location.hash = to;
+};
 
 const ACTIONS = {
   '/': () => document.getElementById('search').select(),
   '?': help,
-  1: go('#/'), 2: go('#/pending'), 3: go('#/history'),
+  1: () => go(clusterAddress()), 2: () => go('#/pending'), 3: () => go('#/history'),
   n: nextUnhealthy,
   c: () => choose('colour', OPTIONS.colour[(OPTIONS.colour.indexOf(option('colour')) + 1) % OPTIONS.colour.length]),
-  t: () => { location.hash = href(route().view === 'table' ? 'cluster' : 'table', '', route().options); },
+  t: () => go(href(route().view === 'table' ? 'cluster' : 'table', '', route().options)),
   '+': () => choose('size', resized(1)), '=': () => choose('size', resized(1)), '-': () => choose('size', resized(-1)),
   d: theme, l: otherLanguage,
 };
@@ -35,7 +38,7 @@ export function pressed(event) {
   } else if (key === 'Enter' && target.matches('.cell')) {
     open(target);
   } else if (key === 'Escape' && !document.querySelector('dialog[open]')) {
-    if (route().view === 'node' || route().view === 'pod') history.back();
+    if (!['cluster', 'table'].includes(route().view)) go(clusterAddress());
   } else if (Object.hasOwn(ACTIONS, key)) {
     event.preventDefault();
     ACTIONS[key]();

@@ -51,7 +51,7 @@ function legendKeys(mode, total) {
     case 'holder': {
       const hues = [...total.keys()].filter((key) => key.startsWith('@'));
       hues.sort((one, other) => total.get(other) - total.get(one));
-      return [...hues.map((key) => [key, key.slice(1)]), ...['others', 'held', 'idle'].map(word)];
+      return [...hues.map((key) => [key, key.slice(1)]), ...['others', 'held', 'idle'].filter((key) => total.has(key)).map(word)];
     }
     case 'fragmentation': return [...classes('f'), ...['held', 'unhealthy', 'unknown', 'none'].map(word)];
     default: return [...classes('s'), word('none')];

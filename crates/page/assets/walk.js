@@ -34,7 +34,8 @@ export function move(key, list, columns) {
 
 /** Moves the focus to the next unhealthy device. */
 export function nextUnhealthy() {
-  const all = [...document.querySelectorAll('.cell[data-health="unhealthy"]')];
+  const cells = [...document.querySelectorAll('.cell[data-health="unhealthy"]')];
+  const all = cells.filter((cell) => !cell.closest('[hidden], .place'));
   if (!all.length) return false;
   const here = document.activeElement;
   const isAfter = (cell) => here.compareDocumentPosition(cell) & Node.DOCUMENT_POSITION_FOLLOWING;
