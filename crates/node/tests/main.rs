@@ -6,6 +6,7 @@ mod cluster_api;
 mod decisions;
 mod devices;
 mod dra;
+mod kernel;
 mod memory_limits;
 mod mps;
 mod nv_fractions;

@@ -202,8 +202,24 @@ fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
             "the kernel limits the memory of AMD's and Intel's GPUs only",
         ),
         (
-            "dra: {shares: [{devices: {kind: gpu, source: amd}, method: timeSlicing}]}",
-            "claims share NVIDIA's GPUs by amounts only",
+            "dra: {shares: [{devices: {kind: nic, source: nics}, method: timeSlicing}]}",
+            "claims share GPUs by amounts only, those of NVIDIA, AMD and Intel",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu, source: amd}, method: mps}]}",
+            "MPS shares NVIDIA's GPUs only",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu, source: amd}, method: driver}]}",
+            "NVIDIA's driver limits the memory of its GPUs only",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu}, method: dmem}]}",
+            "the kernel limits the memory of AMD's and Intel's GPUs only",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu, source: intel}, method: dmem}]}",
+            "methods driver and dmem need the hook",
         ),
         (
             "dra: {shares: [{devices: {kind: gpu}, method: driver}]}",
