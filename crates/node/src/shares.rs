@@ -338,7 +338,7 @@ impl Binder {
         self.settle(vec![wanted.name.clone()]).await.map_err(BindError::Disk)
     }
 
-    /// The document of GPUs, and the driver's limit of a container with some of them.
+    /// The document of GPUs, and the limit of a container with some of them.
     async fn edits(
         &self,
         wanted: &Wanted,
@@ -346,9 +346,14 @@ impl Binder {
         at_least: Enforcement,
     ) -> Result<(Spec, Option<HookLimit>), BindError> {
         let (state, record) = (self.state.borrow().clone(), self.limits.path(&wanted.name));
-        let own: Vec<_> = own.iter().map(HeldGpu::memory).collect();
-        let limit = state.limit_rules().limit(&own, at_least, &record)?;
-        let path = wanted.gpus.clone();
+        let devices = own.iter().map(|it| state.inventory.get(it.device.as_str()));
+        let devices = devices.collect::<Option<Vec<_>>>().ok_or(BindError::NoGpus)?;
+        // A share is of one vendor's GPUs.
+        let kind = devices.first().map(|device| windlass_cdi::kind_of(device));
+        let path =
+            kind.and_then(|kind| state.documents.get(&kind)).ok_or(BindError::NoGpus)?.clone();
+        let memory = own.iter().zip(devices).map(|(own, device)| own.memory(device.drm_gpu()));
+        let limit = state.limit_rules().limit(&memory.collect::<Vec<_>>(), at_least, &record)?;
         let gpus = blocking(move || windlass_cdi::read(&path)).await;
         Ok((gpus.ok_or(BindError::NoGpus)?, limit))
     }

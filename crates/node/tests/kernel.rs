@@ -59,6 +59,7 @@ pub(crate) struct Vendor {
 pub(crate) struct Kernel {
     root: PathBuf,
     vendor: Vendor,
+    regions: Vec<String>,
 }
 
 /// A program, in a container or of the host.
@@ -133,7 +134,9 @@ impl Kernel {
         regions: Option<&str>,
         capabilities: &str,
     ) -> Self {
-        let kernel = Self { root: machine.host_root(), vendor };
+        let names = regions.into_iter().flat_map(str::lines).filter_map(|it| it.split(' ').next());
+        let names = names.map(str::to_owned).collect();
+        let kernel = Self { root: machine.host_root(), vendor, regions: names };
         let agent = format!("/proc/{}", std::process::id());
         let own = fs::read_to_string("/proc/self/stat").expect("it is there");
         kernel.write(&format!("{agent}/stat"), &own);
@@ -200,7 +203,8 @@ impl Kernel {
         self.write("/proc/sys/kernel/random/boot_id", "6a1f0e3c-0000-4000-8000-000000000001\n");
         let own = format!("/sys/fs/cgroup/kubepods/pod{pod}/{CONTAINER}");
         self.write(&format!("{own}/cgroup.controllers"), "memory dmem\n");
-        self.write(&format!("{own}/dmem.max"), &format!("{} max\n", self.vendor.region));
+        let unlimited: Vec<_> = self.regions.iter().map(|it| format!("{it} max\n")).collect();
+        self.write(&format!("{own}/dmem.max"), &unlimited.concat());
         let state = json!({"ociVersion": "1.2.0", "id": CONTAINER, "status": "creating",
                            "pid": container.pid(), "bundle": "/"});
         let limited =
@@ -208,7 +212,7 @@ impl Kernel {
         limited.map_err(|error| windlass_host::causes(&error))?;
         let max = fs::read_to_string(self.path(&format!("{own}/dmem.max"))).expect("it is there");
         let (region, bytes) = max.trim().split_once(' ').expect("a line");
-        assert_eq!(region, self.vendor.region);
+        assert!(self.regions.iter().any(|it| it == region), "{region}");
         Ok(bytes.parse().expect("a number"))
     }
 }

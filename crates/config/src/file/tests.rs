@@ -234,6 +234,18 @@ fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
 }
 
 #[test]
+fn shares_are_of_gpus_whose_memory_is_limited_and_virtual_gpus_are_nvidias() {
+    parse("shares: {source: intel, memory: a.com/m}").expect("good");
+    refused(&[
+        ("shares: {source: nics, memory: a.com/m}", "source: nics: write nvidia, amd or intel"),
+        (
+            "shares: {source: amd, gpus: nvidia.com/gpu}",
+            "HAMi's pods name NVIDIA's GPUs: leave source or gpus out",
+        ),
+    ]);
+}
+
+#[test]
 fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
     refused(&[
         ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
