@@ -163,7 +163,10 @@ impl Shares {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let (mut allocations, mut tasks) = (self.binder.allocations.watch(), JoinSet::new());
         let binder = self.binder.clone();
-        tasks.spawn(async move { binder.learn().await });
+        tasks.spawn(async move {
+            binder.learn().await;
+            binder.tell_recovered().await;
+        });
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -191,6 +194,28 @@ impl Binder {
             // The node's state has no policy yet.
             let policy = self.policy.borrow().clone();
             self.holds.step(|holds| holds.learn(containers, &policy.shares));
+        }
+    }
+
+    /// Tells the choices that an earlier agent made and did not live to tell.
+    async fn tell_recovered(&self) {
+        let Some(pods) = &self.pods else { return };
+        let recovered = self.holds.step(|holds| {
+            let earlier = holds.pods.values().filter(|taken| taken.at.is_none());
+            earlier.map(|taken| taken.hold.clone()).collect::<Vec<_>>()
+        });
+        for hold in recovered {
+            let pod = pods.find(&hold.pod.uid).await;
+            let pod = pod.inspect_err(|error| {
+                let error = causes(error);
+                tracing::debug!(pod = %hold.claim(), error, "placement of a share not compared");
+            });
+            let Ok(Some(pod)) = pod else { continue };
+            let devices: Vec<_> = hold.devices().cloned().collect();
+            let told = decided(&pod, devices.len());
+            if Choice::of(&devices, &told, None) != Choice::Decided {
+                annotate(pods, &pod, &hold.placement()).await;
+            }
         }
     }
 

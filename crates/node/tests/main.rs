@@ -11,5 +11,6 @@ mod memory_limits;
 mod mps;
 mod nv_fractions;
 mod shares;
+mod steps;
 mod virtual_gpus;
 mod watchdog;

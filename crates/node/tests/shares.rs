@@ -2,6 +2,7 @@
 //! possible, and never more of a GPU than it has.
 
 mod by_kernel;
+mod walk;
 
 use std::{collections::BTreeMap, path::PathBuf};
 

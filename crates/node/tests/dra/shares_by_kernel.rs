@@ -13,15 +13,21 @@ use windlass_config::{
     WatchdogAction, WatchdogPolicy,
 };
 use windlass_core::{
-    device::DeviceKind, enforcement::Enforcement, memory_limit::MemoryLimitRecord,
+    cdi::{ContainerEdits, Spec},
+    device::{DeviceId, DeviceKind},
+    enforcement::Enforcement,
+    memory_limit::MemoryLimitRecord,
 };
+use windlass_dra::ClaimFile;
 use windlass_node::{PodHoldings, PodShare};
+use windlass_resources::NodeState;
 use windlass_testkit::{Running, until};
 
 use crate::{
     devices::world::measured_until,
     dra::shares::{Holder, Shares},
     kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
+    steps::{Recorder, TRIES},
 };
 
 /// A node whose first GPU of a vendor claims share.
@@ -68,6 +74,45 @@ impl World {
         let slices: Vec<ResourceSlice> = self.shares.cluster.objects().list();
         let mut devices = slices.into_iter().flat_map(|it| it.spec.devices.unwrap_or_default());
         devices.next().expect("published")
+    }
+
+    fn gpu(&self, state: &NodeState) -> DeviceId {
+        self.vendor.gpu(state).id
+    }
+
+    /// Runs the hook of a container with these edits; the limit in bytes.
+    fn limited(&self, holder: &Holder, edits: &ContainerEdits) -> Result<u64, String> {
+        let pod = self.pod(holder);
+        self.kernel.limit(&pod, &self.kernel.program(Some(&pod)), &record_of(edits))
+    }
+
+    /// The runtime may start a container from the document while there is no agent: by its limit, or not at all.
+    fn check_document(&self, holder: &Holder) {
+        let Some(document) = self.shares.world.document(&holder.uid) else { return };
+        let spec: Spec = serde_json::from_value(document).expect("a document");
+        match self.limited(holder, &spec.devices[0].container_edits) {
+            Ok(bytes) => assert_eq!(bytes, 10 << 30),
+            Err(why) => assert!(why.contains("No such file"), "{why}"),
+        }
+    }
+
+    /// Waits until nothing is left of released claims.
+    async fn nothing_left(&self, agent: &Running, step: &str) {
+        let places = &self.shares.world.config.places;
+        let folder = places.state_dir.join("memory-limits/claims");
+        until(step, async || {
+            let limits = fs::read_dir(&folder).map_or(0, Iterator::count);
+            let documents = fs::read_dir(&places.cdi_dir).expect("a folder").flatten();
+            let is_claims = |name: &str| name.starts_with("windlass.dev-claim-");
+            let names = documents.filter_map(|file| file.file_name().into_string().ok());
+            let documents = names.filter(|name| is_claims(name)).count();
+            let state = agent.state.borrow().clone();
+            let obstacle = state.offerings()[self.gpu(&state).as_str()].obstacle.clone();
+            let claims = ClaimFile::new(places).read().ok().flatten().unwrap_or_default();
+            let found = (limits, documents, obstacle, claims.len());
+            if found == (0, 0, None, 0) { Ok(()) } else { Err(found) }
+        })
+        .await;
     }
 
     /// UID of the pod of a claim.
@@ -185,5 +230,53 @@ async fn a_claim_that_the_kernel_cannot_limit_starts_only_where_less_will_do() {
         let record = state_dir.join(format!("memory-limits/claims/{uid}.json"));
         assert_eq!(record.exists(), refused.is_none() && regions.is_some());
         agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_killed_between_any_two_steps_of_a_claim_keeps_its_limit_and_leaves_nothing() {
+    let world = World::new(MI300X, BY_KERNEL, Some(&MI300X.capacity()));
+    let (agent, mut kubelet) = world.shares.serving().await;
+    let places = &world.shares.world.config.places;
+    let holder = world.shares.schedule("part", &world.asks("10Gi")).expect("free");
+    let (mut giving, mut ending) = (Err("none".to_owned()), Err("none".to_owned()));
+    for _ in 0..TRIES {
+        let recorder = Recorder::start(places);
+        world.shares.start(&mut kubelet, &holder).await;
+        giving = giving.or_else(|_| recorder.stop());
+        let recorder = Recorder::start(places);
+        kubelet.unprepare_claim((&holder.claim, &holder.uid)).await.expect("released");
+        world.nothing_left(&agent, "the claim is released").await;
+        ending = ending.or_else(|_| recorder.stop());
+        if giving.is_ok() && ending.is_ok() {
+            break;
+        }
+    }
+    let (giving, ending) = (giving.expect("recorded"), ending.expect("recorded"));
+    agent.kill().await;
+    for (steps, is_given) in [(&giving, true), (&giving, false), (&ending, false)] {
+        let names = steps.names();
+        assert!(steps.len() >= 4, "two records, a limit and a document: {names:?}");
+        for done in 0..=steps.len() {
+            let step = format!("{is_given} after {done} of {names:?}");
+            steps.leave(done);
+            world.check_document(&holder);
+            // The sockets of the killed agent.
+            for socket in [world.shares.world.registration(), world.shares.world.endpoint()] {
+                let _ = fs::remove_file(socket);
+            }
+            let (agent, mut kubelet) = world.shares.serving().await;
+            agent.until(|state| !state.claimable.is_empty()).await;
+            if is_given {
+                let edits = world.shares.start(&mut kubelet, &holder).await;
+                assert_eq!(world.limited(&holder, &edits), Ok(10 << 30), "{step}");
+                let state = agent.state.borrow().clone();
+                assert!(state.offerings()[world.gpu(&state).as_str()].obstacle.is_some(), "{step}");
+            }
+            let released = kubelet.unprepare_claim((&holder.claim, &holder.uid)).await;
+            released.unwrap_or_else(|why| panic!("{step}: {why}"));
+            world.nothing_left(&agent, &step).await;
+            agent.kill().await;
+        }
     }
 }
