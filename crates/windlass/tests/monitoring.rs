@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    env, fs,
     io::ErrorKind,
     path::Path,
     process::Command,
@@ -19,6 +19,9 @@ const RULES: &str = "deploy/monitoring/rules.yaml";
 const CASES: &str = "deploy/monitoring/rules.test.yaml";
 const DASHBOARDS: &str = "deploy/monitoring/dashboards";
 const PAGE: &str = "docs/monitoring.md";
+
+/// Program of a kubectl.
+const KUBECTL: &str = "WINDLASS_E2E_KUBECTL";
 
 /// Columns of a dashboard.
 const COLUMNS: u64 = 24;
@@ -257,6 +260,22 @@ fn dashboards_read_the_chosen_data_source_and_each_panel_has_its_place() {
             }
         }
     }
+}
+
+#[test]
+fn the_overlay_to_copy_sets_the_label_and_the_address_of_the_runbooks() {
+    let Some(kubectl) = env::var_os(KUBECTL) else {
+        eprintln!("SKIPPED: set {KUBECTL} to a kubectl to run this");
+        return;
+    };
+    let mut command = Command::new(kubectl);
+    command.args(["kustomize", "deploy/examples/monitoring"]).current_dir(ROOT);
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let objects = text(&output.stdout);
+    assert_eq!(objects.matches("\n    release: kube-prometheus-stack\n").count(), 4, "{objects}");
+    let addresses = objects.matches("https://git.example.com/windlass/docs/monitoring.md#windlass");
+    assert_eq!(addresses.count(), alerts().len());
 }
 
 #[test]
