@@ -29,9 +29,15 @@ pub enum AgentError {
     /// The agent's pod has no port for HTTP.
     #[error("the agent {0} has no port named http: give it --listen and the port")]
     NoPort(String),
-    /// The API server refused, or could not reach the pod.
-    #[error("cannot ask the agent {0}: the right to get pods/proxy is needed")]
-    Refused(String, #[source] Box<kube::Error>),
+    /// The API server refuses.
+    #[error("may not ask the agent {0}: the right to get pods/proxy is needed")]
+    Forbidden(String, #[source] Box<kube::Error>),
+    /// The API server cannot reach the pod, or the agent refuses.
+    #[error(
+        "the API server could not ask the agent {0}: is it ready, and does a network policy admit the API server to its \
+         port?"
+    )]
+    Unreached(String, #[source] Box<kube::Error>),
     /// No answer in time.
     #[error("the agent {0} did not answer within {LIMIT:?}")]
     Late(String),
@@ -87,10 +93,17 @@ impl Agents {
         let request = http::Request::get(path).body(Vec::new()).expect("names of Kubernetes");
         match timeout(LIMIT, self.client.request_text(request)).await {
             Ok(Ok(text)) => Ok(text),
-            Ok(Err(error)) => Err(AgentError::Refused(name, Box::new(error))),
+            Ok(Err(error)) if is_forbidden(&error) => {
+                Err(AgentError::Forbidden(name, Box::new(error)))
+            }
+            Ok(Err(error)) => Err(AgentError::Unreached(name, Box::new(error))),
             Err(_) => Err(AgentError::Late(name)),
         }
     }
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 fn http_port(pod: &Pod) -> Option<i32> {

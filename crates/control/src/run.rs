@@ -76,7 +76,7 @@ pub enum RunError {
 /// # Flow
 ///
 /// Everything that can be wrong is found before anything starts: TLS files, credentials, address. Then the watches
-/// begin, and `/readyz` says when the view is complete. At the end open requests are answered, and the Lease is given
+/// begin, and `/readyz` says when the view is complete. The page has a listener of its own. At the end open requests are answered, and the Lease is given
 /// up.
 ///
 /// # Errors
@@ -155,22 +155,24 @@ pub async fn run_page(
     stop: CancellationToken,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), RunError> {
-    let live = match source {
-        PageSource::Cluster(kubeconfig) => Ok(Live::connect(kubeconfig).await?),
-        PageSource::Recording(objects) => Err(Arc::new(Shared::new(objects.to_index()))),
+    let (index, live) = match source {
+        PageSource::Cluster(kubeconfig) => {
+            let live = Live::connect(kubeconfig).await?;
+            (live.index.clone(), Some(live))
+        }
+        PageSource::Recording(objects) => (Arc::new(Shared::new(objects.to_index())), None),
     };
     let listener = listen(address).await?;
     ready(listener.local_addr().unwrap_or(address));
     let clock = Clock::starting_at(Timestamp::now());
-    let index = live.as_ref().map_or_else(Arc::clone, |live| live.index.clone());
     let site = PageSite {
         feed: Arc::new(Feed::new(index, clock)),
         guard: Guard::ThisMachine,
-        agents: live.as_ref().ok().map(|live| Agents::new(live.client.clone())),
+        agents: live.as_ref().map(|live| Agents::new(live.client.clone())),
         stop: stop.clone(),
     };
     let watches = async {
-        if let Ok(live) = &live {
+        if let Some(live) = &live {
             Box::pin(stop.run_until_cancelled(live.follow())).await;
         }
     };

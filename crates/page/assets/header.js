@@ -45,6 +45,7 @@ function verdict() {
   const troubles = [
     sums.unhealthy > 0 && ['bad', href('cluster', '', { filter: 'unhealthy' }), t('troubleOn', unhealthy)],
     sums.overLimit > 0 && ['bad', href('cluster', '', { sort: 'problems' }), count('overLimits', sums.overLimit)],
+    sums.unknown > 0 && ['warn', href('cluster', '', { sort: 'problems' }), count('unknownDevices', sums.unknown)],
     state.pending.length > 0 && ['warn', href('pending'), count('podsPending', state.pending.length)],
   ].filter(Boolean);
   const well = () => (state.nodes.size ? h('strong.well', {}, t('allWell')) : h('span.dim', {}, t('noNodes')));

@@ -7,8 +7,8 @@ import { option, withOption } from './route.js';
 import { state } from './state.js';
 import { t, word } from './words.js';
 
-const KINDS = ['fault', 'recovery', 'placed', 'ended', 'moved', 'appeared', 'gone'];
-const SIGNS = { fault: '✕', recovery: '✓', placed: '▸', ended: '▪', moved: '⇄', appeared: '+', gone: '−' };
+const KINDS = ['fault', 'recovery', 'placed', 'ended', 'appeared', 'gone'];
+const SIGNS = { fault: '✕', recovery: '✓', placed: '▸', ended: '▪', appeared: '+', gone: '−' };
 const sign = (kind) => (Object.hasOwn(SIGNS, kind) ? SIGNS[kind] : '·');
 const BUCKETS = 60;
 

@@ -166,7 +166,4 @@ setInterval(() => {
 watchWidth(drawView);
 draw();
 follow(take, tell);
-followDetails(() => (current().view === 'node' ? current().name : undefined), () => {
-  later('view', drawView);
-  later('header', drawHeader);
-});
+followDetails(() => (current().view === 'node' ? current().name : undefined), () => later('view', drawView));

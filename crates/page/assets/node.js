@@ -80,7 +80,7 @@ function table(node) {
 }
 
 const particulars = (device) =>
-  [device.pci.replace(/^0000:/, ''), sensors(device), device.resource || t('notOffered')].filter(Boolean).join(' · ');
+  [device.pci.replace(/^0000:/, ''), sensors(device), device.resource || ((state.source === 'node' || device.isDetailed) && t('notOffered'))].filter(Boolean).join(' · ');
 
 /** The part of a device that nobody has. */
 function rest(device) {

@@ -16,12 +16,13 @@ export function render() {
   ];
 }
 
-export function item({ pod, since, request, reasons, help }) {
+export function item({ pod, since, request, reasons, help, isExplained }) {
   const all = Math.max(1, reasons.reduce((sum, { nodes }) => sum + nodes, 0));
   return h('li', { 'data-pod': pod.slice(0, 300) },
     h('div.title', {}, h('strong', {}, podLink(pod)), since && h('span.dim', {}, ` ${t('since')} `, time(since))),
     request && h('div', {}, h('span.dim', {}, `${t('request')} `), foreign(request)),
     h('ul.reasons', {}, reasons.map(({ reason, nodes }) => h('li', { 'data-nodes': nodes },
       bar(nodes / all, t('reasonNodes', { n: number(nodes) })), foreign(reason, 400)))),
+    !isExplained && h('div.dim', {}, t('notExplained')),
     help && h('div.helps', {}, h('b', {}, `${t('wouldHelp')}: `), foreign(help, 600)));
 }

@@ -81,6 +81,7 @@ export function readNode(raw) {
     fragmented: fragmentedGpus, cpuFree, memoryFree: memoryFreeBytes,
     links: list(raw.links).map(readLink).filter(({ a, b }) => devices[a] && devices[b] && a !== b),
     unhealthy: devices.filter((it) => it.health === 'unhealthy').length,
+    unknown: devices.filter((it) => it.health === 'unknown').length,
     shared: devices.filter((it) => it.holders.length > 1 || (it.idle > 0 && it.idle < 1) || it.parts.length).length,
     overLimit: devices.reduce((sum, it) => sum + it.holders.filter((holder) => holder.isOverLimit).length, 0),
   };
@@ -126,7 +127,7 @@ function readPending(raw) {
     .map(({ reason, nodes }) => ({ reason: text(reason), nodes: amount(nodes) ?? 0 }));
   return {
     pod: text(raw.pod) || '?', since: text(raw.since), request: text(raw.request), help: text(raw.help),
-    reasons: reasons.sort((one, other) => other.nodes - one.nodes),
+    reasons: reasons.sort((one, other) => other.nodes - one.nodes), isExplained: Array.isArray(raw.reasons),
   };
 }
 
@@ -156,10 +157,11 @@ export function holdings() {
 
 /** Sums over all nodes. */
 export function totals() {
-  const sums = { nodes: state.nodes.size, devices: 0, unhealthy: 0, sick: 0, free: 0, shared: 0, overLimit: 0 };
+  const sums = { nodes: state.nodes.size, devices: 0, unhealthy: 0, unknown: 0, sick: 0, free: 0, shared: 0, overLimit: 0 };
   for (const node of state.nodes.values()) {
     sums.devices += node.devices.length;
     sums.unhealthy += node.unhealthy;
+    sums.unknown += node.unknown;
     sums.sick += node.unhealthy > 0;
     sums.free += node.free > 0;
     sums.shared += node.shared > 0;

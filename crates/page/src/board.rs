@@ -34,8 +34,6 @@ pub struct Revision {
 /// Everything that the page shows at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// A machine is simulated.
-    pub simulated: bool,
     /// Nodes that are new or have changed.
     pub changed: Vec<NodeView>,
     /// Nodes that are there no more.
@@ -53,7 +51,6 @@ pub struct Board {
     id: i64,
     number: u64,
     time: Timestamp,
-    simulated: bool,
     nodes: BTreeMap<String, Numbered<NodeView>>,
     gone: VecDeque<Numbered<String>>,
     /// Changes up to this number may lack names of nodes that are gone.
@@ -82,7 +79,6 @@ impl Board {
             id: now.as_microsecond(),
             number: 0,
             time: now,
-            simulated: false,
             nodes: BTreeMap::new(),
             gone: VecDeque::new(),
             forgotten: 0,
@@ -122,8 +118,6 @@ impl Board {
             self.pending = Numbered { number: next, value: snapshot.pending };
             has_changed = true;
         }
-        has_changed |= self.simulated != snapshot.simulated;
-        self.simulated = snapshot.simulated;
         if self.has_begun {
             let events = events.into_iter().map(|value| Numbered { number: next, value });
             self.events.extend(events);
@@ -152,7 +146,7 @@ impl Board {
             revision: self.revision(),
             complete: number.is_none(),
             source: self.source,
-            simulated: self.simulated,
+            simulated: self.nodes.values().any(|node| node.value.simulated),
             version: self.version.to_owned(),
             time: self.time,
             summary: Summary::of(self.nodes.values().map(|node| &node.value)),
@@ -290,7 +284,7 @@ mod tests {
             pod: "x/a".to_owned(),
             since: Timestamp::UNIX_EPOCH,
             request: "1 GPU".to_owned(),
-            reasons: Vec::new(),
+            reasons: Some(Vec::new()),
             help: None,
         };
         let pending = Snapshot { pending: vec![pod], ..Snapshot::default() };

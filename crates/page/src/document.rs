@@ -13,7 +13,7 @@ pub struct Document {
     pub revision: Revision,
     /// Everything is here. Otherwise absent nodes and lists are unchanged, and the history has new events alone.
     pub complete: bool,
-    /// Its author.
+    /// Program that made the document.
     pub source: Source,
     /// The machine, or one of them, is simulated.
     pub simulated: bool,
@@ -28,7 +28,7 @@ pub struct Document {
     /// Nodes that are there no more.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
-    /// Pods without a node, the oldest first.
+    /// Pods without a node, the oldest first. Only the first ones are explained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<Vec<PendingPod>>,
     /// Events, the newest last.
@@ -36,7 +36,7 @@ pub struct Document {
     pub history: Vec<Event>,
 }
 
-/// The author of a document.
+/// Program that makes a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
@@ -69,6 +69,9 @@ pub struct NodeView {
     pub name: String,
     /// An agent of Windlass publishes its devices.
     pub agent: bool,
+    /// Its machine is simulated.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// Healthy GPUs that nobody has any of.
     pub free_gpus: usize,
     /// Healthy GPUs and parts of GPUs that nobody has, in GPUs.
@@ -103,7 +106,7 @@ pub struct DeviceView {
     pub product: String,
     /// Its health.
     pub health: Health,
-    /// Reason for anything but health.
+    /// Reason that it is not healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Remedy for that.
@@ -205,10 +208,12 @@ pub struct PendingPod {
     pub pod: String,
     /// Time of its creation.
     pub since: Timestamp,
-    /// Its request in words.
+    /// Its request in words; empty if it is not explained.
     pub request: String,
-    /// Reasons against nodes, the most frequent first. None: it fits a node, and waits for its scheduler.
-    pub reasons: Vec<RefusedNodes>,
+    /// Reasons against nodes, the most frequent first. Empty: it fits a node, and waits for its scheduler. Absent: not
+    /// explained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasons: Option<Vec<RefusedNodes>>,
     /// A change that would help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
@@ -252,7 +257,7 @@ pub enum EventKind {
     Recovery,
     /// A pod or a claim got a device.
     Placed,
-    /// It has the device no more.
+    /// A pod or a claim has released a device.
     Ended,
     /// A device or a node is there.
     Appeared,

@@ -74,12 +74,14 @@ fn waiting(explanation: &Explanation) -> Finding {
     let reasons: Vec<_> = explanation
         .refused
         .iter()
-        .map(|it| format!("{} ({} nodes)", it.reason, it.nodes))
+        .map(|it| format!("{} (nodes: {})", it.reason, it.nodes))
         .collect();
     let detail = format!("waits for {}: {}", explanation.wants, reasons.join("; "));
     let finding = Finding::warning(AREA, subject, detail);
     match explanation.remedies.first().map(Remedy::to_string) {
         Some(remedy) => finding.remedy(remedy),
-        None => finding.remedy("no departure of a single pod helps: add nodes, or ask for less"),
+        None => {
+            finding.remedy("the end of no single pod would free enough: add nodes, or ask for less")
+        }
     }
 }

@@ -20,7 +20,11 @@ const PRESENT: [&str; 3] = [
 
 pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Finding> {
     let Some(workloads) = workloads else {
-        return vec![Finding::skipped(AREA, "workloads", "they are not known")];
+        return vec![Finding::skipped(
+            AREA,
+            "workloads",
+            "DaemonSets and Deployments are not known",
+        )];
     };
     let mut findings: Vec<_> = workloads.daemon_sets.iter().map(agents).collect();
     if workloads.daemon_sets.is_empty() {

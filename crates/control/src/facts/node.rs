@@ -31,6 +31,10 @@ pub struct NodeFacts {
     pub gpus: Vec<GpuFacts>,
     /// `nvidia.com/gpu` counts virtual GPUs there: pods may have shares under this name.
     pub virtual_gpus: bool,
+    /// Its machine is simulated, as its agent says.
+    pub simulated: bool,
+    /// An agent of Windlass publishes its GPUs.
+    pub has_agent: bool,
     /// Its labels, by which slices select nodes.
     pub labels: BTreeMap<String, String>,
     /// Mistakes in what the node says of itself.
@@ -78,6 +82,8 @@ impl NodeFacts {
             read.map_err(|error| mistakes.push(windlass_host::causes(&error))).ok()
         });
         let virtual_gpus = published.as_ref().is_some_and(|it| it.virtual_gpus);
+        let simulated = published.as_ref().is_some_and(|it| it.simulated);
+        let has_agent = published.is_some();
         let gpus = match published {
             Some(published) => distinct(published.devices, &mut mistakes),
             None => counted(labels, |resource| units(resource, PER_UNIT)),
@@ -89,6 +95,8 @@ impl NodeFacts {
             pods: units("pods", PER_UNIT),
             gpus,
             virtual_gpus,
+            simulated,
+            has_agent,
             labels: labels.clone(),
             mistakes,
         }

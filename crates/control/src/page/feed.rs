@@ -140,7 +140,7 @@ impl Feed {
             }
             progress.pending.clone()
         });
-        let snapshot = Snapshot { simulated: false, changed, gone, pending };
+        let snapshot = Snapshot { changed, gone, pending };
         let now = self.clock.now();
         self.board.step(|board| board.update(now, snapshot));
     }
@@ -151,8 +151,12 @@ impl Feed {
         loop {
             let (nodes, names, until) = self.index.step(|index| {
                 let step = index.inspect_changed(after, STEP);
-                let nodes: Vec<_> = step.nodes.iter().map(view::node).collect();
-                (nodes, step.gone, step.until)
+                // Others, such as those of the control plane, have nothing to show.
+                let (with, without): (Vec<_>, Vec<_>) =
+                    step.nodes.iter().partition(|node| !node.facts.gpus.is_empty());
+                let nodes: Vec<_> = with.into_iter().map(view::node).collect();
+                let without = without.into_iter().map(|node| node.facts.name.clone());
+                (nodes, step.gone.into_iter().chain(without).collect::<Vec<_>>(), step.until)
             });
             if until == after {
                 return (views, gone, after);
@@ -167,9 +171,13 @@ impl Feed {
     async fn pending(&self) -> Vec<PendingPod> {
         let pods = self.index.step(|index| index.pending());
         let mut explained = Vec::new();
-        for pod in pods.iter().take(MAX_EXPLAINED) {
+        for (position, pod) in pods.iter().enumerate() {
+            if position >= MAX_EXPLAINED {
+                explained.push(view::pending(pod, None));
+                continue;
+            }
             let explanation = self.index.step(|index| Explanation::of(index, pod));
-            explained.push(view::pending(pod, explanation));
+            explained.push(view::pending(pod, Some(explanation)));
             yield_now().await;
         }
         explained

@@ -20,7 +20,8 @@ use crate::access::ANSWER_LIMIT;
 const VALID: Duration = Duration::from_secs(60);
 /// Decisions that are kept.
 const MAX_KEPT: usize = 1_000;
-/// Everything that the page shows: whoever may list these may read it.
+/// Objects of which the page tells: accounts that may list them in all namespaces may read it. Names of claims come with
+/// those of their pods.
 const LISTED: [&str; 2] = ["nodes", "pods"];
 
 /// Decisions about readers.

@@ -16,7 +16,7 @@ use windlass_host::causes;
 use windlass_page::Asset;
 
 use super::{Feed, Gate, gate::Refused};
-use crate::agents::Agents;
+use crate::agents::{AgentError, Agents};
 use crate::server::{Answer, Site, json, plain, typed};
 
 /// Readers that may see the state.
@@ -93,7 +93,10 @@ impl PageSite {
         };
         match agents.state(node).await {
             Ok(text) => typed("application/json", text.into_bytes()),
-            Err(error) => plain(StatusCode::NOT_FOUND, causes(&error) + "\n"),
+            Err(error @ AgentError::NoName(_)) => {
+                plain(StatusCode::NOT_FOUND, causes(&error) + "\n")
+            }
+            Err(error) => plain(StatusCode::BAD_GATEWAY, causes(&error) + "\n"),
         }
     }
 

@@ -15,14 +15,14 @@ fn gpus(milli: u32) -> f64 {
 }
 
 pub(super) fn node(node: &Inspected<'_>) -> NodeView {
-    let has_gpus = !node.facts.gpus.is_empty();
     NodeView {
         name: node.facts.name.clone(),
-        agent: node.facts.gpus.iter().any(|gpu| gpu.id.is_some()),
+        agent: node.facts.has_agent,
+        simulated: node.facts.simulated,
         free_gpus: node.state.free_gpus().len() as usize,
         idle_gpus: gpus(node.state.idle_milli()),
         // Rounded: the forecast of a busy cluster changes with each pod.
-        fragmented_gpus: has_gpus.then(|| (node.fragmentation * 100.0).round() / 100.0),
+        fragmented_gpus: Some((node.fragmentation * 100.0).round() / 100.0),
         cpu_free: Some(gpus(node.state.cpu_milli.free)),
         memory_free_bytes: Some(bytes(node.state.memory_mib.free)),
         devices: (0..node.facts.gpus.len()).map(|position| device(node, position)).collect(),
@@ -81,15 +81,21 @@ fn bytes(mib: u32) -> u64 {
     u64::from(mib) << 20
 }
 
-pub(super) fn pending(pod: &PodFacts, explanation: Explanation) -> PendingPod {
+/// A pod that waits, explained if there is an explanation.
+pub(super) fn pending(pod: &PodFacts, explanation: Option<Explanation>) -> PendingPod {
+    let since = Timestamp::from_second(pod.created).unwrap_or_default();
+    let Some(explanation) = explanation else {
+        let (pod, request) = (pod.title(), String::new());
+        return PendingPod { pod, since, request, reasons: None, help: None };
+    };
     let reasons = explanation.refused.into_iter();
     let reasons = reasons.map(|it| RefusedNodes { reason: it.reason, nodes: it.nodes });
     let is_refused = explanation.fitting.is_empty();
     PendingPod {
         pod: explanation.pod,
-        since: Timestamp::from_second(pod.created).unwrap_or_default(),
+        since,
         request: explanation.wants,
-        reasons: if is_refused { reasons.collect() } else { Vec::new() },
+        reasons: Some(if is_refused { reasons.collect() } else { Vec::new() }),
         help: explanation.remedies.first().map(ToString::to_string),
     }
 }

@@ -16,6 +16,9 @@ pub struct NodeDevices {
     /// True if `nvidia.com/gpu` counts virtual GPUs, so that pods may have shares under this name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub virtual_gpus: bool,
+    /// True if the machine is simulated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
 }
 
 /// A GPU of a node.
@@ -73,14 +76,14 @@ mod tests {
     #[test]
     fn devices_are_read_as_they_were_written() {
         let devices = vec![gpu("GPU-a", None), gpu("GPU-b", Some("xid 79"))];
-        let devices = NodeDevices { devices, virtual_gpus: false };
+        let devices = NodeDevices { devices, ..NodeDevices::default() };
         let text = devices.to_annotation();
         assert_eq!(
             text,
             r#"{"devices":[{"id":"GPU-a","model":"NVIDIA A10","memoryMib":23028},{"id":"GPU-b","model":"NVIDIA A10","memoryMib":23028,"obstacle":"xid 79"}]}"#
         );
         assert_eq!(NodeDevices::from_annotation(&text).expect("readable"), devices);
-        let counting = NodeDevices { devices: Vec::new(), virtual_gpus: true }.to_annotation();
+        let counting = NodeDevices { virtual_gpus: true, ..NodeDevices::default() }.to_annotation();
         assert_eq!(counting, r#"{"devices":[],"virtualGpus":true}"#);
         assert!(NodeDevices::from_annotation(&counting).expect("readable").virtual_gpus);
     }

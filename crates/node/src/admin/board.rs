@@ -59,9 +59,7 @@ impl NodeBoard {
         if state.inventory.generation == 0 {
             return;
         }
-        let simulated = state.inventory.simulated.is_some();
-        let changed = vec![self.view(&state)];
-        let snapshot = Snapshot { simulated, changed, ..Snapshot::default() };
+        let snapshot = Snapshot { changed: vec![self.view(&state)], ..Snapshot::default() };
         let now = self.sources.clock.now();
         self.board.step(|board| board.update(now, snapshot));
     }
@@ -75,6 +73,7 @@ impl NodeBoard {
         NodeView {
             name: self.node.clone(),
             agent: true,
+            simulated: state.inventory.simulated.is_some(),
             free_gpus: gpus.clone().filter(|gpu| is_free(gpu)).count(),
             idle_gpus: gpus.map(|gpu| gpu.idle).sum(),
             links: links(&devices),

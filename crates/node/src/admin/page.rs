@@ -1,4 +1,4 @@
-//! Routing and page content.
+//! Routes and their answers.
 
 use prometheus_client::registry::Registry;
 use windlass_config::Disclosed;
@@ -24,6 +24,8 @@ enum Route {
     File(&'static Asset),
     /// The state that the page shows.
     State,
+    /// The page without the slash that its files' addresses need.
+    ToPage,
 }
 
 const INDEX: &str = "\
@@ -68,6 +70,7 @@ async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
         }
         Route::Devices => devices(admin),
         Route::File(asset) => file(asset),
+        Route::ToPage => to_page(),
         Route::State => {
             admin.holders.refresh().await;
             let after = request.query.split('&').find_map(|pair| pair.strip_prefix("after="));
@@ -87,6 +90,7 @@ fn standing_by(waiting: &Standby, route: Route, request: &Request) -> Response {
         Route::Readiness => report(&waiting.readiness()),
         Route::Metrics => exposition(&metrics::standing_by(), request),
         Route::File(asset) => file(asset),
+        Route::ToPage => to_page(),
         Route::Devices | Route::State => {
             Response::text(StatusCode::SERVICE_UNAVAILABLE, waiting.to_string())
         }
@@ -99,6 +103,12 @@ fn exposition(registry: &Registry, request: &Request) -> Response {
         Ok(body) => Response { status: StatusCode::OK, content_type: format.content_type(), body },
         Err(error) => failed(&error),
     }
+}
+
+/// A page that leads on, by an address that holds behind a proxy too.
+fn to_page() -> Response {
+    let body = "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=page/\">\n".to_owned();
+    Response { status: StatusCode::OK, content_type: "text/html; charset=utf-8", body }
 }
 
 fn file(asset: &Asset) -> Response {
@@ -143,6 +153,7 @@ impl Route {
             "/readyz" => Self::Readiness,
             "/metrics" => Self::Metrics,
             "/devices" => Self::Devices,
+            "/page" => Self::ToPage,
             "/page/state" => Self::State,
             _ => Self::File(Asset::named(path.strip_prefix("/page/")?)?),
         })

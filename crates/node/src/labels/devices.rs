@@ -25,7 +25,8 @@ pub(crate) async fn keep(
         if now.inventory.is_complete() && gpus(&now).all(is_known) {
             let devices = gpus(&now).map(|gpu| device(&now, gpu)).collect();
             let virtual_gpus = now.counts_virtual_gpus();
-            let text = NodeDevices { devices, virtual_gpus }.to_annotation();
+            let simulated = now.inventory.simulated.is_some();
+            let text = NodeDevices { devices, virtual_gpus, simulated }.to_annotation();
             let annotations = Labels::from([(NodeDevices::ANNOTATION.to_owned(), text)]);
             windlass_host::watch::publish(&publish, Arc::new(annotations));
         }

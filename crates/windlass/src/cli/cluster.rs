@@ -34,7 +34,7 @@ pub(crate) enum ClusterCommand {
     Node(ClusterNodeArgs),
     /// Check a cluster: agents, slices, claims, the cluster half, pods that wait. Each finding has its remedy.
     Doctor(ClusterDoctorArgs),
-    /// Write what placement reads of a cluster to a file, for `explain` and `top` elsewhere.
+    /// Write what placement reads of a cluster to a file: `top`, `explain`, `doctor` and `page` read it with `--from`.
     ///
     /// The recording has names, resources and placements; it has no environment, command, image or secret.
     Record(RecordClusterArgs),
@@ -63,7 +63,7 @@ pub(crate) struct TopArgs {
     /// A row for each GPU instead of each node.
     #[arg(long)]
     pub(crate) gpus: bool,
-    /// Go on, until Ctrl-C. On a terminal the picture is drawn anew every two seconds.
+    /// Repeat every two seconds, until Ctrl-C.
     #[arg(short, long, conflicts_with = "from")]
     pub(crate) watch: bool,
     /// Output format.
@@ -84,7 +84,7 @@ pub(crate) struct ClusterNodeArgs {
     /// Access to the API server [default: as kubectl finds it]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Print once and end, as when the output is no terminal.
+    /// Print once and exit, as to a pipe.
     #[arg(long)]
     pub(crate) once: bool,
 }
@@ -101,7 +101,7 @@ Exit codes: 0 no problem, 1 a problem was found, 64 wrong command line or file."
 pub(crate) struct ClusterDoctorArgs {
     #[command(flatten)]
     pub(crate) view: ViewArgs,
-    /// Show checks without a finding too.
+    /// Show passed and skipped checks too; JSON always has them.
     #[arg(long)]
     pub(crate) all: bool,
     /// Output format.
@@ -175,10 +175,10 @@ pub(crate) struct ExtendArgs {
     /// Address of `/healthz`, `/readyz` and `/metrics` alone, for probes and Prometheus
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics_listen: Option<SocketAddr>,
-    /// Address of the page, which shows all devices to whom may list nodes and pods
+    /// Address of the page, for accounts that may list nodes and pods (docs/page.md). It has TLS as --tls-cert says
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) page_listen: Option<SocketAddr>,
-    /// Show the page to everybody who reaches it
+    /// Ask readers of the page for no token
     #[arg(long, requires = "page_listen")]
     pub(crate) page_open: bool,
     /// Certificate of the server in PEM; it is read again when it has changed

@@ -19,7 +19,7 @@ use crate::cli::{HostArgs, OutputArg, RecordArgs};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Run it as root on the node, or in the agent's pod, which sees the same:
+Run it as root on the node, or in the agent's pod, which sees all but the container runtime:
   kubectl -n windlass-system exec daemonset/windlass-node -- /usr/bin/windlass doctor
 
 Examples:
@@ -44,7 +44,7 @@ pub(crate) struct DoctorArgs {
     /// Socket of the container runtime [default: the usual ones]
     #[arg(long, value_name = "PATH", env = "CONTAINER_RUNTIME_ENDPOINT")]
     runtime_socket: Option<String>,
-    /// Show checks without a finding too.
+    /// Show passed and skipped checks too; JSON always has them.
     #[arg(long)]
     all: bool,
     /// Write a new folder for a bug report, with serial numbers, host names and addresses replaced

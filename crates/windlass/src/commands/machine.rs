@@ -21,8 +21,11 @@ const AGENT: &str = "agent";
 pub(super) fn run(command: MachineCommand) -> Result<()> {
     match command {
         MachineCommand::List => list(),
-        MachineCommand::Create { dir, keep: true, .. } if Machine::open(&dir).is_ok() => {
-            Ok(line(format!("{} has a simulated machine, which stays", dir.display()))?)
+        MachineCommand::Create { dir, keep: true, machine, .. } if Machine::open(&dir).is_ok() => {
+            let dir = dir.display();
+            Ok(line(format!(
+                "{dir} keeps its simulated machine, whatever it is; remove the folder for {machine}"
+            ))?)
         }
         MachineCommand::Create { dir, force, machine, device, .. } => {
             if !force {

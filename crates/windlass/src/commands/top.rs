@@ -20,14 +20,14 @@ It asks the node's agent, on the socket of its probes:
 
 Examples:
   windlass top --probe-socket /run/windlass/probe.sock
-  windlass top --once
+  windlass top --probe-socket /run/windlass/probe.sock --once
 
 Names of pods need `disclose: [pods]`. `windlass cluster top` shows a cluster.")]
 pub(crate) struct TopOfNodeArgs {
     /// Socket of `windlass node --probe-socket`
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     probe_socket: PathBuf,
-    /// Print once and end, as when the output is no terminal.
+    /// Print once and exit, as to a pipe.
     #[arg(long)]
     once: bool,
 }
@@ -119,7 +119,7 @@ fn row(device: &Value) -> [String; 7] {
     ]
 }
 
-/// `gpu3`, as `windlass devices` counts.
+/// `GPU3`, as `windlass devices` counts.
 fn title(device: &Value) -> String {
     let kind = device["kind"].as_str().unwrap_or("device").to_uppercase();
     format!("{kind}{}", device["index"])

@@ -75,7 +75,7 @@ fn a_wrong_program_is_refused_and_leaves_nothing() {
     fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).expect("a program");
     let out = folder.path().join("out");
     for (arguments, code, reason) in [
-        (vec![&*other, &*out], 1, "lacks the laboratory"),
+        (vec![&*other, &*out], 1, "is not windlass"),
         (vec![Path::new("/nowhere/windlass"), &*out], 1, "is no program"),
         (vec![&*other], 64, "usage"),
     ] {

@@ -48,7 +48,7 @@ fn sockets(plugins: &Path) -> Vec<Finding> {
     let mut names = kubelet::sockets(plugins);
     names.retain(|name| name.starts_with("windlass-"));
     if names.is_empty() {
-        let finding = Finding::warning(AREA, "plugins", "no agent serves this node");
+        let finding = Finding::problem(AREA, "plugins", "no agent serves this node");
         return vec![
             finding.remedy("start it: `windlass node`, or the DaemonSet (docs/install.md)"),
         ];

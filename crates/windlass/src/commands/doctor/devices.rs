@@ -12,6 +12,12 @@ const AREA: &str = "devices";
 pub(super) fn check(state: &NodeState) -> Vec<Finding> {
     let sources = state.inventory.sources.iter().map(|(name, state)| source(name, state));
     let mut findings: Vec<_> = sources.collect();
+    if state.inventory.devices.is_empty() {
+        findings.push(
+            Finding::warning(AREA, "devices", "no source has found a device")
+                .remedy("the lines above, with --all, say what each source looked for"),
+        );
+    }
     let offerings = state.offerings();
     for device in &state.inventory.devices {
         if let Some(finding) = unhealthy(device) {
@@ -46,7 +52,7 @@ fn withheld(device: &Device, offering: &Offering) -> Option<Finding> {
     let why = format!("withheld: {}", offering.obstacle.as_deref()?);
     let name = short_name(device);
     Some(match &offering.resource {
-        None => Finding::skipped(AREA, name, why),
+        None => Finding::ok(AREA, name, why),
         Some(_) => Finding::warning(AREA, name, why)
             .remedy("docs/troubleshooting.md has each reason, and when it ends"),
     })

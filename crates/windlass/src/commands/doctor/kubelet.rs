@@ -60,7 +60,7 @@ fn claims(folder: &Path, is_configured: bool) -> Finding {
 
 /// The kubelet's record of devices and pods.
 fn record(path: &Path) -> Finding {
-    const SUBJECT: &str = "record of devices";
+    const SUBJECT: &str = "checkpoint of devices";
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -75,7 +75,7 @@ fn record(path: &Path) -> Finding {
         Ok(checkpoint) => {
             let pods: std::collections::BTreeSet<_> =
                 checkpoint.pods.iter().flatten().map(|pod| &pod.pod_uid).collect();
-            Finding::ok(AREA, SUBJECT, format!("{} pods with devices", pods.len()))
+            Finding::ok(AREA, SUBJECT, format!("pods with devices: {}", pods.len()))
         }
         Err(error) => Finding::problem(AREA, SUBJECT, windlass_host::causes(&error)).remedy(
             "the kubelet refuses it too: drain the node, stop the kubelet, remove the file, start it",
@@ -96,9 +96,9 @@ fn others(plugins: &Path) -> Vec<Finding> {
 }
 
 async fn pod_resources(folder: &Path) -> Finding {
-    const SUBJECT: &str = "pods with devices";
+    const SUBJECT: &str = "pod resources API";
     match podresources::holders(folder).await {
-        Ok(holders) => Finding::ok(AREA, SUBJECT, format!("{} devices are held", holders.len())),
+        Ok(holders) => Finding::ok(AREA, SUBJECT, format!("devices held: {}", holders.len())),
         Err(error) => Finding::warning(AREA, SUBJECT, windlass_host::causes(&error)).remedy(
             "the names of pods are missing in `windlass devices`; mount pod-resources (option pods)",
         ),
