@@ -105,7 +105,7 @@ const GPU: Kind = Kind::new("gpu");
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
 /// The kind of a device: its family's, or else its source's.
-pub(crate) fn kind_of(device: &Device) -> Kind {
+pub fn kind_of(device: &Device) -> Kind {
     kind_of_source(&device.source)
 }
 

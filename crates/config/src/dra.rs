@@ -5,12 +5,16 @@ use std::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    device::Device, enforcement::Enforcement, name::is_subdomain, partition::switches_at_once,
+    device::{Device, Family, MemoryLimiter},
+    enforcement::Enforcement,
+    name::is_subdomain,
+    partition::switches_at_once,
 };
 
 use crate::{
     scalar::{Text, displayed, is_default},
     selector::Selector,
+    sharing::{DMEM_OF_OTHERS, DRIVER_OF_OTHERS, MPS_OF_OTHERS},
 };
 
 /// Devices for Dynamic Resource Allocation.
@@ -31,8 +35,8 @@ pub struct DraPolicy {
     pub partitions: DraPartitions,
     /// Turns MIG on and off for claims, where that takes no reset. Takes `partitions: onDemand`.
     pub mig_mode: DraMigMode,
-    /// GPUs of which claims may have shares by amounts of memory and compute; the first entry that
-    /// matches a GPU counts. NVIDIA's, as a whole.
+    /// Whole GPUs of which claims may have shares by amounts of memory and compute; the first entry that
+    /// matches a GPU counts.
     pub shares: Vec<ShareRule>,
 }
 
@@ -72,12 +76,14 @@ pub struct ShareManner {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum ShareMethod {
-    /// An MPS daemon, which keeps each client process to its amounts.
+    /// An MPS daemon, which keeps each client process to its amounts. For NVIDIA's GPUs.
     Mps,
     /// The driver's time slices, with the best limit of memory that the node has.
     TimeSlicing,
-    /// Time slices, with memory limited by the driver. Without that limit no claim is prepared.
+    /// Time slices, with memory limited by NVIDIA's driver. Without that limit no claim is prepared.
     Driver,
+    /// The same with the kernel's controller `dmem`, for GPUs of AMD and Intel.
+    Dmem,
 }
 
 /// Meaning of an amount that is not enforced.
@@ -165,12 +171,12 @@ impl DraPolicy {
         self.mig_mode == DraMigMode::OnDemand && switches_at_once(gpu.compute_capability())
     }
 
-    /// The manner in which claims share a device by amounts, if they do: its driver shares whole GPUs alone.
+    /// The manner in which claims share a device by amounts, if they do.
     pub fn shares_of(&self, device: &Device) -> Option<ShareManner> {
-        let is_whole = !device.kind.is_instance() && !device.partitioned;
         let matches = |rule: &&ShareRule| rule.devices.matches(device, None).unwrap_or(false);
-        let rule = self.shares.iter().find(matches)?;
-        (device.family().is_managed && is_whole).then_some(rule.manner)
+        let manner = self.shares.iter().find(matches)?.manner;
+        let suits = manner.method.mistake(device.family()).is_none();
+        (device.is_divisible() && suits).then_some(manner)
     }
 
     pub(crate) fn mig_mode_mistake(&self) -> Option<&'static str> {
@@ -196,6 +202,18 @@ impl ShareMethod {
         match self {
             Self::Mps | Self::TimeSlicing => Enforcement::None,
             Self::Driver => Enforcement::Driver,
+            Self::Dmem => Enforcement::Dmem,
+        }
+    }
+
+    /// The mistake of sharing GPUs of this family so.
+    pub(crate) fn mistake(self, family: &Family) -> Option<&'static str> {
+        match (self, family.memory_limiter) {
+            (_, None) => Some("claims share GPUs by amounts only, those of NVIDIA, AMD and Intel"),
+            (Self::Mps, _) if !family.is_managed => Some(MPS_OF_OTHERS),
+            (Self::Driver, Some(MemoryLimiter::Kernel)) => Some(DRIVER_OF_OTHERS),
+            (Self::Dmem, Some(MemoryLimiter::Driver)) => Some(DMEM_OF_OTHERS),
+            (Self::Mps | Self::TimeSlicing | Self::Driver | Self::Dmem, Some(_)) => None,
         }
     }
 }

@@ -4,15 +4,22 @@ use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::{resource::ResourceName, virtual_gpus};
+use windlass_core::{
+    device::{Device, SourceName},
+    resource::ResourceName,
+    virtual_gpus,
+};
 
 use crate::scalar::Text;
 
-/// Resources that count amounts of NVIDIA's whole GPUs. A pod that asks for some has its GPU chosen when its first
+/// Resources that count amounts of the whole GPUs of one vendor. A pod that asks for some has its GPU chosen when its first
 /// container starts. The watchdog measures their memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ShareResources {
+    /// Source of the GPUs: `nvidia` (the default), `amd` or `intel`.
+    #[serde(with = "Text::<SourceName>")]
+    pub source: SourceName,
     /// Resource that counts memory in GiB; left out, none.
     #[serde(with = "Text::<ResourceName>")]
     pub memory: Option<ResourceName>,
@@ -36,7 +43,8 @@ const MOST_PER_GPU: u32 = 1000;
 
 impl Default for ShareResources {
     fn default() -> Self {
-        Self { memory: None, compute: None, gpus: None, per_gpu: PER_GPU }
+        let source = SourceName::USUAL_GPUS;
+        Self { source, memory: None, compute: None, gpus: None, per_gpu: PER_GPU }
     }
 }
 
@@ -46,6 +54,11 @@ impl ShareResources {
     /// The resources.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
         self.amounts().chain(&self.gpus)
+    }
+
+    /// True for a GPU whose amounts are counted.
+    pub fn counts(&self, device: &Device) -> bool {
+        self.is_on() && device.source == self.source && device.is_divisible()
     }
 
     /// Those that count an amount of one GPU.
@@ -73,6 +86,12 @@ impl ShareResources {
         if self.per_gpu.get() > MOST_PER_GPU {
             let number = self.per_gpu;
             found.push(format!("perGpu: {number}: write a number from 1 to {MOST_PER_GPU}"));
+        }
+        if self.source.family().memory_limiter.is_none() {
+            let source = &self.source;
+            found.push(format!("source: {source}: write nvidia, amd or intel"));
+        } else if self.gpus.is_some() && !self.source.family().is_managed {
+            found.push("gpus: HAMi's pods name NVIDIA's GPUs: leave source or gpus out".to_owned());
         }
         if self.gpus.as_ref().is_some_and(|name| name.as_str() != virtual_gpus::COUNT) {
             let name = virtual_gpus::COUNT;

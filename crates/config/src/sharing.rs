@@ -116,6 +116,12 @@ const MIB: u64 = 1 << 20;
 /// Most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only the machine can tell.
 pub(crate) const MAX_MPS_CLIENTS: u32 = 48;
 
+/// Reasons against a method for the GPUs of another vendor.
+pub(crate) const MPS_OF_OTHERS: &str = "MPS shares NVIDIA's GPUs only";
+pub(crate) const DRIVER_OF_OTHERS: &str = "NVIDIA's driver limits the memory of its GPUs only";
+pub(crate) const DMEM_OF_OTHERS: &str =
+    "the kernel limits the memory of AMD's and Intel's GPUs only";
+
 // === impl Sharing ===
 
 impl TryFrom<SharingKeys> for Sharing {

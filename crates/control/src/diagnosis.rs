@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kube::Api;
-use windlass_core::finding::{Finding, Verdict};
+use windlass_core::finding::{Finding, Severity};
 
 use crate::{RunError, access, objects::Objects};
 
@@ -45,7 +45,7 @@ impl Evidence {
         Self { objects, ..Self::default() }
     }
 
-    /// Reads the cluster. What cannot be read is a finding.
+    /// Reads the cluster. An object that cannot be read becomes a finding.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Evidence {
     /// All findings.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = self.findings.clone();
-        if findings.iter().any(|finding| finding.verdict == Verdict::Problem) {
+        if findings.iter().any(|finding| finding.severity == Severity::Problem) {
             return findings;
         }
         findings.extend(workloads::check(self.workloads.as_ref(), &self.objects));

@@ -161,7 +161,7 @@ const PRODUCT_NAMES: [&str; 3] = ["productName", "model", "usbProductName"];
 const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
 /// Memory by the drivers of NVIDIA, AMD and Intel.
-const MEMORY: [AttributeName; 3] = [
+static MEMORY: [AttributeName; 3] = [
     AttributeName::new("nvidia.com", "memory"),
     AttributeName::new("amd.com", "memory"),
     AttributeName::new("gpu.intel.com", "memory"),
@@ -227,6 +227,12 @@ impl Device {
         self.kind.is_gpu() && !self.kind.is_instance() && is_whole
     }
 
+    /// True for a whole GPU of which containers may have amounts of memory: its family tells the memory, limits it, and
+    /// measures it.
+    pub fn is_divisible(&self) -> bool {
+        self.is_whole_gpu() && self.family().memory_limiter.is_some()
+    }
+
     /// PCI address of a whole GPU that a DRM driver of the kernel manages.
     pub fn drm_gpu(&self) -> Option<PciAddress> {
         let is_drm = self.family().memory_limiter == Some(MemoryLimiter::Kernel);
@@ -235,9 +241,16 @@ impl Device {
 
     /// Memory of a GPU, a part of one or a MIG instance in MiB, if its driver reports it.
     pub fn memory_mib(&self) -> Option<u64> {
-        match MEMORY.iter().find_map(|name| self.capacity.get(name))? {
-            Quantity::Bytes(bytes) => Some(bytes >> 20),
-            Quantity::Count(_) => None,
+        let (_, bytes) = self.memory()?;
+        Some(bytes >> 20)
+    }
+
+    /// The same in bytes, with the name of the capacity.
+    pub fn memory(&self) -> Option<(&'static AttributeName, u64)> {
+        let known = MEMORY.iter().find_map(|name| Some((name, self.capacity.get(name)?)));
+        match known? {
+            (name, Quantity::Bytes(bytes)) => Some((name, *bytes)),
+            (_, Quantity::Count(_)) => None,
         }
     }
 

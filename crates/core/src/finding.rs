@@ -1,4 +1,4 @@
-//! Findings of a diagnosis: a check, its verdict and the remedy.
+//! Findings of a diagnosis: each with its severity and its remedy.
 
 use serde::Serialize;
 
@@ -10,8 +10,8 @@ pub struct Finding {
     pub area: &'static str,
     /// Subject of the check.
     pub subject: String,
-    /// The verdict.
-    pub verdict: Verdict,
+    /// Its severity.
+    pub severity: Severity,
     /// The observation.
     pub detail: String,
     /// Change that would help.
@@ -19,10 +19,10 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// Verdict of a check, from the best to the worst.
+/// Severity of a finding, from the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Verdict {
+pub enum Severity {
     /// As it should be.
     Ok,
     /// Not checked, because something that the check needs is absent.
@@ -38,7 +38,7 @@ pub enum Verdict {
 impl Finding {
     /// An observation as it should be.
     pub fn ok(area: &'static str, subject: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::new(Verdict::Ok, area, subject, detail)
+        Self::new(Severity::Ok, area, subject, detail)
     }
 
     /// A check that could not be made, with the reason.
@@ -47,7 +47,7 @@ impl Finding {
         subject: impl Into<String>,
         detail: impl Into<String>,
     ) -> Self {
-        Self::new(Verdict::Skipped, area, subject, detail)
+        Self::new(Severity::Skipped, area, subject, detail)
     }
 
     /// Something that is missing.
@@ -56,7 +56,7 @@ impl Finding {
         subject: impl Into<String>,
         detail: impl Into<String>,
     ) -> Self {
-        Self::new(Verdict::Warning, area, subject, detail)
+        Self::new(Severity::Warning, area, subject, detail)
     }
 
     /// Something that does not work.
@@ -65,7 +65,7 @@ impl Finding {
         subject: impl Into<String>,
         detail: impl Into<String>,
     ) -> Self {
-        Self::new(Verdict::Problem, area, subject, detail)
+        Self::new(Severity::Problem, area, subject, detail)
     }
 
     /// Adds the change that would help.
@@ -76,11 +76,11 @@ impl Finding {
     }
 
     fn new(
-        verdict: Verdict,
+        severity: Severity,
         area: &'static str,
         subject: impl Into<String>,
         detail: impl Into<String>,
     ) -> Self {
-        Self { area, subject: subject.into(), verdict, detail: detail.into(), remedy: None }
+        Self { area, subject: subject.into(), severity, detail: detail.into(), remedy: None }
     }
 }

@@ -142,7 +142,11 @@ impl CatalogEntry {
             name: DeviceName::of(&device.id),
             device: device.id.clone(),
             sharing,
-            attributes: attributes::of(device, consumable.and(state.enforcement(device)), driver),
+            attributes: attributes::of(
+                device,
+                consumable.as_ref().and(state.enforcement(device)),
+                driver,
+            ),
             consumable,
             capacity,
             taints: taints(state, ledger, device),

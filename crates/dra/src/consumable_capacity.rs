@@ -11,17 +11,19 @@ use windlass_core::{
 use windlass_lifecycle::mps::MpsSpec;
 use windlass_resources::NodeState;
 
-use super::claim::AllocatedDevice;
+use super::{claim::AllocatedDevice, published::published};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConsumableCapacity {
     pub(super) manner: ShareManner,
+    /// Capacity name of the memory.
+    pub(super) memory_name: AttributeName,
     /// Memory in mebibytes.
     pub(super) memory: u64,
     /// Least share in mebibytes, so that no more claims fit on a GPU than one MPS daemon serves.
     pub(super) least: u64,
-    /// True if the driver limits the memory of containers.
-    pub(super) driver_limits_memory: bool,
+    /// True if the driver or the kernel limits the memory of containers.
+    pub(super) is_memory_limited: bool,
 }
 
 /// Reason that an allocation is refused.
@@ -36,15 +38,12 @@ pub(crate) enum CapacityError {
     Unenforced { amount: String, name: String, by: &'static str },
 }
 
-/// Capacity name of the memory, as in NVIDIA's DRA driver.
-pub(super) const MEMORY: AttributeName = AttributeName::new("gpu.nvidia.com", "memory");
-
 /// Compute of a whole GPU, in percent.
 pub(super) const WHOLE: u64 = 100;
 
 const MIB: u64 = 1 << 20;
 
-/// Least memory of a CUDA program, in mebibytes.
+/// Least memory of a program on a GPU, in mebibytes.
 const MIN_MEMORY_MIB: u64 = 256;
 
 /// Capacity name of the compute, in percent of a GPU's multiprocessors.
@@ -57,20 +56,22 @@ pub(super) fn compute_of(driver: &DriverName) -> AttributeName {
 impl ConsumableCapacity {
     /// Consumable capacity of a device, if claims share it by amounts.
     pub(super) fn of(device: &Device, sharing: Sharing, state: &NodeState) -> Option<Self> {
-        let driver_limits_memory = state.limit_rules().strongest_for(device) == Enforcement::Driver;
+        let is_memory_limited = state.limit_rules().strongest_for(device) >= Enforcement::Dmem;
         let manner =
             state.policy.dra.shares_of(device).filter(|_| sharing == Sharing::Exclusive)?;
-        let spec = MpsSpec::new(device, Replicas::ONE);
-        let memory = spec.memory_bytes? / MIB;
-        let (clients, _) = spec.max_clients();
-        let least = memory.div_ceil(clients.into()).max(MIN_MEMORY_MIB).min(memory);
-        (memory > 0).then_some(Self { manner, memory, least, driver_limits_memory })
+        let (name, bytes) = device.memory()?;
+        let (memory_name, memory) = (published(name), bytes / MIB);
+        let clients = MpsSpec::new(device, Replicas::ONE).max_clients().0;
+        let by_clients =
+            if device.family().is_managed { memory.div_ceil(clients.into()) } else { 0 };
+        let least = by_clients.max(MIN_MEMORY_MIB).min(memory);
+        (memory > 0).then_some(Self { manner, memory_name, memory, least, is_memory_limited })
     }
 
     /// Capacities in place of the device's own.
     pub(super) fn capacity(&self, driver: &DriverName) -> Capacities {
         let memory = Quantity::Bytes(self.memory * MIB);
-        [(MEMORY, memory), (compute_of(driver), Quantity::Count(WHOLE))].into()
+        [(self.memory_name.clone(), memory), (compute_of(driver), Quantity::Count(WHOLE))].into()
     }
 
     /// The share of an allocation.
@@ -88,7 +89,7 @@ impl ConsumableCapacity {
         let portion = Portion {
             method: self.manner.method,
             shares: 1,
-            memory: amount(&MEMORY)?.div_ceil(MIB),
+            memory: amount(&self.memory_name)?.div_ceil(MIB),
             of: self.memory,
             compute: amount(&compute)?,
         };
@@ -96,8 +97,8 @@ impl ConsumableCapacity {
         Ok(portion)
     }
 
-    /// Fails if nothing enforces a requested amount. MPS enforces memory and compute. With time slices the driver may
-    /// enforce memory.
+    /// Fails if nothing enforces a requested amount. MPS enforces memory and compute. With time slices the driver or the
+    /// kernel may enforce memory.
     fn check_enforced(
         &self,
         result: &AllocatedDevice,
@@ -107,15 +108,18 @@ impl ConsumableCapacity {
         let by = match self.manner {
             ShareManner { limits: ShareLimits::Advisory, .. } => return Ok(()),
             ShareManner { method: ShareMethod::Mps, .. } => "mps, which limits memory and compute",
-            ShareManner { .. } if self.driver_limits_memory => {
-                "time slices, with memory limited by the driver"
+            ShareManner { .. } if self.is_memory_limited => {
+                "time slices, with memory limited alone"
             }
-            ShareManner { .. } => "time slices, without a limit by the driver (memoryLimits.hook)",
+            ShareManner { .. } => {
+                "time slices, without a limit by the driver or the kernel (memoryLimits.hook)"
+            }
         };
         let is_enforced = |name: &str| {
-            let (is_memory, is_compute) = (name == MEMORY.to_string(), name == compute.to_string());
+            let is_memory = name == self.memory_name.to_string();
+            let is_compute = name == compute.to_string();
             let enforces_all = self.manner.method.is_mps() || portion.is_whole();
-            is_memory && (enforces_all || self.driver_limits_memory) || is_compute && enforces_all
+            is_memory && (enforces_all || self.is_memory_limited) || is_compute && enforces_all
         };
         let is_requested = |amount: &str| rounded_up(amount).is_some_and(|amount| amount > 0);
         let mut requested = result.consumed.iter().filter(|(_, amount)| is_requested(amount));
@@ -144,9 +148,10 @@ mod tests {
     fn portion(manner: ShareManner, consumed: &[(&str, &str)]) -> Result<Portion, String> {
         let capacity = ConsumableCapacity {
             manner,
+            memory_name: AttributeName::new("gpu.nvidia.com", "memory"),
             memory: 81_559,
             least: 1_700,
-            driver_limits_memory: false,
+            is_memory_limited: false,
         };
         let [request, pool, device] = ["a", "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
         let consumed = consumed.iter().map(|(name, amount)| (*name, *amount));

@@ -11,6 +11,7 @@
 pub mod catalog;
 pub mod metrics;
 pub mod publish;
+mod published;
 
 mod claim;
 mod constraints;

@@ -43,7 +43,7 @@ pub(crate) struct PlanInputs<'a> {
     pub(crate) documents: &'a ClaimDocuments,
 }
 
-/// Planned devices in the order of the allocation, and the limits that the driver sets.
+/// Planned devices in the order of the allocation, and the limits that the hook sets.
 pub(crate) struct Plan {
     pub(crate) devices: Vec<PreparedDevice>,
     pub(crate) limits: Option<MemoryLimitRecord>,
@@ -253,7 +253,7 @@ impl<'a> PlanInputs<'a> {
         Ok(PreparedDevice { cdi, edits, ..chosen[position].held() })
     }
 
-    /// The driver's limit of the claim's containers, with the sum of its parts of each GPU.
+    /// The limit of the claim's containers by the driver or the kernel, with the sum of its parts of each GPU.
     fn limit(
         &self,
         claim: &Claim,
@@ -262,13 +262,14 @@ impl<'a> PlanInputs<'a> {
         let uses = together(chosen.iter().map(|it| (&it.device.id, it.constraints.usage)));
         let gpus = uses.into_iter().filter_map(|(device, usage)| {
             let Portion { memory, of, method, .. } = usage.portion()?;
+            let gpu = chosen.iter().find(|it| it.device.id == *device)?;
             Some(GpuMemory {
                 device: device.clone(),
                 memory_mib: memory,
                 of_mib: of,
                 is_by_mps: method.is_mps(),
                 required: method.required(),
-                drm: None,
+                drm: gpu.device.drm_gpu(),
             })
         });
         let path = self.documents.limits(&claim.reference.uid);

@@ -33,6 +33,8 @@ pub struct DrmProcesses {
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason.
     hidden: BTreeMap<String, String>,
     known: BTreeSet<(PciAddress, u64)>,
+    /// Other pods with a process, by the kubelet's UID.
+    others: BTreeSet<String>,
 }
 
 /// Reason why the clients of DRM drivers are unknown.
@@ -108,10 +110,10 @@ impl DrmProcesses {
         let mut found = Self::default();
         for pid in processes {
             let container = there(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
-            let container = container.flatten().filter(|it| pods.contains(&it.pod));
-            if let Some(container) = container
-                && let Err(error) = found.add(host, pid, &container)
-            {
+            let Some(container) = container.flatten() else { continue };
+            if !pods.contains(&container.pod) {
+                found.others.insert(container.pod);
+            } else if let Err(error) = found.add(host, pid, &container) {
                 // One pod shall not hide the others.
                 found.hidden.insert(container.pod, causes(&error));
             }
@@ -122,6 +124,11 @@ impl DrmProcesses {
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason: their memory is more than is found.
     pub fn hidden(&self) -> &BTreeMap<String, String> {
         &self.hidden
+    }
+
+    /// Other pods with a process, by the kubelet's UID. Their files were not read.
+    pub fn others(&self) -> &BTreeSet<String> {
+        &self.others
     }
 
     /// Processes on a GPU.
@@ -426,7 +433,8 @@ mod tests {
         let found = proc.read().expect("others are read");
         assert!(found.hidden()[UID].contains("files of process 40 are hidden"), "{found:?}");
         let others = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
-        others.expect("files of other pods are not read");
+        let others = others.expect("files of other pods are not read");
+        assert_eq!(others.others(), &[UID.to_owned()].into());
     }
 
     #[test]

@@ -163,7 +163,10 @@ impl Shares {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let (mut allocations, mut tasks) = (self.binder.allocations.watch(), JoinSet::new());
         let binder = self.binder.clone();
-        tasks.spawn(async move { binder.learn().await });
+        tasks.spawn(async move {
+            binder.learn().await;
+            binder.tell_recovered().await;
+        });
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -191,6 +194,28 @@ impl Binder {
             // The node's state has no policy yet.
             let policy = self.policy.borrow().clone();
             self.holds.step(|holds| holds.learn(containers, &policy.shares));
+        }
+    }
+
+    /// Tells the choices that an earlier agent made and did not live to tell.
+    async fn tell_recovered(&self) {
+        let Some(pods) = &self.pods else { return };
+        let recovered = self.holds.step(|holds| {
+            let earlier = holds.pods.values().filter(|taken| taken.at.is_none());
+            earlier.map(|taken| taken.hold.clone()).collect::<Vec<_>>()
+        });
+        for hold in recovered {
+            let pod = pods.find(&hold.pod.uid).await;
+            let pod = pod.inspect_err(|error| {
+                let error = causes(error);
+                tracing::debug!(pod = %hold.claim(), error, "placement of a share not compared");
+            });
+            let Ok(Some(pod)) = pod else { continue };
+            let devices: Vec<_> = hold.devices().cloned().collect();
+            let told = decided(&pod, devices.len());
+            if Choice::of(&devices, &told, None) != Choice::Decided {
+                annotate(pods, &pod, &hold.placement()).await;
+            }
         }
     }
 
@@ -338,7 +363,7 @@ impl Binder {
         self.settle(vec![wanted.name.clone()]).await.map_err(BindError::Disk)
     }
 
-    /// The document of GPUs, and the driver's limit of a container with some of them.
+    /// The document of GPUs, and the limit of a container with some of them.
     async fn edits(
         &self,
         wanted: &Wanted,
@@ -346,9 +371,14 @@ impl Binder {
         at_least: Enforcement,
     ) -> Result<(Spec, Option<HookLimit>), BindError> {
         let (state, record) = (self.state.borrow().clone(), self.limits.path(&wanted.name));
-        let own: Vec<_> = own.iter().map(HeldGpu::memory).collect();
-        let limit = state.limit_rules().limit(&own, at_least, &record)?;
-        let path = wanted.gpus.clone();
+        let devices = own.iter().map(|it| state.inventory.get(it.device.as_str()));
+        let devices = devices.collect::<Option<Vec<_>>>().ok_or(BindError::NoGpus)?;
+        // A share is of one vendor's GPUs.
+        let kind = devices.first().map(|device| windlass_cdi::kind_of(device));
+        let path =
+            kind.and_then(|kind| state.documents.get(&kind)).ok_or(BindError::NoGpus)?.clone();
+        let memory = own.iter().zip(devices).map(|(own, device)| own.memory(device.drm_gpu()));
+        let limit = state.limit_rules().limit(&memory.collect::<Vec<_>>(), at_least, &record)?;
         let gpus = blocking(move || windlass_cdi::read(&path)).await;
         Ok((gpus.ok_or(BindError::NoGpus)?, limit))
     }

@@ -119,6 +119,8 @@ pub(crate) struct Watchdog {
     running: JoinSet<()>,
     /// Pods with processes on each GPU at its latest measurement.
     present: BTreeMap<DeviceId, BTreeSet<String>>,
+    /// Pods without limits on GPUs of DRM drivers, if claims have limits there.
+    others: BTreeSet<String>,
     states: GpuStates,
     publish: watch::Sender<Arc<SharedGpus>>,
     excesses: watch::Sender<Arc<MemoryExcesses>>,
@@ -154,6 +156,7 @@ impl Watchdog {
             },
             running: JoinSet::new(),
             present: BTreeMap::new(),
+            others: BTreeSet::new(),
             states: GpuStates::default(),
             state_dir: deps.state_dir,
             publish: deps.publish,
@@ -228,7 +231,7 @@ impl Watchdog {
         self.compute.retain(limits);
         self.states.retain(limits);
         self.present.retain(|device, _| limits.contains_key(device));
-        self.tenants.retain(&self.present.values().flatten().collect());
+        self.tenants.retain(&self.present.values().flatten().chain(&self.others).collect());
     }
 
     fn publish(&self, limits: &Limits) {
@@ -271,11 +274,23 @@ impl Watchdog {
         }
     }
 
-    /// Pods with limits on GPUs of DRM drivers, which claims do not share.
+    /// Pods with limits on GPUs of DRM drivers: those with shares, and those whose claims are known.
     fn drm_pods(&self, limits: &Limits) -> BTreeSet<String> {
         let of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
-        let holders = of_drm.flat_map(|(_, gpu)| gpu.iter().map(|(holder, _)| holder));
-        holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned())).collect()
+        let of_gpu = |gpu: &GpuLimits| {
+            let holders = gpu.iter().map(|(holder, _)| holder);
+            let own = holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned()));
+            own.chain(self.tenants.users(gpu).cloned()).collect::<Vec<_>>()
+        };
+        of_drm.flat_map(|(_, gpu)| of_gpu(gpu)).collect()
+    }
+
+    /// Takes in the pods whose files were not read: any may use a claim on a GPU of a DRM driver.
+    fn want_claims(&mut self, others: &BTreeSet<String>, limits: &Limits) {
+        let mut of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
+        let has_claims = of_drm.any(|(_, gpu)| gpu.has_claims());
+        self.others = if has_claims { others.clone() } else { BTreeSet::new() };
+        self.others.iter().for_each(|pod| self.tenants.want_claims(pod));
     }
 
     /// PCI address of a GPU of a DRM driver.
@@ -291,7 +306,16 @@ impl Watchdog {
         action: WatchdogAction,
     ) {
         if let Ok(found) = found {
-            self.states.hide(found.hidden());
+            let hidden = found.hidden();
+            let tenants = hidden.keys().filter_map(|pod| self.tenants.get(pod));
+            let claims: BTreeSet<_> = tenants
+                .flat_map(|it| {
+                    limits.values().flat_map(|gpu| gpu.claims(&it.pod.namespace, &it.parts.claims))
+                })
+                .map(|claim| claim.uid.clone())
+                .collect();
+            self.states.hide(hidden, claims);
+            self.want_claims(found.others(), limits);
         }
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };

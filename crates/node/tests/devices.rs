@@ -14,4 +14,4 @@ mod intel;
 mod nvme;
 mod profiles;
 mod rdma;
-mod world;
+pub(crate) mod world;

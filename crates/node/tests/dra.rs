@@ -18,6 +18,7 @@ mod registration;
 mod restarts;
 mod rights;
 mod shares;
+mod shares_by_kernel;
 mod switching;
 mod time_slices;
 mod waiting;

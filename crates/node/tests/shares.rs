@@ -1,6 +1,9 @@
 //! Shares of GPUs by amounts: bound when a container starts, to the GPU that the cluster half decided if that is
 //! possible, and never more of a GPU than it has.
 
+mod by_kernel;
+mod walk;
+
 use std::{collections::BTreeMap, path::PathBuf};
 
 use k8s_openapi::api::core::v1::Pod as PodObject;
@@ -13,8 +16,8 @@ use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::MachineProfile;
 use windlass_testkit::{GPU, Node, Right, Running, allocatable, pod_with, until, vanishes};
 
-const MEMORY: &str = "windlass.dev/gpu-memory";
-const COMPUTE: &str = "windlass.dev/gpu-compute";
+pub(crate) const MEMORY: &str = "windlass.dev/gpu-memory";
+pub(crate) const COMPUTE: &str = "windlass.dev/gpu-compute";
 
 /// GiB of a GPU, and of the machine's eight.
 const OF_ONE: usize = 79;

@@ -41,7 +41,36 @@ const fn media(name: &str) -> &'static str {
 
 impl Asset {
     /// All files.
-    pub const ALL: &'static [Self] = assets!["index.html"];
+    pub const ALL: &'static [Self] = assets![
+        "card.js",
+        "cluster.js",
+        "colours.js",
+        "details.js",
+        "dom.js",
+        "format.js",
+        "frames.js",
+        "header.js",
+        "history.js",
+        "icon.svg",
+        "index.html",
+        "keys.js",
+        "main.js",
+        "node.js",
+        "page.css",
+        "parts.js",
+        "pending.js",
+        "picture.js",
+        "pod.js",
+        "protocol.js",
+        "route.js",
+        "search.js",
+        "state.js",
+        "tiles.js",
+        "toolbar.js",
+        "walk.js",
+        "width.js",
+        "words.js",
+    ];
 
     /// The file of a name; the empty name is the page itself.
     pub fn named(name: &str) -> Option<&'static Self> {

@@ -149,6 +149,7 @@ mod tests {
     }
 
     /// Each event as `kind device pod text`.
+    #[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
     fn check(before: Option<NodeView>, after: Option<NodeView>, expected: &[&str]) {
         let mut events = Vec::new();
         compare(Timestamp::UNIX_EPOCH, before.as_ref(), after.as_ref(), &mut events);

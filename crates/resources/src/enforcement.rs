@@ -37,7 +37,7 @@ impl NodeState {
         let manner = self.policy.dra.shares_of(device).filter(|_| is_claimable)?;
         Some(match manner.method {
             ShareMethod::Mps => Enforcement::Mps,
-            ShareMethod::TimeSlicing | ShareMethod::Driver => strongest(),
+            ShareMethod::TimeSlicing | ShareMethod::Driver | ShareMethod::Dmem => strongest(),
         })
     }
 

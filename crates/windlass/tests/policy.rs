@@ -115,7 +115,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "windlass-resources",
         ],
     ),
-    ("windlass-control", &["windlass-core", "windlass-host", "windlass-sched"]),
+    ("windlass-page", &[]),
+    ("windlass-control", &["windlass-core", "windlass-host", "windlass-page", "windlass-sched"]),
     (
         "windlass-cluster",
         &[
@@ -157,6 +158,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "windlass-kubelet-api",
             "windlass-lifecycle",
             "windlass-nri",
+            "windlass-page",
             "windlass-resources",
         ],
     ),

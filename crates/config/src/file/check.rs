@@ -13,7 +13,9 @@ use crate::{
     rules,
     sample_device::SampleDevice,
     selector::Selector,
-    sharing::{Sharing, SharingMethod, too_many_clients},
+    sharing::{
+        DMEM_OF_OTHERS, DRIVER_OF_OTHERS, MPS_OF_OTHERS, Sharing, SharingMethod, too_many_clients,
+    },
     source::SourceRule,
 };
 
@@ -53,8 +55,6 @@ const UNMATCHED_ALONE: &str = "unmatched is about devices that no rule takes, an
 
 const METHOD_WITHOUT_HOOK: &str =
     "methods driver and dmem need the hook: name its path in memoryLimits.hook";
-
-const SHARES_OF_OTHERS: &str = "claims share NVIDIA's GPUs by amounts only";
 
 const NO_DEVICE_LIST: &str = "no way to name devices: write one of cdi-cri, cdi-annotations, \
     envvar, volume-mounts";
@@ -125,12 +125,12 @@ impl Checker<'_> {
             if let Some(devices) = node.child("devices") {
                 self.selector(&rule.devices, devices);
             }
-            let is_managed = rule.devices.source().is_none_or(|source| source.family().is_managed);
-            if !is_managed {
-                self.wrong(node.line_of("devices"), SHARES_OF_OTHERS);
+            let (method, family) =
+                (rule.manner.method, rule.devices.source().map(SourceName::family));
+            if let Some(mistake) = family.and_then(|family| method.mistake(family)) {
+                self.wrong(node.line_of("devices"), mistake);
             }
-            let is_by_driver = rule.manner.method.required() == Enforcement::Driver;
-            if is_by_driver && policy.memory_limits.hook.is_none() {
+            if method.required() > Enforcement::None && policy.memory_limits.hook.is_none() {
                 self.wrong(node.line_of("method"), METHOD_WITHOUT_HOOK);
             }
         }
@@ -177,12 +177,12 @@ fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
     let limiter = family.and_then(|family| family.memory_limiter);
     match (shared.method, devices.kind) {
         (SharingMethod::Mps, _) if is_managed => too_many_clients(shared.replicas),
-        (SharingMethod::Mps, _) => Some("MPS shares NVIDIA's GPUs only".to_owned()),
+        (SharingMethod::Mps, _) => Some(MPS_OF_OTHERS.to_owned()),
         (SharingMethod::Driver, _) if limiter != Some(MemoryLimiter::Driver) => {
-            Some("NVIDIA's driver limits the memory of its GPUs only".to_owned())
+            Some(DRIVER_OF_OTHERS.to_owned())
         }
         (SharingMethod::Dmem, _) if limiter != Some(MemoryLimiter::Kernel) => {
-            Some("the kernel limits the memory of AMD's and Intel's GPUs only".to_owned())
+            Some(DMEM_OF_OTHERS.to_owned())
         }
         (SharingMethod::TimeSlicing, Some(kind)) if !kind.is_gpu() => {
             Some(format!("a {kind} has no time slices; write method: shared"))

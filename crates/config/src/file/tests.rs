@@ -202,8 +202,24 @@ fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
             "the kernel limits the memory of AMD's and Intel's GPUs only",
         ),
         (
-            "dra: {shares: [{devices: {kind: gpu, source: amd}, method: timeSlicing}]}",
-            "claims share NVIDIA's GPUs by amounts only",
+            "dra: {shares: [{devices: {kind: nic, source: nics}, method: timeSlicing}]}",
+            "claims share GPUs by amounts only, those of NVIDIA, AMD and Intel",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu, source: amd}, method: mps}]}",
+            "MPS shares NVIDIA's GPUs only",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu, source: amd}, method: driver}]}",
+            "NVIDIA's driver limits the memory of its GPUs only",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu}, method: dmem}]}",
+            "the kernel limits the memory of AMD's and Intel's GPUs only",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu, source: intel}, method: dmem}]}",
+            "methods driver and dmem need the hook",
         ),
         (
             "dra: {shares: [{devices: {kind: gpu}, method: driver}]}",
@@ -213,6 +229,18 @@ fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
             "resources: [{name: a.com/x, devices: {kind: gpu, source: amd}, \
              sharing: {method: driver, memory: 10Gi}}]",
             "NVIDIA's driver limits the memory of its GPUs only",
+        ),
+    ]);
+}
+
+#[test]
+fn shares_are_of_gpus_whose_memory_is_limited_and_virtual_gpus_are_nvidias() {
+    parse("shares: {source: intel, memory: a.com/m}").expect("good");
+    refused(&[
+        ("shares: {source: nics, memory: a.com/m}", "source: nics: write nvidia, amd or intel"),
+        (
+            "shares: {source: amd, gpus: nvidia.com/gpu}",
+            "HAMi's pods name NVIDIA's GPUs: leave source or gpus out",
         ),
     ]);
 }

@@ -66,13 +66,10 @@ fn devices(index: &mut Index) -> Finding {
 
 fn waiting(explanation: &Explanation) -> Finding {
     let subject = format!("pod {}", explanation.pod);
-    if !explanation.fitting.is_empty() {
-        let detail = format!(
-            "waits, though {} nodes fit it: its scheduler has not bound it",
-            explanation.fitting.len()
-        );
+    if let Some(fitting) = explanation.fitting.first() {
+        let detail = format!("waits, though node {} could serve it", fitting.node);
         return Finding::warning(AREA, subject, detail)
-            .remedy("`kubectl describe` of the pod; is a scheduler of its schedulerName running?");
+            .remedy("`kubectl describe` of the pod; does a scheduler of its schedulerName run?");
     }
     let reasons: Vec<_> = explanation
         .refused

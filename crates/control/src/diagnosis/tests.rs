@@ -1,3 +1,5 @@
+//! Findings about clusters that are written down as objects.
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -9,13 +11,13 @@ fn evidence(items: Value, workloads: Workloads) -> Evidence {
     Evidence { objects, workloads: Some(workloads), findings: Vec::new() }
 }
 
-/// Findings but for those without anything to do, as `verdict subject: detail`.
+/// Findings but for those without anything to do, as `severity subject: detail`.
 fn found(evidence: &Evidence) -> Vec<String> {
-    let findings = evidence.findings().into_iter().filter(|it| it.verdict > Verdict::Skipped);
+    let findings = evidence.findings().into_iter().filter(|it| it.severity > Severity::Skipped);
     findings
         .map(|it| {
             assert!(it.remedy.is_some(), "{it:?} has no remedy");
-            format!("{:?} {}: {}", it.verdict, it.subject, it.detail)
+            format!("{:?} {}: {}", it.severity, it.subject, it.detail)
         })
         .collect()
 }
@@ -53,12 +55,12 @@ fn an_agent_that_is_not_ready_and_a_node_without_one_are_named_with_the_reason()
          "spec": {"taints": [{"key": "example.com/training", "effect": "NoSchedule"}]}},
         {"kind": "Node", "metadata": {"name": "b", "labels": {"nvidia.com/gpu.present": "true"}}},
         {"kind": "Pod", "metadata": {"name": "windlass-x", "namespace": "windlass-system", "uid": "1",
-            "labels": {"app.kubernetes.io/name": "windlass"}},
+            "labels": {"app.kubernetes.io/name": "windlass", "app.kubernetes.io/component": "node"}},
          "spec": {"nodeName": "a", "containers": []},
          "status": {"containerStatuses": [{"name": "node", "image": "i", "imageID": "", "ready": false,
             "restartCount": 0, "state": {"waiting": {"reason": "ErrImageNeverPull"}}}]}},
         {"kind": "Pod", "metadata": {"name": "windlass-y", "namespace": "windlass-system", "uid": "2",
-            "labels": {"app.kubernetes.io/name": "windlass"}},
+            "labels": {"app.kubernetes.io/name": "windlass", "app.kubernetes.io/component": "node"}},
          "spec": {"nodeName": "b", "containers": []},
          "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
     ]);
@@ -114,5 +116,5 @@ fn a_waiting_pod_has_its_reason_and_the_departure_that_helps() {
 #[test]
 fn a_recording_says_that_it_lacks_workloads() {
     let findings = Evidence::recorded(Objects::default()).findings();
-    assert!(findings.iter().all(|finding| finding.verdict == Verdict::Skipped), "{findings:?}");
+    assert!(findings.iter().all(|finding| finding.severity == Severity::Skipped), "{findings:?}");
 }

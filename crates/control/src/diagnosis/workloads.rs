@@ -30,9 +30,10 @@ pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Fin
         );
     }
     findings.extend(workloads.deployments.iter().map(cluster_half));
-    let ours = || objects.pods().iter().filter(|pod| is_ours(pod));
-    findings.extend(ours().filter_map(failing));
-    let served: Vec<_> = ours().filter(|pod| is_ready(pod)).filter_map(node_of).collect();
+    let ours = objects.pods().iter().filter(|pod| is_ours(pod));
+    findings.extend(ours.clone().filter_map(failing));
+    let serving = ours.filter(|pod| is_agent(pod) && is_ready(pod));
+    let served: Vec<_> = serving.filter_map(node_of).collect();
     findings.extend(objects.nodes().iter().filter_map(|node| unserved(node, &served)));
     findings
 }
@@ -74,11 +75,17 @@ fn cluster_half(deployment: &Deployment) -> Finding {
     }
 }
 
-fn is_ours(pod: &Pod) -> bool {
+fn has_label(pod: &Pod, key: &str, value: &str) -> bool {
     let labels = pod.metadata.labels.as_ref();
-    labels
-        .and_then(|labels| labels.get("app.kubernetes.io/name"))
-        .is_some_and(|it| it == "windlass")
+    labels.and_then(|labels| labels.get(key)).is_some_and(|it| it == value)
+}
+
+fn is_ours(pod: &Pod) -> bool {
+    has_label(pod, "app.kubernetes.io/name", "windlass")
+}
+
+fn is_agent(pod: &Pod) -> bool {
+    is_ours(pod) && has_label(pod, "app.kubernetes.io/component", "node")
 }
 
 fn is_ready(pod: &Pod) -> bool {
@@ -98,11 +105,15 @@ fn failing(pod: &Pod) -> Option<Finding> {
     }
     let subject = title(pod.metadata.namespace.as_ref(), pod.metadata.name.as_ref());
     let status = pod.status.as_ref()?;
-    let containers = status.container_statuses.iter().flatten();
+    let first = status.init_container_statuses.iter().flatten();
+    let containers = first.chain(status.container_statuses.iter().flatten());
     let named = containers.filter_map(|it| Some((&it.name, it.state.as_ref()?)));
     let mut reasons = named.filter_map(|(name, state)| {
+        // The others wait for an init container, which has the reason.
         let waiting = state.waiting.as_ref().and_then(|it| it.reason.clone());
-        let ended = state.terminated.as_ref().map(|it| format!("ended with {}", it.exit_code));
+        let waiting = waiting.filter(|reason| reason != "PodInitializing");
+        let ended = state.terminated.as_ref().filter(|it| it.exit_code != 0);
+        let ended = ended.map(|it| format!("ended with {}", it.exit_code));
         Some(format!("container {name}: {}", waiting.or(ended)?))
     });
     let node = node_of(pod).unwrap_or("no node");

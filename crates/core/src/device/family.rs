@@ -185,6 +185,8 @@ const fn all(
 impl SourceName {
     /// NVIDIA's GPUs and their MIG instances.
     pub const NVIDIA: Self = Self::fixed("nvidia");
+    /// The GPUs that are meant where no source is named.
+    pub const USUAL_GPUS: Self = Self::NVIDIA;
     /// Network interfaces.
     pub const NICS: Self = Self::fixed("nics");
     /// AMD's GPUs and their partitions.

@@ -10,12 +10,7 @@ use windlass_core::{
 };
 
 use super::CatalogEntry;
-
-/// Domain of NVIDIA's driver, so that expressions for it work here.
-const NVIDIA: &str = "gpu.nvidia.com";
-
-/// Domain of the same attributes in the configuration.
-const NVIDIA_IN_CONFIG: &str = "nvidia.com";
+use crate::published::published;
 
 /// Attributes that identify a board; they stay on the node.
 const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
@@ -65,10 +60,6 @@ pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -
 /// Name of the capacity of shares.
 pub(crate) fn shares_of(driver: &DriverName) -> AttributeName {
     AttributeName::published(driver.as_str(), "shares")
-}
-
-fn published(name: &AttributeName) -> AttributeName {
-    if name.domain() == NVIDIA_IN_CONFIG { name.in_domain(NVIDIA) } else { name.clone() }
 }
 
 /// Gives all devices of a kind the same attributes: an expression that asks for a missing one would fail

@@ -15,7 +15,7 @@ use windlass_core::attribute::{AttributeName, AttributeValue, Quantity};
 use super::SliceOptions;
 use crate::{
     catalog::{CatalogEntry, Counters, Taint, shares_of},
-    consumable_capacity::{self, ConsumableCapacity, compute_of},
+    consumable_capacity::{ConsumableCapacity, compute_of},
 };
 
 pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device {
@@ -101,7 +101,7 @@ fn by_amount(
     driver: &DriverName,
 ) -> CapacityRequestPolicy {
     let bytes = |mebibytes: u64| Quantity::Bytes(mebibytes << 20);
-    if *name == consumable_capacity::MEMORY {
+    if *name == consumable.memory_name {
         let (all, least) = (bytes(consumable.memory), bytes(consumable.least));
         let step = (consumable.least < consumable.memory).then(|| Amount(bytes(1).to_string()));
         let min = Amount(least.to_string());

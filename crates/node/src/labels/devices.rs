@@ -36,10 +36,13 @@ pub(crate) async fn keep(
     }
 }
 
-/// NVIDIA's whole GPUs, in the order of their indices.
+/// The GPUs of which pods may have shares, or else NVIDIA's whole GPUs, in the order of their indices.
 fn gpus(state: &NodeState) -> impl Iterator<Item = &Device> {
-    let devices = state.inventory.devices.iter();
-    devices.filter(|it| it.family().is_managed && !it.kind.is_instance())
+    let (devices, source) = (state.inventory.devices.iter(), &state.policy.shares.source);
+    devices.filter(move |it| {
+        let is_nvidias = it.family().is_managed && it.source == *source && !it.kind.is_instance();
+        is_nvidias || state.shareable.contains_key(&it.id)
+    })
 }
 
 fn device(state: &NodeState, gpu: &Device) -> NodeDevice {
@@ -59,5 +62,8 @@ fn obstacle(state: &NodeState, gpu: &Device) -> Option<String> {
     let cut = || gpu.partitioned.then(|| "cut into MIG instances".to_owned());
     let withheld = || state.withheld.get(&gpu.id).cloned();
     let unclean = || Some(format!("cleanup failed: {}", state.unclean.get(&gpu.id)?.why));
-    failure().or_else(cut).or_else(withheld).or_else(unclean)
+    // Pods' requests for whole GPUs of other vendors are not counted by the cluster half.
+    let held =
+        || state.shareable.get(&gpu.id)?.obstacle.clone().filter(|_| !gpu.family().is_managed);
+    failure().or_else(cut).or_else(withheld).or_else(unclean).or_else(held)
 }

@@ -13,6 +13,7 @@ use windlass_core::{
     annotation::{DecidedDevice, PodPlacement},
     device::DeviceId,
     enforcement::Enforcement,
+    pci::PciAddress,
     replica::token,
 };
 
@@ -112,15 +113,15 @@ impl HeldGpu {
         Amounts { memory_mib: self.of_mib, compute_percent: WHOLE }.is_within(self.amounts)
     }
 
-    /// Its memory, for a limit.
-    pub(super) fn memory(&self) -> GpuMemory {
+    /// Its memory, for a limit. `drm` is the address of a GPU that the kernel limits.
+    pub(super) fn memory(&self, drm: Option<PciAddress>) -> GpuMemory {
         GpuMemory {
             device: self.device.clone(),
             memory_mib: self.amounts.memory_mib,
             of_mib: self.of_mib,
             is_by_mps: false,
             required: Enforcement::None,
-            drm: None,
+            drm,
         }
     }
 

@@ -196,7 +196,9 @@ impl Facts<'_> {
     fn of_claim(&self, device: &DeviceId, uid: &str, portion: &Portion) -> Enforcement {
         match portion.method {
             ShareMethod::Mps => Enforcement::Mps,
-            ShareMethod::TimeSlicing | ShareMethod::Driver => self.by_hook_or_watchdog(device, uid),
+            ShareMethod::TimeSlicing | ShareMethod::Driver | ShareMethod::Dmem => {
+                self.by_hook_or_watchdog(device, uid)
+            }
         }
     }
 

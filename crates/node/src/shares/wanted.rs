@@ -1,9 +1,9 @@
 //! Request for the share of a container, and its pod by the kubelet's checkpoint.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::collections::BTreeSet;
 
 use windlass_allocations::follow::ContainerIds;
-use windlass_core::{cdi::Kind, replica::token, resource::ResourceName};
+use windlass_core::{replica::token, resource::ResourceName};
 use windlass_deviceplugin::shares::share_name;
 use windlass_resources::NodeState;
 
@@ -20,8 +20,6 @@ pub(super) struct Wanted {
     pub(super) tokens: Tokens,
     /// True if the container has its GPU by another resource.
     pub(super) is_second: bool,
-    /// Document of GPUs.
-    pub(super) gpus: PathBuf,
 }
 
 /// The kubelet's tokens.
@@ -36,8 +34,6 @@ pub(super) enum Tokens {
         of_pod: BTreeSet<u32>,
     },
 }
-
-const GPU: Kind = Kind::new("gpu");
 
 // === impl Wanted ===
 
@@ -81,7 +77,6 @@ impl Wanted {
             tokens,
             is_second: resources.memory.as_ref() != Some(resource)
                 && holders.iter().all(has_memory),
-            gpus: state.documents.get(&GPU).ok_or(BindError::NoGpus)?.clone(),
         })
     }
 

@@ -113,12 +113,12 @@ impl GpuStates {
         self.unmeasured.insert(device.clone(), why.to_owned()).is_none_or(|known| known != why)
     }
 
-    /// Takes in the pods whose memory cannot be measured, with the reasons.
-    pub(super) fn hide(&mut self, pods: &BTreeMap<String, String>) {
+    /// Takes in the pods whose memory cannot be measured, with the reasons, and the UIDs of their claims.
+    pub(super) fn hide(&mut self, pods: &BTreeMap<String, String>, claims: BTreeSet<String>) {
         for (pod, why) in pods.iter().filter(|(pod, _)| !self.hidden.contains(*pod)) {
             tracing::warn!(pod, why, "memory of a pod on a shared GPU not measured");
         }
-        self.hidden = pods.keys().cloned().collect();
+        self.hidden = pods.keys().cloned().chain(claims).collect();
     }
 
     /// True if the latest measurement is recent.

@@ -7,12 +7,15 @@ use windlass_allocations::ledger::ClaimRef;
 use windlass_cluster::{BoundPod, ClusterError, PodParts, Pods};
 use windlass_host::{causes, container::ContainerId, keyed::Tasks};
 
+use super::limits::GpuLimits;
+
 /// Pods by the kubelet's UID.
 #[derive(Debug)]
 pub(super) struct Tenants {
     api: Option<Pods>,
     known: BTreeMap<String, Known>,
     lookups: Tasks<String, Result<Option<Tenant>, ClusterError>>,
+    running: usize,
 }
 
 /// A pod.
@@ -33,11 +36,14 @@ struct Known {
 /// within a second or two.
 const AGAIN: Duration = Duration::from_secs(10);
 
+/// Most lookups at a time for the claims of pods. A node may have a hundred pods when the first claim is seen.
+const MOST_FOR_CLAIMS: usize = 8;
+
 // === impl Tenants ===
 
 impl Tenants {
     pub(super) fn new(api: Option<Pods>) -> Self {
-        Self { api, known: BTreeMap::new(), lookups: Tasks::default() }
+        Self { api, known: BTreeMap::new(), lookups: Tasks::default(), running: 0 }
     }
 
     /// The pod of this UID, if it is known.
@@ -61,15 +67,37 @@ impl Tenants {
     /// Looks a container's pod up, unless both are known.
     pub(super) fn want(&mut self, container: &ContainerId) {
         let uid = &container.pod;
+        if self.container(container).is_none() {
+            self.look_up(uid);
+        }
+    }
+
+    /// Looks up the claims of a pod, which never change. A few pods at a time.
+    pub(super) fn want_claims(&mut self, pod: &str) {
+        if self.get(pod).is_none() && self.running < MOST_FOR_CLAIMS {
+            self.look_up(pod);
+        }
+    }
+
+    /// Pods that use one of some claims.
+    pub(super) fn users<'a>(&'a self, gpu: &'a GpuLimits) -> impl Iterator<Item = &'a String> {
+        let tenants = self.known.iter().filter_map(|(uid, it)| Some((uid, it.tenant.as_ref()?)));
+        let uses = |Tenant { pod, parts }: &Tenant| {
+            gpu.claims(&pod.namespace, &parts.claims).next().is_some()
+        };
+        tenants.filter(move |(_, tenant)| uses(tenant)).map(|(uid, _)| uid)
+    }
+
+    fn look_up(&mut self, uid: &str) {
         let is_recent = self.known.get(uid).is_some_and(|known| known.at.elapsed() < AGAIN);
-        let is_known = self.container(container).is_some();
+        let uid = uid.to_owned();
         if let Some(api) = self.api.clone()
-            && !is_known
             && !is_recent
-            && !self.lookups.is_busy(uid)
+            && !self.lookups.is_busy(&uid)
         {
+            self.running += 1;
             let wanted = uid.clone();
-            self.lookups.begin(uid.clone(), Box::pin(async move { look_up(&api, &wanted).await }));
+            self.lookups.begin(uid, Box::pin(async move { look_up(&api, &wanted).await }));
         }
     }
 
@@ -77,6 +105,7 @@ impl Tenants {
     pub(super) async fn next(&mut self) {
         match self.lookups.next().await {
             Some((uid, found)) => {
+                self.running -= 1;
                 let found = found.inspect_err(|error| {
                     let error = causes(error);
                     tracing::debug!(uid, error, "pod on a shared GPU not looked up");

@@ -41,17 +41,17 @@ use crate::dra::{
     world::{World, by_both, records},
 };
 
-/// A node with one GPU of 80 GB for claims, which is shared by MPS, in a cluster.
-struct Shares {
-    cluster: Cluster,
-    world: World,
+/// A node with one GPU that claims share, in a cluster.
+pub(super) struct Shares {
+    pub(super) cluster: Cluster,
+    pub(super) world: World,
 }
 
 /// A pod that has a share.
-struct Holder {
-    pod: String,
-    claim: String,
-    uid: String,
+pub(super) struct Holder {
+    pub(super) pod: String,
+    pub(super) claim: String,
+    pub(super) uid: String,
     share: Option<String>,
 }
 
@@ -64,13 +64,18 @@ impl Shares {
     }
 
     fn on(profile: &MachineProfile, manner: ShareManner) -> Self {
+        Self::of(profile, Selector::all(DeviceKind::Gpu), manner)
+    }
+
+    /// Claims share the first of these GPUs.
+    pub(super) fn of(profile: &MachineProfile, gpus: Selector, manner: ShareManner) -> Self {
         let cluster = Cluster::start();
         cluster.add_node("n1");
         cluster.objects().put(&class("gpu", "device.driver == 'windlass.dev'"));
         let mut world = World::on(profile, by_both());
         let kubeconfig = world.config.cluster.kubeconfig.clone().expect("it has one");
         fs::write(kubeconfig, cluster.server().kubeconfig()).expect("written");
-        let first = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
+        let first = Selector { index: [0].into(), ..gpus };
         let dra = &mut world.config.policy.dra;
         dra.devices = vec![first.clone()];
         dra.shares = vec![ShareRule { devices: first, manner }];
@@ -85,7 +90,7 @@ impl Shares {
         Self { cluster, world }
     }
 
-    async fn serving(&self) -> (Running, Kubelet) {
+    pub(super) async fn serving(&self) -> (Running, Kubelet) {
         let (agent, kubelet) = self.world.serving().await;
         let is_published = |slices: &[ResourceSlice]| {
             let devices = slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
@@ -99,7 +104,7 @@ impl Shares {
     }
 
     /// Finds a place for a pod whose claim asks for these amounts.
-    fn schedule(&self, name: &str, amounts: &Value) -> Result<Holder, Unscheduled> {
+    pub(super) fn schedule(&self, name: &str, amounts: &Value) -> Result<Holder, Unscheduled> {
         let scheduled = self.place(name, &[("gpu", amounts)])?;
         Ok(Holder::of(name, &scheduled))
     }
@@ -117,7 +122,7 @@ impl Shares {
     }
 
     /// Has a pod's claim prepared; gives what its container gets besides the device.
-    async fn start(&self, kubelet: &mut Kubelet, holder: &Holder) -> ContainerEdits {
+    pub(super) async fn start(&self, kubelet: &mut Kubelet, holder: &Holder) -> ContainerEdits {
         let Holder { claim, uid, .. } = holder;
         let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
         let [device] = answer.devices.as_slice() else { panic!("{answer:?}") };
@@ -128,7 +133,7 @@ impl Shares {
         spec.devices[0].container_edits.clone()
     }
 
-    async fn end(&self, kubelet: &mut Kubelet, holder: Holder) {
+    pub(super) async fn end(&self, kubelet: &mut Kubelet, holder: Holder) {
         kubelet.unprepare_claim((&holder.claim, &holder.uid)).await.expect("released");
         self.cluster.delete_pod("ns", &holder.pod).expect("it is there");
     }
@@ -153,12 +158,16 @@ impl Shares {
     }
 
     fn folder(&self) -> PathBuf {
-        let gpu = &self.world.machine.model().expect("written").gpus[0];
-        self.daemons().join(&gpu.uuid)
+        self.folder_of_first().expect("it has a GPU of NVIDIA's")
+    }
+
+    fn folder_of_first(&self) -> Option<PathBuf> {
+        let model = self.world.machine.model().expect("written");
+        Some(self.daemons().join(&model.gpus.first()?.uuid))
     }
 
     fn daemon(&self) -> Option<Pid> {
-        let record = fs::read_to_string(self.folder().join("daemon")).ok()?;
+        let record = fs::read_to_string(self.folder_of_first()?.join("daemon")).ok()?;
         Pid::from_raw(record.split_once(' ')?.0.parse().ok()?)
     }
 }

@@ -271,9 +271,8 @@ impl Planner<'_> {
             Assignment::Unassigned => fit == Fit::Usable,
             Assignment::Withheld(_) | Assignment::Unfit(_) => false,
         };
-        let is_whole = !device.kind.is_instance() && !device.partitioned;
-        let is_shared = self.inputs.policy.shares.is_on() && device.not_shared.is_none();
-        let is_taken = is_exclusive && is_whole && device.family().is_managed && is_shared;
+        let is_counted = self.inputs.policy.shares.counts(device);
+        let is_taken = is_exclusive && is_counted && device.not_shared.is_none();
         if let Some(memory_mib) =
             device.memory_mib().filter(|_| is_taken && !self.is_cut_for_claims(device))
         {
@@ -309,7 +308,7 @@ impl Planner<'_> {
 
     /// Offers the amounts of the GPUs.
     fn offer_shares(&mut self) {
-        let ShareResources { memory, compute, gpus, per_gpu } = &self.inputs.policy.shares;
+        let ShareResources { memory, compute, gpus, per_gpu, .. } = &self.inputs.policy.shares;
         let gpu = ShareUnit::Virtual(per_gpu.get());
         for (name, unit) in
             [(memory, ShareUnit::Gibibyte), (compute, ShareUnit::Percent), (gpus, gpu)]

@@ -80,6 +80,9 @@ pub(crate) enum MachineCommand {
         /// Replace an existing machine in the folder.
         #[arg(long)]
         force: bool,
+        /// Leave an existing machine in the folder as it is, and succeed.
+        #[arg(long, conflicts_with = "force")]
+        keep: bool,
         /// Machine profile: a name from `windlass machine list`, or a YAML file.
         #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
         machine: String,

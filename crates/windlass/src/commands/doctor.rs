@@ -1,4 +1,4 @@
-//! `windlass doctor`: checks of a node, each with its verdict and its remedy.
+//! `windlass doctor`: checks of a node, each with its severity and its remedy.
 
 mod agent;
 mod bundle;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-pub(super) use self::report::Report;
+pub(super) use self::report::Diagnosis;
 use super::{clock, recorded_config};
 use crate::cli::{HostArgs, OutputArg, RecordArgs};
 
@@ -67,7 +67,7 @@ pub(super) async fn run(args: DoctorArgs) -> Result<()> {
     findings.extend(runtime::check(&config, args.runtime_socket.as_deref()).await);
     findings.extend(kubelet::check(&config).await);
     findings.extend(agent::check(&config, args.probe_socket.as_deref()).await);
-    let report = Report::new(findings).about(&state.inventory);
+    let report = Diagnosis::new(findings).about(&state.inventory);
     if let Some(folder) = &args.bundle {
         bundle::write(folder, &config, &state.inventory, &report)?;
     }

@@ -21,7 +21,10 @@ const AGENT: &str = "agent";
 pub(super) fn run(command: MachineCommand) -> Result<()> {
     match command {
         MachineCommand::List => list(),
-        MachineCommand::Create { dir, force, machine, device } => {
+        MachineCommand::Create { dir, keep: true, .. } if Machine::open(&dir).is_ok() => {
+            Ok(line(format!("{} has a simulated machine, which stays", dir.display()))?)
+        }
+        MachineCommand::Create { dir, force, machine, device, .. } => {
             if !force {
                 unoccupied(&dir)?;
             }

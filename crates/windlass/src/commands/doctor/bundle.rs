@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use windlass_config::Config;
 use windlass_core::inventory::Inventory;
 
-use super::Report;
+use super::Diagnosis;
 use crate::{
     cli::LONG_VERSION,
     commands::{
@@ -25,7 +25,7 @@ pub(super) fn write(
     folder: &Path,
     config: &Config,
     inventory: &Inventory,
-    report: &Report,
+    report: &Diagnosis,
 ) -> Result<()> {
     let (_, anonymiser) = write_recording(folder, config, inventory, false)?;
     let mut findings = serde_json::to_value(report)?;

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use windlass_core::{
-    finding::{Finding, Verdict},
+    finding::{Finding, Severity},
     inventory::Inventory,
 };
 
@@ -16,7 +16,7 @@ use crate::{
 /// All findings of a diagnosis.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Report {
+pub(crate) struct Diagnosis {
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,17 +27,17 @@ pub(crate) struct Report {
     findings: Vec<Finding>,
 }
 
-// === impl Report ===
+// === impl Diagnosis ===
 
-impl Report {
+impl Diagnosis {
     pub(crate) fn new(findings: Vec<Finding>) -> Self {
-        let number = |verdict| findings.iter().filter(|it| it.verdict == verdict).count();
+        let number = |severity| findings.iter().filter(|it| it.severity == severity).count();
         Self {
             simulated: None,
             recorded: None,
             version: env!("CARGO_PKG_VERSION"),
-            problems: number(Verdict::Problem),
-            warnings: number(Verdict::Warning),
+            problems: number(Severity::Problem),
+            warnings: number(Severity::Warning),
             findings,
         }
     }
@@ -63,7 +63,7 @@ impl Report {
         if let Some(made) = &self.recorded {
             line(paint.text(Tone::Notable, format!("RECORDED host, {made}")))?;
         }
-        let is_shown = |finding: &&Finding| all || finding.verdict >= Verdict::Warning;
+        let is_shown = |finding: &&Finding| all || finding.severity >= Severity::Warning;
         let shown: Vec<_> = self.findings.iter().filter(is_shown).collect();
         for group in shown.chunk_by(|a, b| a.area == b.area) {
             line(paint.text(Tone::Strong, group[0].area))?;
@@ -86,16 +86,16 @@ impl Report {
     }
 
     fn skipped(&self) -> usize {
-        self.findings.iter().filter(|finding| finding.verdict == Verdict::Skipped).count()
+        self.findings.iter().filter(|finding| finding.severity == Severity::Skipped).count()
     }
 }
 
 fn print_finding(finding: &Finding, paint: Paint) -> Result<()> {
-    let (word, tone) = match finding.verdict {
-        Verdict::Ok => ("ok", Tone::Quiet),
-        Verdict::Skipped => ("skipped", Tone::Quiet),
-        Verdict::Warning => ("warning", Tone::Notable),
-        Verdict::Problem => ("PROBLEM", Tone::Bad),
+    let (word, tone) = match finding.severity {
+        Severity::Ok => ("ok", Tone::Quiet),
+        Severity::Skipped => ("skipped", Tone::Quiet),
+        Severity::Warning => ("warning", Tone::Notable),
+        Severity::Problem => ("PROBLEM", Tone::Bad),
     };
     let text = format!("{}: {}", finding.subject, finding.detail);
     let lead = format!("  {word:<8} ");

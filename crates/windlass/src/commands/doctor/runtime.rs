@@ -119,11 +119,11 @@ fn release(version: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use windlass_core::finding::Verdict;
+    use windlass_core::finding::Severity;
 
     use super::*;
 
-    fn verdict(name: &str, version: &str, config: Option<&str>) -> (Verdict, String) {
+    fn severity(name: &str, version: &str, config: Option<&str>) -> (Severity, String) {
         let info = config.map(|text| ("config".to_owned(), text.to_owned()));
         let runtime = Runtime {
             name: name.to_owned(),
@@ -131,7 +131,7 @@ mod tests {
             info: info.into_iter().collect(),
         };
         let finding = of_runtime(&runtime, true).pop().expect("one on CDI");
-        (finding.verdict, finding.detail)
+        (finding.severity, finding.detail)
     }
 
     #[test]
@@ -139,16 +139,16 @@ mod tests {
         let on = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"]}"#);
         let off = Some(r#"{"enableCDI": false}"#);
         let text = "on, documents are read from /etc/cdi, /var/run/cdi".to_owned();
-        assert_eq!(verdict("containerd", "v1.7.24", on), (Verdict::Ok, text.clone()));
-        assert_eq!(verdict("containerd", "2.0.0-rc.1", on), (Verdict::Ok, text));
-        assert_eq!(verdict("containerd", "v1.7.24", off).0, Verdict::Problem);
-        assert_eq!(verdict("containerd", "1.6.20~ds1", off).0, Verdict::Problem);
-        assert_eq!(verdict("containerd", "1.7.24", None).0, Verdict::Skipped);
-        assert_eq!(verdict("containerd", "1.7.24", Some("{")).0, Verdict::Skipped);
-        assert_eq!(verdict("cri-o", "1.22.5", None).0, Verdict::Problem);
-        assert_eq!(verdict("cri-o", "1.34.1", None).0, Verdict::Ok);
-        assert_eq!(verdict("docker", "27", None).0, Verdict::Skipped);
-        assert_eq!(verdict("containerd", "unknown", on).0, Verdict::Skipped);
+        assert_eq!(severity("containerd", "v1.7.24", on), (Severity::Ok, text.clone()));
+        assert_eq!(severity("containerd", "2.0.0-rc.1", on), (Severity::Ok, text));
+        assert_eq!(severity("containerd", "v1.7.24", off).0, Severity::Problem);
+        assert_eq!(severity("containerd", "1.6.20~ds1", off).0, Severity::Problem);
+        assert_eq!(severity("containerd", "1.7.24", None).0, Severity::Skipped);
+        assert_eq!(severity("containerd", "1.7.24", Some("{")).0, Severity::Skipped);
+        assert_eq!(severity("cri-o", "1.22.5", None).0, Severity::Problem);
+        assert_eq!(severity("cri-o", "1.34.1", None).0, Severity::Ok);
+        assert_eq!(severity("docker", "27", None).0, Severity::Skipped);
+        assert_eq!(severity("containerd", "unknown", on).0, Severity::Skipped);
     }
 
     #[test]
@@ -156,6 +156,6 @@ mod tests {
         let runtime =
             Runtime { name: "containerd".into(), version: "1.6.0".into(), info: [].into() };
         let finding = of_runtime(&runtime, false).pop().expect("one on CDI");
-        assert_eq!(finding.verdict, Verdict::Skipped);
+        assert_eq!(finding.severity, Severity::Skipped);
     }
 }

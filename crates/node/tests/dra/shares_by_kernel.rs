@@ -1,0 +1,282 @@
+//! Shares of AMD's and Intel's GPUs for claims: limited by the kernel's controller for device memory, and measured by the files
+//! that DRM drivers describe.
+
+use std::{fs, time::Duration};
+
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{Device, ResourceClaim, ResourceSlice},
+};
+use serde_json::{Value, json};
+use windlass_config::{
+    Disclosed, MemoryLimitPolicy, RequiredLimit, Selector, ShareLimits, ShareManner, ShareMethod,
+    WatchdogAction, WatchdogPolicy,
+};
+use windlass_core::{
+    cdi::{ContainerEdits, Spec},
+    device::{DeviceId, DeviceKind},
+    enforcement::Enforcement,
+    memory_limit::MemoryLimitRecord,
+};
+use windlass_dra::ClaimFile;
+use windlass_node::{PodHoldings, PodShare};
+use windlass_resources::NodeState;
+use windlass_testkit::{Running, until};
+
+use crate::{
+    devices::world::measured_until,
+    dra::shares::{Holder, Shares},
+    kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
+    steps::{Recorder, TRIES},
+};
+
+/// A node whose first GPU of a vendor claims share.
+struct World {
+    vendor: Vendor,
+    shares: Shares,
+    kernel: Kernel,
+}
+
+const SLICES: ShareManner =
+    ShareManner { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
+const BY_KERNEL: ShareManner = ShareManner { method: ShareMethod::Dmem, ..SLICES };
+const TRUSTED: ShareManner = ShareManner { limits: ShareLimits::Advisory, ..SLICES };
+
+// === impl World ===
+
+impl World {
+    fn new(vendor: Vendor, manner: ShareManner, regions: Option<&str>) -> Self {
+        let source = Some(vendor.source.parse().expect("a source"));
+        let gpus = Selector { source, ..Selector::all(DeviceKind::Gpu) };
+        let mut shares = Shares::of(&vendor.machine(), gpus, manner);
+        let config = &mut shares.world.config;
+        config.policy.memory_limits =
+            MemoryLimitPolicy { hook: Some(HOOK.into()), at_least: RequiredLimit::None };
+        let interval = Duration::from_millis(10);
+        config.policy.watchdog = WatchdogPolicy { action: WatchdogAction::Kill, interval };
+        config.disclose.insert(Disclosed::Pods);
+        config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+        let kernel = Kernel::of(&shares.world.machine, vendor, regions, PTRACE);
+        Self { vendor, shares, kernel }
+    }
+
+    /// Name of the capacity.
+    fn memory(&self) -> &'static str {
+        if self.vendor.source == "amd" { "amd.com/memory" } else { "gpu.intel.com/memory" }
+    }
+
+    fn asks(&self, amount: &str) -> Value {
+        json!({(self.memory()): amount})
+    }
+
+    /// The GPU in the node's slices.
+    fn published(&self) -> Device {
+        let slices: Vec<ResourceSlice> = self.shares.cluster.objects().list();
+        let mut devices = slices.into_iter().flat_map(|it| it.spec.devices.unwrap_or_default());
+        devices.next().expect("published")
+    }
+
+    fn gpu(&self, state: &NodeState) -> DeviceId {
+        self.vendor.gpu(state).id
+    }
+
+    /// Runs the hook of a container with these edits; the limit in bytes.
+    fn limited(&self, holder: &Holder, edits: &ContainerEdits) -> Result<u64, String> {
+        let pod = self.pod(holder);
+        self.kernel.limit(&pod, &self.kernel.program(Some(&pod)), &record_of(edits))
+    }
+
+    /// The runtime may start a container from the document while there is no agent: by its limit, or not at all.
+    fn check_document(&self, holder: &Holder) {
+        let Some(document) = self.shares.world.document(&holder.uid) else { return };
+        let spec: Spec = serde_json::from_value(document).expect("a document");
+        match self.limited(holder, &spec.devices[0].container_edits) {
+            Ok(bytes) => assert_eq!(bytes, 10 << 30),
+            Err(why) => assert!(why.contains("No such file"), "{why}"),
+        }
+    }
+
+    /// Waits until nothing is left of released claims.
+    async fn nothing_left(&self, agent: &Running, step: &str) {
+        let places = &self.shares.world.config.places;
+        let folder = places.state_dir.join("memory-limits/claims");
+        until(step, async || {
+            let limits = fs::read_dir(&folder).map_or(0, Iterator::count);
+            let documents = fs::read_dir(&places.cdi_dir).expect("a folder").flatten();
+            let is_claims = |name: &str| name.starts_with("windlass.dev-claim-");
+            let names = documents.filter_map(|file| file.file_name().into_string().ok());
+            let documents = names.filter(|name| is_claims(name)).count();
+            let state = agent.state.borrow().clone();
+            let obstacle = state.offerings()[self.gpu(&state).as_str()].obstacle.clone();
+            let claims = ClaimFile::new(places).read().ok().flatten().unwrap_or_default();
+            let found = (limits, documents, obstacle, claims.len());
+            if found == (0, 0, None, 0) { Ok(()) } else { Err(found) }
+        })
+        .await;
+    }
+
+    /// UID of the pod of a claim.
+    fn pod(&self, holder: &Holder) -> String {
+        let pod: Pod = self.shares.cluster.objects().get("ns", &holder.pod).expect("it is bound");
+        pod.metadata.uid.expect("a UID")
+    }
+
+    /// Message of the condition `MemoryExceeded`.
+    fn exceeded(&self, holder: &Holder) -> Option<String> {
+        let claim: ResourceClaim = self.shares.cluster.objects().get("ns", &holder.claim)?;
+        let devices = claim.status?.devices?;
+        let mut conditions = devices.into_iter().filter_map(|device| device.conditions).flatten();
+        conditions.find(|it| it.type_ == "MemoryExceeded").map(|it| it.message)
+    }
+
+    /// The share as `windlass explain --pod` shows it.
+    fn explained(&self, agent: &Running, holder: &Holder) -> PodShare {
+        let pod = PodHoldings {
+            namespace: "ns".to_owned(),
+            name: holder.pod.clone(),
+            claims: [holder.claim.clone()].into(),
+            ..PodHoldings::default()
+        };
+        let state = agent.state.borrow().clone();
+        let all = windlass_node::shares_of(&self.shares.world.config.places, &state, &pod);
+        let [share] = all.try_into().expect("one");
+        share
+    }
+}
+
+/// Waits for a line of a metric that contains all of these.
+async fn measured(agent: &Running, metric: &str, parts: &[&str]) {
+    let has =
+        |lines: &[String]| lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
+    measured_until(agent, metric, has).await;
+}
+
+#[tokio::test]
+async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
+    for vendor in [MI300X, FLEX] {
+        let world = World::new(vendor, BY_KERNEL, Some(&vendor.capacity()));
+        let (agent, mut kubelet) = world.shares.serving().await;
+        let gpu = vendor.gpu(&agent.state.borrow());
+        let published = world.published();
+        assert_eq!(published.name, gpu.id.as_str().to_lowercase());
+        assert_eq!(published.allow_multiple_allocations, Some(true));
+        let enforcement = &published.attributes.as_ref().expect("some")["windlass.dev/enforcement"];
+        assert_eq!(enforcement.string.as_deref(), Some("dmem"));
+        let holder = world.shares.schedule("part", &world.asks("10Gi")).expect("free");
+        let edits = world.shares.start(&mut kubelet, &holder).await;
+        let record = record_of(&edits);
+        let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("a record")).expect("good");
+        assert_eq!((parsed.library(), parsed.gpus()[0].hard_mib), (None, 10 << 10));
+        let rest = format!("{}Mi", vendor.memory_mib - (10 << 10) + 1);
+        world.shares.schedule("more", &world.asks(&rest)).map(drop).expect_err("too much");
+
+        let pod = world.pod(&holder);
+        let mut program = world.kernel.program(Some(&pod));
+        assert_eq!(world.kernel.limit(&pod, &program, &record), Ok(10 << 30));
+        let (claim, limit) = (holder.claim.as_str(), (10_u64 << 30).to_string());
+        let holds = format!(r#"holder="{claim}",enforcement="dmem"}}"#);
+        measured(&agent, "windlass_share_memory_limit_bytes", &[&holds, &limit]).await;
+        assert_eq!(world.explained(&agent, &holder).enforcement, Enforcement::Dmem);
+        // Neither a program of the host nor one of a pod without the claim counts.
+        let (host, other) =
+            (world.kernel.program(None), world.kernel.program(Some(&"b".repeat(32))));
+        world.kernel.opens(&program, 3, 1, 10_000);
+        world.kernel.opens(&host, 3, 2, 16_000);
+        world.kernel.opens(&other, 3, 3, 16_000);
+        let used = (10_000_u64 << 20).to_string();
+        measured(&agent, "windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
+        assert!(program.runs() && world.exceeded(&holder).is_none());
+        world.kernel.opens(&program, 4, 4, 1000);
+        let told = until("the condition", async || world.exceeded(&holder).ok_or("none")).await;
+        assert_eq!(told, "11000 MiB in use, 10240 MiB are the share");
+        program.ends().await;
+        world.shares.end(&mut kubelet, holder).await;
+        assert!(!record.exists());
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_the_kernel_cannot_limit_starts_only_where_less_will_do() {
+    let compute = json!({"gpu.intel.com/memory": "8Gi", "windlass.dev/compute": "25"});
+    let memory = json!({"gpu.intel.com/memory": "8Gi"});
+    for (manner, regions, amounts, refused) in [
+        (TRUSTED, None, &memory, None),
+        (SLICES, None, &memory, Some("no method enforces 8Gi of gpu.intel.com/memory")),
+        (BY_KERNEL, None, &memory, Some("no method enforces 8Gi of gpu.intel.com/memory")),
+        (
+            ShareManner { limits: ShareLimits::Advisory, ..BY_KERNEL },
+            None,
+            &memory,
+            Some("`dmem` is required by the method of `sharing` or `dra.shares`"),
+        ),
+        (SLICES, Some(FLEX.capacity()), &memory, None),
+        (
+            SLICES,
+            Some(FLEX.capacity()),
+            &compute,
+            Some("no method enforces 25 of windlass.dev/compute"),
+        ),
+    ] {
+        let world = World::new(FLEX, manner, regions.as_deref());
+        let (agent, mut kubelet) = world.shares.serving().await;
+        let Holder { claim, uid, .. } = &world.shares.schedule("part", amounts).expect("free");
+        let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
+        match refused {
+            None => assert_eq!(answer.error, ""),
+            Some(why) => assert!(answer.error.contains(why), "{answer:?}"),
+        }
+        let state_dir = &world.shares.world.config.places.state_dir;
+        let record = state_dir.join(format!("memory-limits/claims/{uid}.json"));
+        assert_eq!(record.exists(), refused.is_none() && regions.is_some());
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_killed_between_any_two_steps_of_a_claim_keeps_its_limit_and_leaves_nothing() {
+    let world = World::new(MI300X, BY_KERNEL, Some(&MI300X.capacity()));
+    let (agent, mut kubelet) = world.shares.serving().await;
+    let places = &world.shares.world.config.places;
+    let holder = world.shares.schedule("part", &world.asks("10Gi")).expect("free");
+    let (mut giving, mut ending) = (Err("none".to_owned()), Err("none".to_owned()));
+    for _ in 0..TRIES {
+        let recorder = Recorder::start(places);
+        world.shares.start(&mut kubelet, &holder).await;
+        giving = giving.or_else(|_| recorder.stop());
+        let recorder = Recorder::start(places);
+        kubelet.unprepare_claim((&holder.claim, &holder.uid)).await.expect("released");
+        world.nothing_left(&agent, "the claim is released").await;
+        ending = ending.or_else(|_| recorder.stop());
+        if giving.is_ok() && ending.is_ok() {
+            break;
+        }
+    }
+    let (giving, ending) = (giving.expect("recorded"), ending.expect("recorded"));
+    agent.kill().await;
+    for (steps, is_given) in [(&giving, true), (&giving, false), (&ending, false)] {
+        let names = steps.names();
+        assert!(steps.len() >= 4, "two records, a limit and a document: {names:?}");
+        for done in 0..=steps.len() {
+            let step = format!("{is_given} after {done} of {names:?}");
+            steps.leave(done);
+            world.check_document(&holder);
+            // The sockets of the killed agent.
+            for socket in [world.shares.world.registration(), world.shares.world.endpoint()] {
+                let _ = fs::remove_file(socket);
+            }
+            let (agent, mut kubelet) = world.shares.serving().await;
+            agent.until(|state| !state.claimable.is_empty()).await;
+            if is_given {
+                let edits = world.shares.start(&mut kubelet, &holder).await;
+                assert_eq!(world.limited(&holder, &edits), Ok(10 << 30), "{step}");
+                let state = agent.state.borrow().clone();
+                assert!(state.offerings()[world.gpu(&state).as_str()].obstacle.is_some(), "{step}");
+            }
+            let released = kubelet.unprepare_claim((&holder.claim, &holder.uid)).await;
+            released.unwrap_or_else(|why| panic!("{step}: {why}"));
+            world.nothing_left(&agent, &step).await;
+            agent.kill().await;
+        }
+    }
+}

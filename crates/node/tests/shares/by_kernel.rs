@@ -1,0 +1,156 @@
+//! Shares by amounts of AMD's and Intel's GPUs: limited by the kernel's controller for device memory, and measured by the files
+//! that DRM drivers describe.
+
+use std::{fs, time::Duration};
+
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use serde_json::{Value, json};
+use windlass_cluster_sim::api::ApiServer;
+use windlass_config::{Disclosed, LabelPolicy};
+use windlass_core::{
+    annotation::NodeDevices, cdi::Spec, enforcement::Enforcement, memory_limit::MemoryLimitRecord,
+};
+use windlass_kubelet_sim::{Container, Pod};
+use windlass_testkit::{Node, allocatable, until, vanishes};
+
+use crate::{
+    devices::world::{measured_until, policy},
+    kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
+    shares::{COMPUTE, MEMORY, World},
+};
+
+/// Whole GPUs of a vendor.
+fn whole(vendor: Vendor) -> &'static str {
+    if vendor.source == "amd" { "amd.com/gpu" } else { "gpu.intel.com/xe" }
+}
+
+/// Such a node, of whose GPUs the first ones are used, once pods may have shares of them.
+pub(crate) async fn node(
+    vendor: Vendor,
+    gpus: usize,
+    regions: Option<&str>,
+    at_least: &str,
+) -> (World, Kernel) {
+    let others: Vec<_> = (gpus..8).map(|index| index.to_string()).collect();
+    let (source, others) = (vendor.source, others.join(", "));
+    let mut policy = policy(&format!(
+        "shares: {{source: {source}, memory: {MEMORY}, compute: {COMPUTE}}}\n\
+         exclude: [{{source: {source}, index: [{others}]}}]\n\
+         memoryLimits: {{hook: {HOOK}, atLeast: {at_least}}}\n\
+         watchdog: {{action: kill}}\n"
+    ));
+    // A shorter interval than a file may have.
+    policy.watchdog.interval = Duration::from_millis(10);
+    policy.labels = LabelPolicy { devices: true, ..policy.labels };
+    let api = ApiServer::start();
+    let object = json!({"metadata": {"name": "n1"}});
+    api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
+    let mut node = Node::new(&vendor.machine(), policy).in_cluster("n1", &api.kubeconfig());
+    node.config.disclose.insert(Disclosed::Pods);
+    node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let kernel = Kernel::of(&node.machine, vendor, regions, PTRACE);
+    let (kubelet, agent) = (node.kubelet(), node.agent());
+    let world = World { api, node, kubelet, agent, gpus: Vec::new() };
+    serving(&world, vendor, gpus).await;
+    (world, kernel)
+}
+
+/// Waits until pods may have shares of so many GPUs.
+pub(crate) async fn serving(world: &World, vendor: Vendor, gpus: usize) {
+    let of_each = usize::try_from(vendor.memory_mib / 1024).expect("few");
+    world.agent.until(|state| state.shareable.len() == gpus).await;
+    allocatable(&world.kubelet, MEMORY, gpus * of_each).await;
+}
+
+/// A pod with amounts of a GPU, by a UID of the kubelet's form.
+pub(crate) fn pod(name: &str, gib: u64, percent: u64) -> Pod {
+    let uid = name.repeat(32 / name.len());
+    let main = Container::new("main").limit(MEMORY, gib).limit(COMPUTE, percent);
+    Pod { uid, ..Pod::new(name).container(main) }
+}
+
+/// The document of memory among those of a container.
+pub(crate) fn limited(documents: Vec<Value>) -> Spec {
+    let has_hook = |document: &Value| !document["devices"][0]["containerEdits"]["hooks"].is_null();
+    let mut limited = documents.into_iter().filter(has_hook);
+    serde_json::from_value(limited.next().expect("a limit")).expect("a document")
+}
+
+#[tokio::test]
+async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
+    for vendor in [MI300X, FLEX] {
+        let (world, kernel) = node(vendor, 1, Some(&vendor.capacity()), "dmem").await;
+        allocatable(&world.kubelet, COMPUTE, 100).await;
+        allocatable(&world.kubelet, whole(vendor), 1).await;
+        let state = world.agent.state.borrow().clone();
+        let gpu = vendor.gpu(&state);
+        let offering = &state.offerings()[gpu.id.as_str()];
+        assert_eq!(offering.enforcement, Some(Enforcement::Dmem));
+        let told = until("the node's GPUs are told", async || {
+            let node: NodeObject = world.api.objects().get("", "n1").expect("a Node");
+            let text = node.metadata.annotations.unwrap_or_default();
+            let text = text.get(NodeDevices::ANNOTATION).ok_or("none")?;
+            Ok::<_, &str>(NodeDevices::from_annotation(text).expect("readable"))
+        })
+        .await;
+        let [only] = &told.devices[..] else { panic!("{told:?}") };
+        assert_eq!((&only.id, u64::from(only.memory_mib)), (&gpu.id, vendor.memory_mib));
+
+        let pod = pod("a", 10, 30);
+        let uid = pod.uid.clone();
+        world.admit(pod, &json!({})).await;
+        let document = limited(world.start_of(&uid, "main").await);
+        let edits = &document.devices[0].container_edits;
+        let nodes: Vec<_> = gpu.own_nodes().map(|node| node.path.clone()).collect();
+        assert!(nodes.iter().all(|own| edits.device_nodes.iter().any(|it| it.path == *own)));
+        let record = record_of(edits);
+        let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("a record")).expect("good");
+        assert_eq!(parsed.gpus()[0].region.as_ref().expect("a region").as_str(), vendor.region);
+        // A GPU with a share is no whole one.
+        allocatable(&world.kubelet, whole(vendor), 0).await;
+        let program = kernel.program(Some(&uid));
+        assert_eq!(kernel.limit(&uid, &program, &record), Ok(10 << 30));
+        let measured = async |metric: &str, parts: &[&str]| {
+            let has = |lines: &[String]| {
+                lines.iter().any(|line| parts.iter().all(|part| line.contains(part)))
+            };
+            measured_until(&world.agent, metric, has).await;
+        };
+        let limit = (10_u64 << 30).to_string();
+        let parts = [r#"holder="a",enforcement="dmem"}"#, &limit];
+        measured("windlass_share_memory_limit_bytes", &parts).await;
+        kernel.opens(&program, 3, 1, 10_000);
+        let used = (10_000_u64 << 20).to_string();
+        measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
+        kernel.opens(&program, 4, 2, 1000);
+        program.ends().await;
+        world.kubelet.delete(&uid).await;
+        vanishes(&record).await;
+        allocatable(&world.kubelet, whole(vendor), 1).await;
+        world.agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_share_that_the_kernel_cannot_limit_waits_where_a_limit_is_required() {
+    for (at_least, refused) in [
+        ("watched", None),
+        ("dmem", Some("the kernel limits no device memory")),
+        ("driver", Some("the kernel limits no device memory")),
+    ] {
+        let (world, _) = node(FLEX, 1, None, at_least).await;
+        let enforcement = world.agent.state.borrow().weakest_enforcement();
+        assert_eq!(enforcement, Some(Enforcement::Watched));
+        let pod = pod("a", 10, 30);
+        let uid = pod.uid.clone();
+        world.admit(pod, &json!({})).await;
+        match refused {
+            None => drop(world.start_of(&uid, "main").await),
+            Some(why) => {
+                let error = world.kubelet.start_container(&uid, "main").await.expect_err("waits");
+                assert!(error.to_string().contains(why), "{error}");
+            }
+        }
+        world.agent.stop().await;
+    }
+}

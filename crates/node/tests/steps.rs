@@ -1,0 +1,169 @@
+//! The steps of an agent on disk, and the states that a kill between two of them leaves.
+//!
+//! A killed agent leaves the files that it wrote before. So a test has an agent do its work once, keeps each version of
+//! each file in the order of the writes, and begins another agent from every prefix. A version that the next one overwrites at
+//! once may be lost on a busy machine; then the work is done again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    thread,
+};
+
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
+use windlass_config::Places;
+
+/// Content and mode of a file.
+type Content = (Vec<u8>, u32);
+
+type Files = BTreeMap<PathBuf, Content>;
+
+/// The work of an agent, as its files show it.
+pub(crate) struct Steps {
+    folders: Vec<PathBuf>,
+    before: Files,
+    /// Each file with its new content; `None` for a removal.
+    order: Vec<(PathBuf, Option<Content>)>,
+}
+
+/// Recorder of an agent's work.
+pub(crate) struct Recorder {
+    folders: Vec<PathBuf>,
+    before: Files,
+    /// Links to each version of each file.
+    versions: tempfile::TempDir,
+    end: PathBuf,
+    thread: thread::JoinHandle<Vec<(PathBuf, Option<PathBuf>)>>,
+}
+
+/// Most recordings of one piece of work.
+pub(crate) const TRIES: usize = 20;
+
+// === impl Recorder ===
+
+impl Recorder {
+    /// Begins to record the work of an agent in these places.
+    pub(crate) fn start(places: &Places) -> Self {
+        let limits = places.state_dir.join("memory-limits");
+        let below = ["shares", "claims"].map(|kind| limits.join(kind));
+        let folders: Vec<_> =
+            [places.state_dir.clone(), places.cdi_dir.clone()].into_iter().chain(below).collect();
+        let mut inotify = Inotify::init().expect("inotify");
+        let mut watched: BTreeMap<WatchDescriptor, PathBuf> = BTreeMap::new();
+        for folder in &folders {
+            fs::create_dir_all(folder).expect("made");
+            let mask = WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE | WatchMask::DELETE;
+            watched.insert(inotify.watches().add(folder, mask).expect("watched"), folder.clone());
+        }
+        let before = files(&folders);
+        // A link needs the same file system.
+        let versions = tempfile::tempdir_in(places.state_dir.parent().expect("a folder"));
+        let versions = versions.expect("a temporary folder");
+        let (store, end) = (versions.path().to_owned(), places.cdi_dir.join("end-of-the-record"));
+        let last = end.clone();
+        let thread = thread::spawn(move || {
+            let (mut steps, mut buffer) = (Vec::new(), [0; 4096]);
+            loop {
+                let events = inotify.read_events_blocking(&mut buffer).expect("events");
+                for event in events {
+                    let path = watched[&event.wd].join(event.name.expect("a file"));
+                    if path == last {
+                        return steps;
+                    }
+                    if is_draft(&path) {
+                        continue;
+                    }
+                    let version = store.join(steps.len().to_string());
+                    let is_there = !event.mask.contains(EventMask::DELETE)
+                        && fs::hard_link(&path, &version).is_ok();
+                    steps.push((path, is_there.then_some(version)));
+                }
+            }
+        });
+        Self { folders, before, versions, end, thread }
+    }
+
+    /// The work until now, or the file of which a version was overwritten before it was kept.
+    pub(crate) fn stop(self) -> Result<Steps, String> {
+        let Self { folders, before, versions, end, thread } = self;
+        fs::write(&end, "").expect("written");
+        let seen = thread.join().expect("no panic");
+        fs::remove_file(&end).expect("it was there");
+        let mut kept = BTreeSet::new();
+        let steps = seen.into_iter().map(|(path, version)| {
+            let content = version.map(|version| (read(&version).expect("kept"), version));
+            let inode = content.as_ref().map(|(_, at)| fs::metadata(at).expect("kept").ino());
+            // Two events of one version: the first one's is lost.
+            let is_new = inode.is_none_or(|inode| kept.insert(inode));
+            let lost = || format!("a version of {} is lost", path.display());
+            if is_new { Ok((path, content.map(|(content, _)| content))) } else { Err(lost()) }
+        });
+        let steps = steps.collect::<Result<Vec<_>, _>>()?;
+        drop(versions);
+        let steps = Steps { folders, before, order: steps };
+        // A version that was gone before it was kept is no removal.
+        let (seen, found) = (steps.state(steps.len()), files(&steps.folders));
+        let differs =
+            found.keys().chain(seen.keys()).find(|path| seen.get(*path) != found.get(*path));
+        differs.map_or(Ok(()), |path| Err(format!("{} is lost", path.display())))?;
+        Ok(steps)
+    }
+}
+
+// === impl Steps ===
+
+impl Steps {
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Names of the files in the order of their writes.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let name = |(path, content): &(PathBuf, Option<Content>)| {
+            let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+            if content.is_some() { name } else { format!("-{name}") }
+        };
+        self.order.iter().map(name).collect()
+    }
+
+    /// Leaves the files that an agent leaves which is killed after so many steps.
+    pub(crate) fn leave(&self, done: usize) {
+        for path in files(&self.folders).into_keys() {
+            fs::remove_file(path).expect("it was there");
+        }
+        for (path, (content, mode)) in self.state(done) {
+            fs::write(&path, content).expect("written");
+            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("set");
+        }
+    }
+
+    fn state(&self, done: usize) -> Files {
+        let mut all = self.before.clone();
+        for (path, content) in &self.order[..done] {
+            match content {
+                Some(content) => drop(all.insert(path.clone(), content.clone())),
+                None => drop(all.remove(path)),
+            }
+        }
+        all
+    }
+}
+
+fn files(folders: &[PathBuf]) -> Files {
+    let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("a folder"));
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let files = paths.filter(|path| path.is_file() && !is_draft(path));
+    // It may be removed meanwhile.
+    files.filter_map(|path| Some((path.clone(), read(&path).ok()?))).collect()
+}
+
+fn read(path: &Path) -> io::Result<Content> {
+    Ok((fs::read(path)?, fs::metadata(path)?.permissions().mode()))
+}
+
+fn is_draft(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
+}

@@ -1,0 +1,49 @@
+// The small card beside a cell under the pointer or the focus.
+
+import { fill, h } from './dom.js';
+import { clip } from './format.js';
+import { deviceName, enforcement, foreign, health, idleText, memoryBar, sensors, shareText, useBar } from './parts.js';
+import { holderName, state } from './state.js';
+import { t } from './words.js';
+
+const card = document.getElementById('card');
+const MOST_HOLDERS = 8;
+let shown;
+
+/** Shows the card of the device that this cell stands for, or hides it. */
+export function showCard(cell) {
+  shown = cell;
+  refreshCard();
+}
+
+export function refreshCard() {
+  const node = shown?.isConnected && state.nodes.get(shown.closest('[data-node]')?.dataset.node);
+  const device = node && node.devices[shown.closest('[data-at]').dataset.at];
+  card.hidden = !device;
+  if (!device) return;
+  fill(card, lines(node, device));
+  const [place, size] = [shown.getBoundingClientRect(), card.getBoundingClientRect()];
+  const left = Math.min(place.left, innerWidth - size.width - 8);
+  const isBelow = place.bottom + size.height + 16 < innerHeight;
+  card.style.left = `${Math.max(8, left)}px`;
+  card.style.top = `${isBelow ? place.bottom + 8 : Math.max(8, place.top - size.height - 8)}px`;
+}
+
+function lines(node, device) {
+  const row = (name, value) => value && h('div.pair', {}, h('span.dim', {}, name), value);
+  const shares = (holders) => holders.slice(0, MOST_HOLDERS).map((holder) => h('div.pair', {},
+    h('span', {}, foreign(clip(holderName(holder), 60))),
+    h(`span${holder.isOverLimit ? '.over' : '.dim'}`, {}, `${holder.isOverLimit ? '▲ ' : ''}${shareText(holder)}`)));
+  const holders = [device, ...device.parts].flatMap((it) => it.holders);
+  return [
+    h('div.pair.title', {}, h('strong', {}, foreign(node.name, 60), ` · ${deviceName(device)}`), health(device)),
+    device.product && h('div.dim', {}, foreign(device.product, 80)),
+    device.reason && h('div.over', {}, foreign(device.reason)),
+    device.action && h('div', {}, '→ ', foreign(device.action)),
+    row(t('memory'), memoryBar(device)), row(t('use'), useBar(device)),
+    row(t('sensors'), sensors(device)), row(t('enforcement'), enforcement(device)),
+    holders.length ? h('div.who', {}, shares(holders),
+      holders.length > MOST_HOLDERS && h('div.dim', {}, `+ ${holders.length - MOST_HOLDERS}`)) : '',
+    device.idle > 0 && !device.parts.length && h('div.dim', {}, idleText(device)),
+  ].filter(Boolean);
+}

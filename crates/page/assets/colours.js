@@ -1,0 +1,132 @@
+// The colour of each part of a device, by what a person wants to see, and the legend's numbers.
+// A part is { size, key }: the sizes of a device's parts add up to 1, and the key names colour and row of the legend.
+
+import { holderName, state } from './state.js';
+
+/** Lower bounds of the classes of a scale, in percent. First and last are narrow: nothing and everything matter. */
+export const CLASSES = [0, 5, 25, 50, 75, 95];
+
+/** Hues of namespaces, far from the red of unhealthy devices. */
+const HUES = [255, 150, 65, 315, 200, 105, 285, 350];
+const slots = new Map();
+
+const COLOURS = {
+  held: 'var(--held)', idle: 'var(--idle)', unhealthy: 'var(--unhealthy)', unknown: 'var(--unknown)',
+  none: 'var(--unknown)', others: 'var(--others)',
+};
+
+export function colour(key) {
+  if (Object.hasOwn(COLOURS, key)) return COLOURS[key];
+  const [kind, name] = [key.slice(0, 1), key.slice(1)];
+  const hue = HUES[slots.get(name)];
+  if (kind === '@') return `light-dark(oklch(0.63 0.13 ${hue}), oklch(0.7 0.12 ${hue}))`;
+  return `var(--${kind === 'f' ? 'loss' : 'scale'}-${name})`;
+}
+
+const scale = (prefix, value) => `${prefix}${CLASSES.findLastIndex((bound) => 100 * value >= bound)}`;
+
+const PAINTERS = {
+  health: (device) => (device.health === 'healthy' ? split(device, () => 'held') : [{ size: 1, key: device.health }]),
+  holder: (device) => split(device, (holder) => namespaceKey(holderName(holder))),
+  memory: (device) => measure(device.memory && device.memoryUsed !== undefined
+    ? device.memoryUsed / device.memory : undefined),
+  utilization: (device) => measure(device.utilization),
+  fragmentation: (device, node) => (device.health === 'healthy'
+    ? split(device, () => 'held', node.fragmented === undefined ? 'none' : scale('f', node.fragmented / node.idle || 0))
+    : [{ size: 1, key: device.health }]),
+};
+
+const measure = (value) => [{ size: 1, key: value === undefined ? 'none' : scale('s', value) }];
+
+/** One part for each holder by its share, and one that nobody has. */
+function split(device, keyOf, idleKey = 'idle') {
+  const held = 1 - device.idle;
+  const shares = device.holders.map((holder) => share(device, holder));
+  const sum = shares.reduce((total, it) => total + it, 0);
+  const fit = sum > held ? held / sum : 1;
+  const parts = device.holders.map((holder, at) => ({ size: shares[at] * fit, key: keyOf(holder) }));
+  const rest = held - sum * fit;
+  if (rest > 0.001) parts.push({ size: rest, key: 'held' });
+  if (device.idle > 0) parts.push({ size: device.idle, key: idleKey });
+  return parts;
+}
+
+/** The part of a device that a holder has, 0 to 1. */
+export function share(device, holder) {
+  if (holder.memory !== undefined && device.memory) return Math.min(1, holder.memory / device.memory);
+  return Math.min(1, holder.compute ?? 1);
+}
+
+/** The parts of a device; of one that is cut, those of its partitions. */
+export function paint(mode, node, device) {
+  const wholes = device.health === 'unhealthy' ? [] : device.parts;
+  if (!wholes.length) return PAINTERS[mode](device, node);
+  const sizes = wholes.map((it) => (it.memory && device.memory ? it.memory / device.memory : 1 / wholes.length));
+  const sum = Math.max(1, sizes.reduce((total, it) => total + it, 0));
+  const parts = wholes.flatMap((it, at) =>
+    PAINTERS[mode](it, node).map(({ size, key }) => ({ size: size * sizes[at] / sum, key })));
+  const rest = 1 - parts.reduce((total, it) => total + it.size, 0);
+  return rest > 0.001 ? [...parts, { size: rest, key: 'idle' }] : parts;
+}
+
+/** A CSS background of these parts, with a gap between two of them. */
+export function background(parts) {
+  if (parts.length === 1) return colour(parts[0].key);
+  let at = 0;
+  const stops = parts.map(({ size, key }, number) => {
+    const from = at;
+    at += 100 * size;
+    const gap = number < parts.length - 1 ? `, var(--card) calc(${at.toFixed(1)}% - 1px) ${at.toFixed(1)}%` : '';
+    const to = gap ? `calc(${at.toFixed(1)}% - 1px)` : '100%';
+    return `${colour(key)} ${from.toFixed(1)}% ${to}${gap}`;
+  });
+  return `linear-gradient(90deg, ${stops.join(', ')})`;
+}
+
+/** Sums of the parts of a node's whole devices by key: the numbers of the legend. Kept with the node. */
+const kept = new WeakMap();
+function sums(mode, node) {
+  const known = kept.get(node);
+  if (known?.mode === palette(mode)) return known.sums;
+  const sums = new Map();
+  for (const device of node.devices.filter((it) => it.isWhole)) {
+    for (const { size, key } of paint(mode, node, device)) sums.set(key, (sums.get(key) ?? 0) + size);
+  }
+  kept.set(node, { mode: palette(mode), sums });
+  return sums;
+}
+
+/** Says which colours are in use: what was painted by another palette is out of date. */
+export function palette(mode) {
+  return mode === 'holder' ? `${mode} of ${slots.size}` : mode;
+}
+
+/** Devices by key over all nodes, parts counted as parts. */
+export function legend(mode) {
+  const total = new Map();
+  for (const node of state.nodes.values()) {
+    for (const [key, size] of sums(mode, node)) total.set(key, (total.get(key) ?? 0) + size);
+  }
+  return total;
+}
+
+const namespaceOf = (name) => name.slice(0, name.indexOf('/') < 0 ? undefined : name.indexOf('/'));
+const namespaceKey = (name) => (slots.has(namespaceOf(name)) ? `@${namespaceOf(name)}` : 'others');
+
+/** Gives the largest namespaces a hue. One that has a hue keeps it, so that no colour changes its meaning. */
+export function assignHues() {
+  if (slots.size === HUES.length) return;
+  const counts = new Map();
+  for (const node of state.nodes.values()) {
+    for (const { holders } of node.devices) {
+      for (const holder of holders) {
+        const name = namespaceOf(holderName(holder));
+        counts.set(name, (counts.get(name) ?? 0) + 1);
+      }
+    }
+  }
+  const largest = [...counts].sort((one, other) => other[1] - one[1] || (one[0] < other[0] ? -1 : 1));
+  for (const [name] of largest) {
+    if (slots.size < HUES.length && !slots.has(name)) slots.set(name, slots.size);
+  }
+}

@@ -1,0 +1,25 @@
+// Work spread over frames: a change of a thousand nodes delays no frame. A newer job replaces an older one of its name.
+
+/** Milliseconds of a frame of 16 ms that jobs may take; the browser needs the rest for layout and painting. */
+const BUDGET_MS = 5;
+
+const jobs = new Map();
+let frame = 0;
+
+export function later(name, job) {
+  jobs.set(name, job);
+  frame ||= requestAnimationFrame(work);
+}
+
+function work() {
+  frame = 0;
+  const end = performance.now() + BUDGET_MS;
+  // A job that asks for itself again has its next turn in the next frame.
+  for (const name of [...jobs.keys()]) {
+    const job = jobs.get(name);
+    jobs.delete(name);
+    job();
+    if (performance.now() > end) break;
+  }
+  if (jobs.size) frame ||= requestAnimationFrame(work);
+}

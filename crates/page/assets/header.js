@@ -1,0 +1,91 @@
+// The top of the page: is all well, where one can go, and how the connection is.
+
+import { h } from './dom.js';
+import { clock, number } from './format.js';
+import { useToken } from './protocol.js';
+import { href, route } from './route.js';
+import { box } from './search.js';
+import { state, totals } from './state.js';
+import { language, t } from './words.js';
+
+/** Address of the cluster view as it was left. */
+let cluster = '#/';
+export const clusterAddress = () => cluster;
+
+export function header(connection) {
+  const { view } = route();
+  if (view === 'cluster' || view === 'table') cluster = location.hash || '#/';
+  return [bar(view), state.isSimulated && simulated(), problem(connection), state.hasCome && verdict()].filter(Boolean);
+}
+
+const simulated = () =>
+  h('div.simulated', { 'data-key': 'simulated' }, h('strong', {}, t('simulated')), ` ${t('simulatedText')}`);
+
+function bar(view) {
+  const tab = (name, to, count, views = [name]) =>
+    h('a', { href: to, 'aria-current': views.includes(view) && 'page' }, t(name), count > 0 && h('b', {}, number(count)));
+  const only = state.source === 'node' && state.nodes.keys().next().value;
+  return h('div.bar', { 'data-key': 'bar' },
+    h('a.brand', { href: '#/', title: `Windlass ${state.version.slice(0, 40)}` },
+      h('img', { src: 'icon.svg', alt: '', width: 22, height: 22 }), 'Windlass'),
+    h('nav', {}, only ? tab('node', href('node', only)) : tab('cluster', cluster, 0, ['cluster', 'table']),
+      tab('pending', href('pending'), state.pending.length), tab('history', href('history'))),
+    box(),
+    h('div.tools', {},
+      h('button', { 'data-do': 'language', lang: language() === 'en' ? 'zh-CN' : 'en' }, t('otherLanguage')),
+      h('button', { 'data-do': 'theme', title: t('theme'), 'aria-label': t('theme') }, '◐'),
+      h('button', { 'data-do': 'help', title: t('help'), 'aria-label': t('help') }, '?')));
+}
+
+/** The answer to "is all well?", then the numbers. */
+function verdict() {
+  const sums = totals();
+  const count = (key, n) => t(key, { n: number(n) });
+  const unhealthy = { devices: count('unhealthyDevices', sums.unhealthy), nodes: count('reasonNodes', sums.sick) };
+  const troubles = [
+    sums.unhealthy > 0 && ['bad', href('cluster', '', { filter: 'unhealthy' }), t('troubleOn', unhealthy)],
+    sums.overLimit > 0 && ['bad', href('cluster', '', { sort: 'problems' }), count('overLimits', sums.overLimit)],
+    state.pending.length > 0 && ['warn', href('pending'), count('podsPending', state.pending.length)],
+  ].filter(Boolean);
+  const well = () => (state.nodes.size ? h('strong.well', {}, t('allWell')) : h('span.dim', {}, t('noNodes')));
+  const { gpus, freeGpus, idleGpus, fragmentedGpus } = state.summary;
+  const figures = [['gpus', gpus], ['freeGpus', freeGpus], ['idleGpus', idleGpus], ['fragmentedGpus', fragmentedGpus]];
+  return h('div.verdict', { 'data-key': 'verdict' },
+    h('p', {}, troubles.length ? troubles.map(([mark, to, text]) => h(`a.${mark}`, { href: to }, text)) : well()),
+    h('dl', {}, state.source === 'cluster' && figure('nodes', sums.nodes, ''),
+      figures.filter(([, value]) => value !== undefined)
+        .map(([name, value]) => figure(name, value, t(`${name.replace('Gpus', '')}Text`)))));
+}
+
+const figure = (name, value, title) =>
+  h('div', { title: title || undefined, 'data-figure': name }, h('dd', {}, number(value)), h('dt', {}, t(name)));
+
+/** What keeps the page from the newest state, if anything does. */
+function problem({ kind, text, since, isRefused }) {
+  const again = h('button', { 'data-do': 'retry' }, t('retry'));
+  const notice = (...children) => h('div.notice', { 'data-key': 'notice', role: 'status' }, ...children);
+  const words = text && h('span.dim', {}, ` ${text}`);
+  switch (kind) {
+    case 'connecting': return notice(t('loading'));
+    case 'lost': return notice(h('strong', {}, t('lost', { time: clock(since) })), words, ' ', again);
+    case 'busy': return notice(t('busy'), words, ' ', again);
+    case 'forbidden': return h('div', { 'data-key': 'notice' },
+      notice(h('strong', {}, t('forbidden')), words, ' ', again), tokenForm('otherToken'));
+    case 'token': return tokenForm('tokenNeeded', isRefused);
+    default: return '';
+  }
+}
+
+const tokenForm = (title, isRefused) => h('form.token', { 'data-key': 'token', id: 'token-form' },
+  h('h1', {}, t(title)), h('p', {}, t('tokenText')),
+  h('pre', {}, 'kubectl create token NAME -n NAMESPACE'),
+  isRefused && h('p.over', {}, t('tokenRefused')), h('p.over', { id: 'token-odd', hidden: true }, t('tokenOdd')),
+  h('label', {}, t('token'), h('input', { type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false' })),
+  h('button', { type: 'submit' }, t('open')));
+
+export function submitToken() {
+  const input = document.getElementById('token');
+  const isToken = useToken(input.value);
+  document.getElementById('token-odd').hidden = isToken;
+  if (isToken) input.value = '';
+}

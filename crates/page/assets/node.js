@@ -1,0 +1,89 @@
+// One node: its devices in their places, the table of them, distances, and what happened here.
+
+import { known } from './details.js';
+import { h } from './dom.js';
+import { bytes, clip, number } from './format.js';
+import { lines } from './history.js';
+import {
+  deviceName, empty, enforcement, foreign, health, holderLine, idleText, memoryBar, sensors, useBar,
+} from './parts.js';
+import { matrix, picture } from './picture.js';
+import { route } from './route.js';
+import { state } from './state.js';
+import { width } from './width.js';
+import { t } from './words.js';
+
+const MOST_EVENTS = 20;
+let focus;
+
+/** Shows the links of one device, or of all; the answer is whether that is a change. */
+export function focusOn(position) {
+  const isNew = focus !== position;
+  focus = position;
+  return isNew;
+}
+
+export const isConcerned = (changes, { name }) => changes.nodes.has(name) || changes.history;
+
+export function render({ name }) {
+  const node = known(name);
+  if (!node) return [heading(name), empty(t('nodeUnknown'))];
+  const events = state.history.filter((event) => event.node === name).slice(-MOST_EVENTS);
+  const distances = matrix(node);
+  return [
+    heading(name, node), facts(node),
+    node.devices.length > 0 && section('places',
+      h('div.scroll', { 'data-node': name }, picture(node, width.ofMain - 34, focus))),
+    section('devices', node.devices.length ? table(node) : empty(t('noDevices'))),
+    distances && section('distances', h('p.dim', {}, t('distancesText')), distances),
+    events.length > 0 && section('history', lines(events)),
+  ].filter(Boolean);
+}
+
+const section = (name, ...children) =>
+  h('section', { 'data-key': name, 'data-section': name }, h('h2', {}, t(name)), ...children);
+
+const heading = (name, node) => h('h1', { 'data-key': 'heading' }, h('span.dim', {}, `${t('node')} `), foreign(name),
+  node?.obstacle && h('span.tag', {}, foreign(node.obstacle, 120)),
+  node && !node.hasAgent && h('span.tag', {}, t('noAgent')));
+
+function facts(node) {
+  const all = [
+    [node.free, t('freeGpus')], [node.idle, t('idleGpus')], [node.fragmented, t('fragmentedGpus')],
+    [node.cpuFree, t('cpuFree')], [node.memoryFree === undefined ? undefined : bytes(node.memoryFree), t('memoryFree')],
+  ];
+  return h('div.facts', { 'data-key': 'facts' }, all.filter(([value]) => value !== undefined)
+    .map(([value, name]) => h('span', {}, h('b', {}, typeof value === 'number' ? number(value) : value), ` ${name}`)));
+}
+
+const COLUMNS = ['device', 'health', 'memory', 'use', 'holders', 'enforcement'];
+
+function table(node) {
+  const wanted = Number(route().options.get('device') ?? NaN);
+  const wholes = node.devices.filter((device) => device.isWhole).flatMap((device) => [device, ...device.parts]);
+  const column = (name, ...children) => h('td', { 'data-label': t(name) }, ...children);
+  const row = (device) => h(`tr${device.isWhole ? '' : '.part'}`, {
+    'data-key': device.position, 'data-id': clip(device.id, 300), 'data-health': device.health,
+    id: `device-${device.position}`, 'aria-current': device.position === wanted && 'true',
+  },
+  column('device', h('strong', {}, deviceName(device)), ' ', foreign(device.product, 80),
+    h('div.id', {}, foreign(clip(device.id, 80))),
+    h('div.id', {}, foreign(particulars(device), 120))),
+  column('health', health(device), device.reason && h('div.over', {}, foreign(device.reason)),
+    device.action && h('div', {}, '→ ', foreign(device.action))),
+  column('memory', memoryBar(device)), column('use', useBar(device)),
+  column('holders', device.holders.map(holderLine), device.parts.length ? '' : rest(device)),
+  column('enforcement', enforcement(device)));
+  return h('table.devices', {},
+    h('thead', {}, h('tr', {}, COLUMNS.map((name) => h('th', { scope: 'col' }, t(name))))),
+    h('tbody', {}, wholes.map(row)));
+}
+
+const particulars = (device) =>
+  [device.pci.replace(/^0000:/, ''), sensors(device), device.resource || t('notOffered')].filter(Boolean).join(' · ');
+
+/** The part of a device that nobody has. */
+function rest(device) {
+  if (!device.holders.length && device.idle === 1) return h('span.dim', {}, t('nobody'));
+  return device.idle > 0 && h('div.dim', {}, idleText(device));
+}

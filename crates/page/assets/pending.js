@@ -1,0 +1,27 @@
+// Pods that wait, with each reason and the number of nodes it holds for.
+
+import { h } from './dom.js';
+import { number } from './format.js';
+import { bar, empty, foreign, podLink, time } from './parts.js';
+import { state } from './state.js';
+import { t } from './words.js';
+
+export const isConcerned = (changes) => changes.pending;
+
+export function render() {
+  return [
+    h('h1', { 'data-key': 'heading' }, t('pending'), ' ', h('span.dim', {}, number(state.pending.length))),
+    state.pending.length ? h('ul.pending', { 'data-key': 'list' }, state.pending.map(item))
+      : empty(t('nothingPending'), '.well'),
+  ];
+}
+
+export function item({ pod, since, request, reasons, help }) {
+  const all = Math.max(1, reasons.reduce((sum, { nodes }) => sum + nodes, 0));
+  return h('li', { 'data-pod': pod.slice(0, 300) },
+    h('div.title', {}, h('strong', {}, podLink(pod)), since && h('span.dim', {}, ` ${t('since')} `, time(since))),
+    request && h('div', {}, h('span.dim', {}, `${t('request')} `), foreign(request)),
+    h('ul.reasons', {}, reasons.map(({ reason, nodes }) => h('li', { 'data-nodes': nodes },
+      bar(nodes / all, t('reasonNodes', { n: number(nodes) })), foreign(reason, 400)))),
+    help && h('div.helps', {}, h('b', {}, `${t('wouldHelp')}: `), foreign(help, 600)));
+}

@@ -1,0 +1,167 @@
+// The devices of a node in their places: NUMA nodes as boxes, PCI order, and the links between them.
+//
+// Along runs the row of devices. Across, NVLink and xGMI leave on one side; PCIe switches are brackets on the other.
+// Devices that are all linked in the same way (NVSwitch) share one line. On a narrow screen the row stands upright.
+
+import { background, paint } from './colours.js';
+import { h } from './dom.js';
+import { deviceName, sentence } from './parts.js';
+import { href, option } from './route.js';
+import { t } from './words.js';
+
+const GAP = 8;
+const PAD = 12;
+const LEVEL = 20;
+const LYING = { along: { gpu: 76, other: 48 }, depth: 58, head: 0, foot: 20 };
+const UPRIGHT = { along: { gpu: 34, other: 28 }, depth: 150, head: 20, foot: 0 };
+
+const FAST = /^(NV\d*|XGMI)/;
+const SWITCHES = ['PIX', 'PXB'];
+/** The number of links in "NV18". */
+const strength = (kind) => Number(kind.slice(2)) || 1;
+
+/** Draws a node's devices within a width; those that are linked to the device at `focus` say how. */
+export function picture(node, width, focus) {
+  const lying = layout(node, LYING);
+  const isUpright = lying.length > width;
+  const plan = isUpright ? layout(node, UPRIGHT) : lying;
+  const links = unique(node.links).filter(({ a, b }) => plan.spots.has(a) && plan.spots.has(b));
+  const { buses, arcs } = bundle(links.filter(({ kind }) => FAST.test(kind)));
+  const brackets = SWITCHES.flatMap((kind) =>
+    groups(links.filter((it) => it.kind === kind)).map(({ members }) => ({ kind, members })));
+  const levels = SWITCHES.filter((kind) => brackets.some((it) => it.kind === kind));
+  const middle = (at) => plan.spots.get(at).middle;
+  const reach = ({ a, b }) => Math.min(120, 12 + Math.abs(middle(a) - middle(b)) / 5);
+  const above = 18 + buses.length * LEVEL + Math.max(0, ...arcs.map(reach));
+  const inside = plan.depth + 8 + LEVEL * levels.length + plan.foot;
+  const total = above + inside + 2 + (isUpright ? 60 : 0);
+  // From along and across to the screen.
+  const point = (u, v) => (isUpright ? [inside - v + 1, u] : [u, above + v]);
+  const box = (u, v, length, depth) => {
+    const [x, y] = point(u, v + (isUpright ? depth : 0));
+    const [right, bottom] = point(u + length, v + (isUpright ? 0 : depth));
+    return { left: `${x}px`, top: `${y}px`, width: `${right - x}px`, height: `${bottom - y}px` };
+  };
+  const line = (...points) => `M${points.map(([u, v]) => point(u, v).join(' ')).join('L')}`;
+  const concerns = (members) => focus === undefined || members.includes(focus);
+  const label = (u, v, text, anchor = 'middle') => {
+    const [x, y] = point(u, v);
+    return h('text', { x, y: y + 4, 'text-anchor': anchor }, text);
+  };
+  // Beside an upright line there is more room than on it.
+  const aside = isUpright ? 'start' : 'middle';
+
+  const drawBus = ({ kind, members }, at) => {
+    const v = -14 - LEVEL * at - LEVEL / 2;
+    const ends = members.map(middle);
+    const [from, to] = [Math.min(...ends), Math.max(...ends)];
+    return h(`g.fast${concerns(members) ? '' : '.faint'}`, { 'data-bus': kind },
+      h('path', { d: ends.map((u) => line([u, 0], [u, v])).join('') + line([from, v], [to, v]), 'stroke-width': 2.5 }),
+      label((from + to) / 2, v - 9, `${kind} × ${members.length}`, aside));
+  };
+  const drawArc = ({ a, b, kind }) => {
+    const [u, w] = [middle(a), middle(b)];
+    const v = -reach({ a, b }) * 1.33;
+    const curve = `M${point(u, 0).join(' ')}C${[point(u, v), point(w, v), point(w, 0)].flat().join(' ')}`;
+    return h(`g.fast${concerns([a, b]) ? '' : '.faint'}`, { 'data-arc': `${a}-${b}` },
+      h('path', { d: curve, 'stroke-width': 1 + Math.min(4, strength(kind) / 2) }, h('title', {}, kind)),
+      (arcs.length <= 8 || focus !== undefined) && concerns([a, b]) && label((u + w) / 2, v * 0.75, kind, aside));
+  };
+  const drawBracket = ({ kind, members }) => {
+    const v = plan.depth + 8 + LEVEL * levels.indexOf(kind);
+    const edges = members.map((at) => plan.spots.get(at));
+    const [from, to] = [Math.min(...edges.map((it) => it.from)), Math.max(...edges.map((it) => it.to))];
+    return h(`g.switch${concerns(members) ? '' : '.faint'}`, { 'data-switch': kind },
+      h('path', { d: line([from, v - 4], [from, v], [to, v], [to, v - 4]) }), label((from + to) / 2, v + 7, kind));
+  };
+  const distance = (at) => links.find(({ a, b }) => (a === focus && b === at) || (b === focus && a === at))?.kind;
+  const below = ({ position, pci }) => (focus === undefined || focus === position
+    ? pci.replace(/^0000:/, '').slice(0, 10) : distance(position) ?? '–');
+  const drawDevice = (device) => {
+    const { from, to } = plan.spots.get(device.position);
+    return h('a.place', {
+      href: href('node', node.name, { device: device.position }), 'data-replace': true, 'data-at': device.position,
+      'data-health': device.health, 'aria-label': sentence(node, device), style: box(from, 0, to - from, plan.depth),
+    }, h('b', {}, deviceName(device)),
+    h('span.cell', {
+      'data-health': device.health, style: { background: background(paint(option('colour'), node, device)) },
+    }),
+    h('small', {}, below(device)));
+  };
+  const [across, along] = [total, plan.length];
+  const [wide, high] = isUpright ? [across, along] : [along, across];
+  return h(`div.picture${isUpright ? '.upright' : ''}`, { style: { width: `${wide}px`, height: `${high}px` } },
+    plan.boxes.map(({ numa, from, to }) => h('div.numa', { style: box(from, -8, to - from, inside + 8) },
+      numa === undefined ? '' : h('span', {}, t('numa', { n: numa })))),
+    h('svg', { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, 'aria-hidden': 'true' },
+      buses.map(drawBus), arcs.map(drawArc), brackets.map(drawBracket)),
+    plan.order.map(drawDevice));
+}
+
+/** Places of the whole devices along the row: NUMA node by NUMA node, then by PCI address. */
+function layout(node, { along, depth, head, foot }) {
+  const padded = (value) => String(value).padStart(6);
+  const key = ({ numa, pci, position }) => [padded(numa ?? 9999), pci || '~', padded(position)].join(' ');
+  const order = node.devices.filter((it) => it.isWhole).sort((one, other) => (key(one) < key(other) ? -1 : 1));
+  const spots = new Map();
+  const boxes = [];
+  let at = 0;
+  for (const device of order) {
+    const last = boxes.at(-1);
+    if (last && last.numa === device.numa) at = last.to - PAD + GAP;
+    else boxes.push({ numa: device.numa, from: at, to: 0 }), at += PAD + head;
+    const length = device.kind === 'gpu' ? along.gpu : along.other;
+    spots.set(device.position, { from: at, middle: at + length / 2, to: at + length });
+    boxes.at(-1).to = at + length + PAD;
+    at = boxes.at(-1).to + PAD;
+  }
+  return { order, spots, boxes, length: boxes.at(-1)?.to ?? 0, depth, foot };
+}
+
+/** One link for each pair. */
+function unique(links) {
+  const pairs = new Map(links.map(({ a, b, kind }) => [[a, b].sort((one, other) => one - other).join(), kind]));
+  return [...pairs].map(([pair, kind]) => ({ a: Number(pair.split(',')[0]), b: Number(pair.split(',')[1]), kind }));
+}
+
+/** Devices that these links connect, each group once. */
+function groups(links) {
+  const groupOf = new Map();
+  for (const { a, b } of links) {
+    const joined = new Set([...groupOf.get(a) ?? [a], ...groupOf.get(b) ?? [b]]);
+    joined.forEach((member) => groupOf.set(member, joined));
+  }
+  return [...new Set(groupOf.values())].map((members) => ({ members: [...members] }));
+}
+
+/** Groups of three and more whose members are all linked in the same way, and the other links one by one. */
+function bundle(links) {
+  const buses = [];
+  for (const kind of new Set(links.map((it) => it.kind))) {
+    const alike = links.filter((it) => it.kind === kind);
+    for (const { members } of groups(alike)) {
+      const count = alike.filter(({ a, b }) => members.includes(a) && members.includes(b)).length;
+      if (members.length > 2 && count === members.length * (members.length - 1) / 2) buses.push({ kind, members });
+    }
+  }
+  const isIn = ({ a, b, kind }) =>
+    buses.some((bus) => bus.kind === kind && bus.members.includes(a) && bus.members.includes(b));
+  return { buses, arcs: links.filter((link) => !isIn(link)) };
+}
+
+/** The distance of each pair as a table. */
+export function matrix(node) {
+  const links = unique(node.links);
+  if (!links.length) return '';
+  const kinds = new Map(links.flatMap(({ a, b, kind }) => [[`${a} ${b}`, kind], [`${b} ${a}`, kind]]));
+  const involved = node.devices.filter((it) => links.some(({ a, b }) => a === it.position || b === it.position));
+  const rank = (kind) => (FAST.test(kind) ? 'fast' : SWITCHES.includes(kind) ? 'near' : 'far');
+  const cell = (one, other) => {
+    const kind = kinds.get(`${one.position} ${other.position}`) ?? (one === other ? '' : '–');
+    return h(`td.${rank(kind)}`, { 'data-pair': `${one.position}-${other.position}` }, kind.slice(0, 8));
+  };
+  return h('div.scroll', {}, h('table.matrix', {},
+    h('thead', {}, h('tr', {}, h('td'), involved.map((it) => h('th', { scope: 'col' }, deviceName(it))))),
+    h('tbody', {}, involved.map((one) => h('tr', {},
+      h('th', { scope: 'row' }, deviceName(one)), involved.map((it) => cell(one, it)))))));
+}

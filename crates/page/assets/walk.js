@@ -1,0 +1,52 @@
+// The focus among the cells: the Tab key reaches one of them, arrows lead from there to the others.
+
+/** The cell that the Tab key reaches: { node, position }. */
+let roving;
+
+export const isRoving = (node, device) => roving?.node === node.name && roving.position === device.position;
+
+/** Begins at the first device of this node, if the cell where the focus was is gone. */
+export function begin(isThere, first) {
+  if (!isThere(roving?.node)) roving = first && { node: first.name, position: 0 };
+}
+
+/** Moves the focus by an arrow key in a list of so many columns. False: no cell has it. */
+export function move(key, list, columns) {
+  const from = document.activeElement?.closest('.cell');
+  const home = from?.closest('.tile, .row');
+  if (!home) return false;
+  const inTable = home.matches('.row');
+  const down = inTable ? 1 : columns;
+  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -down, ArrowDown: down }[key];
+  const isSideways = ['ArrowLeft', 'ArrowRight'].includes(key) && !inTable;
+  const at = [...home.querySelectorAll('.cell')].indexOf(from);
+  const beside = isSideways && home.querySelectorAll('.cell')[at + step];
+  if (beside) return focus(beside);
+  // The next tile that has a cell, entered at its near end or at the same place.
+  const homes = [...list.querySelectorAll(inTable ? '.row' : '.tile')];
+  for (let next = homes.indexOf(home) + step; homes[next]; next += Math.sign(step)) {
+    const cells = [...homes[next].querySelectorAll('.cell')];
+    const entry = isSideways ? cells.at(step > 0 ? 0 : -1) : cells[Math.min(at, cells.length - 1)];
+    if (entry) return focus(entry);
+  }
+  return true;
+}
+
+/** Moves the focus to the next unhealthy device. */
+export function nextUnhealthy() {
+  const cells = [...document.querySelectorAll('.cell[data-health="unhealthy"]')];
+  const all = cells.filter((cell) => !cell.closest('[hidden], .place'));
+  if (!all.length) return false;
+  const here = document.activeElement;
+  const isAfter = (cell) => here.compareDocumentPosition(cell) & Node.DOCUMENT_POSITION_FOLLOWING;
+  return focus((here.matches('.cell') && all.find(isAfter)) || all[0]);
+}
+
+function focus(cellElement) {
+  document.querySelector('.cell[tabindex="0"]')?.setAttribute('tabindex', -1);
+  roving = { node: cellElement.closest('[data-node]').dataset.node, position: Number(cellElement.dataset.at) };
+  cellElement.setAttribute('tabindex', 0);
+  cellElement.focus();
+  cellElement.scrollIntoView({ block: 'nearest' });
+  return true;
+}

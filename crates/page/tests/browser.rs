@@ -1,0 +1,548 @@
+//! The page in a real browser: every view shows what the state says, in both languages, and a stranger's text stays text.
+//!
+//! The browser is `chromium` of `PATH`, or the program that `WINDLASS_CHROMIUM` names. Without one these tests are left
+//! out, and say so. The state comes in two answers, so that a change is shown too; a third one says that there is none.
+
+#[path = "browser/dom.rs"]
+mod dom;
+#[path = "browser/server.rs"]
+mod server;
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::{self, Child, Command, Stdio},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::{
+    dom::Element,
+    server::{Answer, Server},
+};
+
+const FIRST: &str = include_str!("browser/first.json");
+const CHANGE: &str = include_str!("browser/change.json");
+const UNCHANGED: &str = r#"{"revision": "2", "complete": false}"#;
+
+/// The clock of the page stands while it waits for an answer, and frames are drawn meanwhile: the last answers take so
+/// long that all is drawn.
+const HOLD: Duration = Duration::from_secs(1);
+
+/// Words that the views show beside the state's own, in each language.
+struct Words {
+    language: &'static str,
+    nav: &'static str,
+    well: &'static str,
+    over_limit: &'static str,
+    of: &'static str,
+    whole: &'static str,
+    simulated: &'static str,
+    fault: &'static str,
+}
+
+const LANGUAGES: [Words; 2] = [
+    Words {
+        language: "en",
+        nav: "Pending2",
+        well: "1 device unhealthy on 1 node",
+        over_limit: "over its limit",
+        of: " of ",
+        whole: "whole device",
+        simulated: "SIMULATED",
+        fault: "fault",
+    },
+    Words {
+        language: "zh",
+        nav: "等待中2",
+        well: "1 个设备不健康（1 个节点）",
+        over_limit: "超出上限",
+        of: " / ",
+        whole: "整个设备",
+        simulated: "模拟",
+        fault: "故障",
+    },
+];
+
+type Check = fn(&Element, &State, &Words);
+
+/// Browsers of a language that run at once: most of their time they wait.
+const AT_ONCE: usize = 3;
+
+/// Address of each view, with what it has to show.
+const VIEWS: [(&str, Check); 6] = [
+    ("", tiles),
+    ("table", table),
+    ("node/gpu-17", node),
+    ("pod/ml/train-0", pod),
+    ("pending", pending),
+    ("history", history),
+];
+
+#[test]
+fn every_view_shows_what_the_state_says_in_english() {
+    every_view(&LANGUAGES[0]);
+}
+
+#[test]
+fn every_view_shows_what_the_state_says_in_chinese() {
+    every_view(&LANGUAGES[1]);
+}
+
+fn every_view(words: &Words) {
+    let Some(browser) = chromium() else { return };
+    let state = State::new();
+    for some in VIEWS.chunks(AT_ONCE) {
+        thread::scope(|scope| {
+            for view in some {
+                let thread = thread::Builder::new().name(format!("view {:?}", view.0));
+                let run = || one_view(&browser, view, &state, words);
+                thread.spawn_scoped(scope, run).expect("a thread starts");
+            }
+        });
+    }
+}
+
+fn one_view(browser: &Path, (view, check): &(&str, Check), state: &State, words: &Words) {
+    let server = Server::start(|path| match path {
+        "state" => Answer::json(FIRST),
+        "state?after=1" => Answer::json(CHANGE),
+        "state?after=2" => Answer::json(UNCHANGED).held(HOLD),
+        asset => Answer::asset(&assets(), asset),
+    });
+    let page = dump(browser, &server.url(&format!("#/{view}?lang={}", words.language)));
+    header(&page, state, words);
+    check(&page, state, words);
+    text_is_text(&page);
+    // Of agents, which this server does not know, a page of one node asks.
+    let mut refused = server.refused();
+    refused.retain(|request| !(request.contains("/node/") && request.contains("/state ")));
+    assert_eq!(refused, [""; 0], "{view}: asked for what is not there");
+}
+
+#[test]
+fn a_reader_without_a_token_is_asked_for_one() {
+    let Some(browser) = chromium() else { return };
+    let server = Server::start(|path| match path {
+        "state" => Answer::refusal("401 Unauthorized"),
+        asset => Answer::asset(&assets(), asset),
+    });
+    let page = dump(&browser, &server.url("#/?lang=en"));
+    let form = page.only("id", "token-form");
+    assert!(form.text().contains("kubectl create token"), "{}", form.text());
+    assert_eq!(form.only("id", "token").attribute("type"), Some("password"));
+}
+
+#[test]
+fn a_reader_who_may_not_read_is_told_why() {
+    let Some(browser) = chromium() else { return };
+    let server = Server::start(|path| match path {
+        "state" => Answer::refusal("403 Forbidden"),
+        asset => Answer::asset(&assets(), asset),
+    });
+    let page = dump(&browser, &server.url("#/?lang=en"));
+    let shown = page.only("id", "header").text();
+    assert!(shown.contains("the reason in words"), "{shown}");
+}
+
+/// Every part is of another type than it has to be, or is missing.
+const BROKEN: &str = r#"{
+    "revision": 5, "summary": "?", "time": [], "version": {}, "simulated": 1, "pending": {"a": 1}, "gone": 7,
+    "nodes": [null, 7, {"name": {}}, {"name": "no list", "devices": "x"}, {
+        "name": "__proto__", "obstacle": 7, "idleGpus": "many", "links": [null, {"a": 9, "b": -1}, {"a": 0, "b": 1}],
+        "devices": [null, 3, {"id": 1, "holders": "x", "kind": {}, "memoryBytes": "9", "utilization": -1}, {
+            "id": "LONG", "kind": "constructor", "health": "toString", "enforcement": "valueOf", "parent": "LONG",
+            "holders": [null, {"memoryBytes": -5, "compute": "x"}, {"pod": "LONG"}]
+        }]
+    }],
+    "history": [null, {"kind": "constructor", "time": 7}, {"kind": "LONG", "time": "9999999-01-01", "text": "LONG"}]
+}"#;
+
+#[test]
+fn a_state_of_wrong_types_and_long_names_breaks_nothing() {
+    let Some(browser) = chromium() else { return };
+    let state = BROKEN.replace("LONG", &"n".repeat(10_000));
+    let server = Server::start(move |path| match path {
+        // Without a revision the page asks again after 200 ms of its clock.
+        "state" => Answer::json(&state).held(HOLD / 10),
+        asset => Answer::asset(&assets(), asset),
+    });
+    let shown = |view: &str| dump(&browser, &server.url(view));
+    assert_eq!(shown("#/table").having("data-health").len(), 8, "four devices, each with its cell");
+    assert_eq!(
+        shown("#/node/__proto__").only("data-section", "devices").having("data-id").len(),
+        4
+    );
+    assert_eq!(shown("#/history").having("data-kind").len(), 3);
+    assert_eq!(shown("#/%E0%A4/x?colour=constructor").with("role", "listitem").len(), 2);
+}
+
+#[test]
+fn every_word_is_there_in_both_languages_with_the_same_holes() {
+    let source = fs::read_to_string(assets().join("words.js")).expect("a text file");
+    let table = source.split("export const words = {").nth(1).expect("the table");
+    let table = table.split("\n};").next().expect("its end");
+    // `key: ['English', '中文'],` on one line, or with each text on its own.
+    let entries: Vec<_> = table.split("],\n").filter(|entry| entry.contains(": [")).collect();
+    assert!(entries.len() > 100, "{} words: the table is written in another way", entries.len());
+    for entry in entries {
+        let (key, texts) = entry.split_once(": [").expect("a key");
+        let texts: Vec<_> = texts.split('\'').skip(1).step_by(2).collect();
+        let [english, chinese] = texts[..] else { panic!("{key} has {} texts", texts.len()) };
+        assert!(!english.is_empty() && !chinese.is_empty(), "{key} is empty");
+        let many = english.split('|').next_back().expect("a text");
+        assert_eq!(holes(many), holes(chinese), "{key}");
+    }
+}
+
+/// Names in braces.
+fn holes(text: &str) -> BTreeSet<&str> {
+    text.split('{').skip(1).filter_map(|rest| rest.split('}').next()).collect()
+}
+
+#[test]
+fn the_assets_load_nothing_from_elsewhere_and_make_no_markup_of_data() {
+    // The name of a format, which is no address.
+    let svg = "http://www.w3.org/2000/svg";
+    let words =
+        ["http:", "https:", "//cdn", "innerHTML", "outerHTML", "insertAdjacentHTML", "eval("];
+    let mut count = 0;
+    for file in fs::read_dir(assets()).expect("a folder") {
+        let path = file.expect("readable").path();
+        let text = fs::read_to_string(&path).expect("a text file").replace(svg, "");
+        let word = words.iter().find(|word| text.contains(**word));
+        assert!(word.is_none(), "{} has {word:?}", path.display());
+        // The policy allows neither; a browser would ignore them.
+        let inline = [" style=\"", " onclick=\"", "<script>"].iter().find(|it| text.contains(**it));
+        assert!(inline.is_none(), "{} has {inline:?}", path.display());
+        count += 1;
+    }
+    assert!(count > 20, "{count} assets");
+}
+
+fn assets() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets")
+}
+
+// === The state that the views have to show ===
+
+/// The state after the change.
+struct State {
+    nodes: Vec<Value>,
+    /// Events of the first answer; the change has those after them.
+    begun: Vec<Value>,
+    change: Value,
+}
+
+impl State {
+    fn new() -> Self {
+        let first: Value = serde_json::from_str(FIRST).expect("JSON");
+        let change: Value = serde_json::from_str(CHANGE).expect("JSON");
+        let is_gone = |node: &&Value| list(&change["gone"]).contains(&node["name"]);
+        let kept = list(&first["nodes"]).iter().filter(|node| !is_gone(node)).cloned();
+        let nodes = kept.chain(list(&change["nodes"]).iter().cloned()).collect();
+        let begun = list(&first["history"]).to_vec();
+        Self { nodes, begun, change }
+    }
+
+    fn events(&self) -> impl Iterator<Item = &Value> {
+        self.begun.iter().chain(list(&self.change["history"]))
+    }
+
+    fn node(&self, name: &str) -> &Value {
+        self.nodes.iter().find(|node| node["name"] == *name).expect("a node of the state")
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The amounts of the state are whole numbers of GiB.
+fn gib(value: &Value) -> Option<String> {
+    value
+        .as_u64()
+        .map(|bytes| if bytes == 0 { "0 B".into() } else { format!("{} GiB", bytes >> 30) })
+}
+
+/// The pod of a holder, or its claim.
+fn holder_name(holder: &Value) -> &str {
+    holder["pod"].as_str().unwrap_or_else(|| text(&holder["claim"]))
+}
+
+/// Devices that are no part of another.
+fn wholes(node: &Value) -> usize {
+    list(&node["devices"]).iter().filter(|device| device["parent"].is_null()).count()
+}
+
+// === What each view has to show ===
+
+fn header(page: &Element, state: &State, words: &Words) {
+    for name in ["gpus", "freeGpus", "idleGpus", "fragmentedGpus"] {
+        let shown = page.only("data-figure", name).first("dd").text();
+        assert_eq!(shown, state.change["summary"][name].to_string(), "{name}");
+    }
+    let nodes = page.only("data-figure", "nodes").first("dd").text();
+    assert_eq!(nodes, state.nodes.len().to_string());
+    let text = page.only("id", "header").text();
+    for part in [words.nav, words.well, words.simulated] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    assert_eq!(page.first("body").attribute("data-connection"), Some("live"));
+    assert_eq!(page.first("title").text(), "(1) Windlass");
+}
+
+fn tiles(page: &Element, state: &State, _: &Words) {
+    assert_eq!(page.with("role", "listitem").len(), state.nodes.len());
+    for node in &state.nodes {
+        let tile = page.only("data-node", text(&node["name"]));
+        let cells = tile.having("data-health");
+        assert_eq!(cells.len(), wholes(node), "{}", node["name"]);
+        for cell in cells {
+            let at: usize = cell.attribute("data-at").expect("a place").parse().expect("a number");
+            let device = &node["devices"][at];
+            assert_eq!(cell.attribute("data-health"), device["health"].as_str());
+            let label = cell.attribute("aria-label").expect("a label");
+            for part in [&node["name"], &device["product"], &device["reason"]] {
+                assert!(label.contains(text(part)), "{part} is not in {label:?}");
+            }
+        }
+        assert!(tile.text().contains(text(&node["obstacle"])), "{}", tile.text());
+    }
+    let entries = page.having("data-entry");
+    let sum: f64 =
+        entries.iter().map(|it| it.first("b").text().parse::<f64>().expect("a number")).sum();
+    let devices: usize = state.nodes.iter().map(wholes).sum();
+    assert_eq!(sum.to_string(), devices.to_string(), "the legend counts every device once");
+}
+
+fn table(page: &Element, state: &State, words: &Words) {
+    assert_eq!(page.with("role", "rowgroup").len(), state.nodes.len());
+    for node in &state.nodes {
+        let group = page.only("data-node", text(&node["name"]));
+        devices(group, node, words);
+        assert!(group.text().contains(text(&node["name"])));
+    }
+}
+
+fn node(page: &Element, state: &State, words: &Words) {
+    let node = state.node("gpu-17");
+    let table = page.only("data-section", "devices");
+    devices(table, node, words);
+    for device in list(&node["devices"]) {
+        let row = table.only("data-id", text(&device["id"])).text();
+        for name in ["id", "action", "resource"] {
+            assert!(row.contains(text(&device[name])), "{name} is not in {row:?}");
+        }
+    }
+    let places = page.only("data-section", "places");
+    assert_eq!(places.having("data-at").len(), wholes(node));
+    assert!(places.text().contains("NUMA 0") && places.text().contains("NUMA 1"));
+    assert_eq!(places.only("data-bus", "NV18").text(), "NV18 × 4");
+    for link in list(&node["links"]) {
+        for pair in [format!("{}-{}", link["a"], link["b"]), format!("{}-{}", link["b"], link["a"])]
+        {
+            assert_eq!(page.only("data-pair", &pair).text(), text(&link["kind"]), "{pair}");
+        }
+    }
+    let events = page.only("data-section", "history").having("data-kind");
+    let here = state.events().filter(|event| event["node"] == node["name"]);
+    assert_eq!(events.len(), here.count());
+}
+
+/// Rows of a node's devices: exactly these, each with its health, its amounts and its holders.
+fn devices(rows: &Element, node: &Value, words: &Words) {
+    let shown = rows.having("data-id");
+    assert_eq!(shown.len(), list(&node["devices"]).len(), "{}", node["name"]);
+    for device in list(&node["devices"]) {
+        let row = rows.only("data-id", text(&device["id"]));
+        assert_eq!(row.attribute("data-health"), device["health"].as_str());
+        let mut wanted =
+            vec![text(&device["product"]).to_owned(), text(&device["reason"]).to_owned()];
+        let amounts = (gib(&device["memoryUsedBytes"]), gib(&device["memoryBytes"]));
+        if let (Some(used), Some(all)) = amounts {
+            wanted.push(format!("{used}{}{all}", words.of));
+        }
+        if let Some(part) = device["utilization"].as_f64() {
+            wanted.push(format!("{:.0} %", 100.0 * part));
+        }
+        for part in wanted {
+            assert!(row.text().contains(&part), "{part:?} is not in {:?}", row.text());
+        }
+        let holders = row.having("data-holder");
+        assert_eq!(holders.len(), list(&device["holders"]).len(), "{}", device["id"]);
+        for (line, holder) in holders.iter().zip(list(&device["holders"])) {
+            assert_eq!(line.attribute("data-holder"), Some(holder_name(holder)));
+            share(line, holder, words);
+        }
+    }
+}
+
+/// The share of a holder, and what it uses of it.
+fn share(line: &Element, holder: &Value, words: &Words) {
+    let shown = line.text();
+    let mut wanted = vec![text(&holder["container"]).to_owned(), text(&holder["claim"]).to_owned()];
+    wanted.extend(gib(&holder["memoryBytes"]));
+    wanted.extend(gib(&holder["memoryUsedBytes"]));
+    wanted.extend(holder["compute"].as_f64().map(|part| format!("{:.0} %", 100.0 * part)));
+    if holder["memoryBytes"].is_null() && holder["compute"].is_null() {
+        wanted.push(words.whole.to_owned());
+    }
+    for part in wanted {
+        assert!(shown.contains(&part), "{part:?} is not in {shown:?}");
+    }
+    let is_over = holder["overLimit"] == true;
+    assert_eq!(shown.contains(words.over_limit), is_over, "{shown:?}");
+}
+
+fn pod(page: &Element, state: &State, words: &Words) {
+    let mut count = 0;
+    for node in &state.nodes {
+        for device in list(&node["devices"]) {
+            for holder in
+                list(&device["holders"]).iter().filter(|it| holder_name(it) == "ml/train-0")
+            {
+                let line = page.only("data-id", text(&device["id"]));
+                assert_eq!(line.attribute("data-node"), node["name"].as_str());
+                share(line, holder, words);
+                count += 1;
+            }
+        }
+    }
+    assert_eq!((page.having("data-id").len(), count), (2, 2));
+    assert_eq!(page.having("data-kind").len(), 1, "its event");
+}
+
+fn pending(page: &Element, state: &State, _: &Words) {
+    let pods = list(&state.change["pending"]);
+    assert_eq!(page.having("data-pod").len(), pods.len());
+    for pod in pods {
+        let item = page.only("data-pod", text(&pod["pod"]));
+        for name in ["request", "help"] {
+            assert!(item.text().contains(text(&pod[name])), "{name} is not in {:?}", item.text());
+        }
+        let reasons = item.having("data-nodes");
+        assert_eq!(reasons.len(), list(&pod["reasons"]).len());
+        for (line, reason) in reasons.iter().zip(list(&pod["reasons"])) {
+            assert_eq!(line.attribute("data-nodes"), Some(reason["nodes"].to_string().as_str()));
+            assert!(line.text().contains(text(&reason["reason"])), "{}", line.text());
+        }
+    }
+}
+
+fn history(page: &Element, state: &State, words: &Words) {
+    let events: Vec<_> = state.events().collect();
+    let lines = page.having("data-kind");
+    assert_eq!(lines.len(), events.len());
+    for (line, event) in lines.iter().rev().zip(events) {
+        assert_eq!(line.attribute("data-kind"), event["kind"].as_str());
+        for name in ["node", "pod", "text"] {
+            assert!(line.text().contains(text(&event[name])), "{name} is not in {:?}", line.text());
+        }
+        let time = line.first("time").attribute("datetime").expect("a time");
+        assert_eq!(time.replace(".000Z", "Z"), text(&event["time"]));
+        assert_eq!(line.text().contains(words.fault), event["kind"] == "fault");
+    }
+}
+
+/// Names of strangers made no element and ran no script.
+fn text_is_text(page: &Element) {
+    let images: Vec<_> = page.named("img").iter().filter_map(|it| it.attribute("src")).collect();
+    assert_eq!(images, ["icon.svg"]);
+    assert_eq!(page.named("script").len(), 1, "main.js");
+    assert!(page.with("onerror", "document.title='owned'").is_empty());
+}
+
+// === The browser ===
+
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+fn chromium() -> Option<PathBuf> {
+    let named = env::var_os("WINDLASS_CHROMIUM").map(PathBuf::from);
+    let paths = env::var_os("PATH").unwrap_or_default();
+    let found = || env::split_paths(&paths).map(|dir| dir.join("chromium")).find(|it| it.is_file());
+    let program = named.or_else(found);
+    if program.is_none() {
+        eprintln!("left out: no chromium in PATH, and WINDLASS_CHROMIUM names none");
+    }
+    program
+}
+
+/// A browser without a window, without requests of its own, and with a clock that runs as fast as the page allows. The
+/// sandbox does not start in a container, nor for root; the pages are this test's own.
+const FLAGS: [&str; 12] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,800",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=4000",
+];
+
+/// A start takes 2 s, on a busy machine 10.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A browser that is ended, and a profile that is removed, whatever becomes of the test.
+struct Running {
+    child: Child,
+    profile: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail if the browser has ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+        fs::remove_dir_all(&self.profile).ok();
+    }
+}
+
+/// The document as it is after some seconds of the page's clock. Fails with an error in the console: an uncaught one, or
+/// a part that the security policy refused.
+fn dump(browser: &Path, url: &str) -> Element {
+    static STARTS: AtomicUsize = AtomicUsize::new(0);
+    let number = STARTS.fetch_add(1, Ordering::Relaxed);
+    let profile = env::temp_dir().join(format!("windlass-page-{}-{number}", process::id()));
+    let mut command = Command::new(browser);
+    command.args(FLAGS).arg(format!("--user-data-dir={}", profile.display()));
+    command.args(["--dump-dom", url]).stdin(Stdio::null());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut running = Running { child: child.expect("chromium starts"), profile };
+    let document = read(running.child.stdout.take().expect("piped"));
+    let log = read(running.child.stderr.take().expect("piped"));
+    let document = document.recv_timeout(LIMIT).expect("chromium prints the document in time");
+    drop(running);
+    let log = log.recv_timeout(LIMIT).expect("chromium ends");
+    let errors: Vec<_> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
+    assert_eq!(errors, [""; 0], "{url}");
+    dom::parse(&document)
+}
+
+/// All that comes from a pipe, read by a thread of its own.
+fn read(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // An error ends the text where it occurs; the receiver may have given up.
+        pipe.read_to_end(&mut bytes).ok();
+        sender.send(String::from_utf8_lossy(&bytes).into_owned()).ok();
+    });
+    receiver
+}

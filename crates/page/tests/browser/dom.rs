@@ -1,0 +1,155 @@
+//! A document as Chromium prints it: elements with attributes and text. Nothing else could be read by this.
+
+/// An element, or the document itself.
+#[derive(Debug, Default)]
+pub(crate) struct Element {
+    name: String,
+    attributes: Vec<(String, String)>,
+    children: Vec<Content>,
+}
+
+#[derive(Debug)]
+enum Content {
+    Element(Element),
+    Text(String),
+}
+
+/// Elements without an end.
+const VOID: [&str; 6] = ["meta", "link", "input", "img", "br", "hr"];
+/// Elements whose content is no markup; it is left out.
+const RAW: [&str; 3] = ["script", "style", "noscript"];
+
+/// Reads a document.
+pub(crate) fn parse(html: &str) -> Element {
+    let mut open = vec![Element::default()];
+    let mut rest = html;
+    while let Some((text, tail)) = rest.split_once('<') {
+        add(&mut open, Content::Text(unescape(text)));
+        let end = end_of_tag(tail);
+        let tag = &tail[..end];
+        rest = &tail[(end + 1).min(tail.len())..];
+        if tag.starts_with('!') {
+            continue;
+        }
+        if tag.starts_with('/') {
+            close(&mut open);
+            continue;
+        }
+        let element = Element::read(tag);
+        let name = element.name.clone();
+        open.push(element);
+        if RAW.contains(&name.as_str()) {
+            rest = rest.split_once(&format!("</{name}>")).map_or("", |(_, after)| after);
+            close(&mut open);
+        } else if VOID.contains(&name.as_str()) {
+            close(&mut open);
+        }
+    }
+    while open.len() > 1 {
+        close(&mut open);
+    }
+    open.remove(0)
+}
+
+fn add(open: &mut [Element], content: Content) {
+    open.last_mut().expect("the document is open to the end").children.push(content);
+}
+
+fn close(open: &mut Vec<Element>) {
+    if open.len() > 1 {
+        let element = open.pop().expect("more than one");
+        add(open, Content::Element(element));
+    }
+}
+
+/// The place of the `>` that ends a tag: values may have one too.
+fn end_of_tag(tail: &str) -> usize {
+    let mut is_quoted = false;
+    for (at, letter) in tail.char_indices() {
+        match letter {
+            '"' => is_quoted = !is_quoted,
+            '>' if !is_quoted => return at,
+            _ => {}
+        }
+    }
+    tail.len()
+}
+
+fn unescape(text: &str) -> String {
+    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
+    text.replace("&nbsp;", "\u{a0}").replace("&amp;", "&")
+}
+
+impl Element {
+    fn read(tag: &str) -> Self {
+        let (name, mut rest) = tag.split_once(' ').unwrap_or((tag, ""));
+        let mut element = Self { name: name.to_owned(), ..Self::default() };
+        while let Some((key, tail)) = rest.split_once("=\"") {
+            let (value, after) = tail.split_once('"').unwrap_or((tail, ""));
+            element.attributes.push((key.trim().to_owned(), unescape(value)));
+            rest = after;
+        }
+        element
+    }
+
+    /// The value of an attribute.
+    pub(crate) fn attribute(&self, name: &str) -> Option<&str> {
+        let found = self.attributes.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// All text in this element.
+    pub(crate) fn text(&self) -> String {
+        let part = |content: &Content| match content {
+            Content::Element(element) => element.text(),
+            Content::Text(text) => text.clone(),
+        };
+        self.children.iter().map(part).collect()
+    }
+
+    /// Elements below this one that pass a test, in the order of the document.
+    fn all<'a>(&'a self, test: &dyn Fn(&Element) -> bool, found: &mut Vec<&'a Element>) {
+        for content in &self.children {
+            if let Content::Element(element) = content {
+                if test(element) {
+                    found.push(element);
+                }
+                element.all(test, found);
+            }
+        }
+    }
+
+    /// Elements of a name.
+    pub(crate) fn named(&self, name: &str) -> Vec<&Element> {
+        let mut found = Vec::new();
+        self.all(&|element| element.name == name, &mut found);
+        found
+    }
+
+    /// The first element of a name.
+    pub(crate) fn first(&self, name: &str) -> &Element {
+        self.named(name).first().unwrap_or_else(|| panic!("no {name} in {:?}", self.text()))
+    }
+
+    /// Elements with an attribute.
+    pub(crate) fn having(&self, name: &str) -> Vec<&Element> {
+        let mut found = Vec::new();
+        self.all(&|element| element.attribute(name).is_some(), &mut found);
+        found
+    }
+
+    /// Elements with this value of an attribute.
+    pub(crate) fn with(&self, name: &str, value: &str) -> Vec<&Element> {
+        let mut found = self.having(name);
+        found.retain(|element| element.attribute(name) == Some(value));
+        found
+    }
+
+    /// The one element with this value of an attribute.
+    pub(crate) fn only(&self, name: &str, value: &str) -> &Element {
+        match self.with(name, value)[..] {
+            [element] => element,
+            ref found => panic!("{} with {name}={value:?} in {:?}", found.len(), self.text()),
+        }
+    }
+}
