@@ -36,7 +36,10 @@ async function ask(name) {
     const response = await fetch(address, { cache: 'no-store', signal: AbortSignal.timeout(ANSWER_MS) });
     if (response.status === 404) silent.add(name);
     if (!response.ok) return undefined;
-    const node = readNode((await response.json()).nodes?.[0]);
+    const document = await response.json();
+    // The cluster half does not know which machines are simulated.
+    state.isSimulated ||= Boolean(document.simulated);
+    const node = readNode(document.nodes?.[0]);
     return { ...node, name, devices: node.devices.map((device) => named(name, device)) };
   } catch {
     return undefined;

@@ -166,4 +166,7 @@ setInterval(() => {
 watchWidth(drawView);
 draw();
 follow(take, tell);
-followDetails(() => (current().view === 'node' ? current().name : undefined), () => later('view', drawView));
+followDetails(() => (current().view === 'node' ? current().name : undefined), () => {
+  later('view', drawView);
+  later('header', drawHeader);
+});

@@ -30,6 +30,7 @@ export async function follow(take, tell) {
       await pause(Math.max(wait - (response.ok ? took : 0), 0));
     } catch (error) {
       since ??= new Date();
+      // The next question is for all of the state: it is answered at once, while one for changes may be held.
       revision = undefined;
       // A TypeError is fetch's word for "no connection", in each browser another.
       tell({ kind: 'lost', since, text: error instanceof TypeError ? '' : String(error.message) });

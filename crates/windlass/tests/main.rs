@@ -10,6 +10,7 @@ mod host;
 mod image;
 mod layers;
 mod look;
+mod monitoring;
 mod placement;
 mod policy;
 mod program;

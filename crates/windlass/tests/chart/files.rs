@@ -11,16 +11,14 @@ use windlass_config::schema;
 
 use super::{CHART, DEPLOY, file, folders, yaml};
 
-/// Manifests that the chart writes itself, because values decide on their content.
-const WRITTEN: [&str; 1] = ["options/pods/networkpolicy.yaml"];
+/// Manifests that the chart writes itself, because values decide on their content, and a test of rules.
+const WRITTEN: [&str; 2] = ["options/pods/networkpolicy.yaml", "monitoring/rules.test.yaml"];
 
-/// Manifests of the options and of the cluster half, as paths below `deploy/`.
+/// Manifests of the options, of the cluster half and of monitoring, as paths below `deploy/`.
 fn manifests() -> BTreeSet<PathBuf> {
-    let options = folders("options").into_iter().map(|name| format!("options/{name}"));
-    let folders = options.chain(["scheduler".to_owned()]);
-    let files = folders.flat_map(|folder| {
-        let entries = fs::read_dir(Path::new(DEPLOY).join(&folder)).expect("a folder");
-        entries.map(move |entry| Path::new(&folder).join(entry.expect("readable").file_name()))
+    let files = ["options", "scheduler", "monitoring"].into_iter().flat_map(|folder| {
+        let files = below(&Path::new(DEPLOY).join(folder)).into_iter();
+        files.map(move |file| Path::new(folder).join(file))
     });
     let is_copied = |path: &PathBuf| {
         !path.ends_with("kustomization.yaml") && !WRITTEN.iter().any(|it| path == Path::new(it))

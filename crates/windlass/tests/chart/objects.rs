@@ -287,3 +287,14 @@ fn a_configuration_of_nvidias_plugin_reaches_the_agent_as_it_is() {
     let given = map["data"]["config.yaml"].as_str().expect("text");
     assert_eq!(given.trim(), text);
 }
+
+#[test]
+fn monitoring_gives_the_same_objects_by_helm_and_by_kustomize() {
+    let Some((helm, kubectl)) = programs() else { return };
+    let of = |values: &str| charted(&helm, &overlay(&[], values, "").path().join("values.yaml"));
+    let plain = of("{}");
+    let mut added = of("monitoring: {enabled: true}");
+    added.retain(|object| !plain.contains(object));
+    let folder = Path::new(DEPLOY).join("monitoring");
+    are_same(kustomized(&kubectl, &folder), added, "monitoring");
+}

@@ -52,7 +52,8 @@ fn an_archive_has_the_plugin_completions_and_manual_pages_and_equal_bytes() {
     ] {
         assert!(listed.contains(member), "{member} is missing: {listed}");
     }
-    match made.lines().find(|line| line.ends_with(".deb")) {
+    let is_package = |line: &&str| Path::new(line).extension().is_some_and(|it| it == "deb");
+    match made.lines().find(is_package) {
         Some(package) => {
             let facts = members("dpkg-deb", &["--info"], package);
             assert!(facts.contains(&format!("Version: {}", env!("CARGO_PKG_VERSION"))), "{facts}");
