@@ -1,6 +1,8 @@
 //! Documentation matches the program: configurations are accepted, metrics exist, demo transcripts are current.
 
+mod book;
 mod commands;
+mod forms;
 mod pages;
 mod troubleshooting;
 
@@ -22,16 +24,20 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+/// Table of contents of the documentation as a site. It is no page.
+const CONTENTS: &str = "docs/SUMMARY.md";
+
 /// Every page of the documentation, with its name.
 fn pages() -> Vec<(String, String)> {
     let mut names = vec!["README.md".to_owned(), "README.zh-CN.md".to_owned()];
-    for folder in ["docs", "docs/devices"] {
+    for folder in ["docs", "docs/devices", "docs/guides"] {
         let entries = fs::read_dir(root().join(folder)).expect("a folder");
         let files = entries.map(|entry| entry.expect("readable").file_name());
         let files = files.map(|name| name.into_string().expect("text"));
         let written = files.filter(|name| Path::new(name).extension().is_some_and(|it| it == "md"));
         names.extend(written.map(|name| format!("{folder}/{name}")));
     }
+    names.retain(|name| name != CONTENTS);
     names.sort();
     names.into_iter().map(|name| (name.clone(), page(&name))).collect()
 }
