@@ -18,14 +18,22 @@ const LIMIT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Agents {
     client: Client,
+    namespace: String,
 }
 
 /// An agent that does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The node has no agent that runs.
-    #[error("no agent of Windlass runs on node {0}: `windlass cluster doctor` has the reason")]
-    NoAgent(String),
+    #[error(
+        "no agent of Windlass runs on node {node} in namespace {namespace}: `windlass cluster doctor` has the reason"
+    )]
+    NoAgent {
+        /// The node.
+        node: String,
+        /// The namespace that was looked at.
+        namespace: String,
+    },
     /// The agent's pod has no port for HTTP.
     #[error("the agent {0} has no port named http: give it --listen and the port")]
     NoPort(String),
@@ -57,13 +65,14 @@ impl Agents {
     /// # Errors
     ///
     /// No credentials.
-    pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Self, RunError> {
+    pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, RunError> {
         let access = access::access(kubeconfig).await?;
-        Ok(Self::new(Client::try_from(access).map_err(access::no_access)?))
+        Ok(Self::new(Client::try_from(access).map_err(access::no_access)?, namespace))
     }
 
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client }
+    /// Agents of this namespace alone: in another one, anybody could label a pod as theirs.
+    pub(crate) fn new(client: Client, namespace: &str) -> Self {
+        Self { client, namespace: namespace.to_owned() }
     }
 
     /// The document of a node's page, as JSON.
@@ -76,7 +85,7 @@ impl Agents {
         if node.is_empty() || !node.chars().all(is_plain) {
             return Err(AgentError::NoName(node.to_owned()));
         }
-        let pods: Api<Pod> = Api::all(self.client.clone());
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let of_node = ListParams::default().labels(OURS).fields(&format!("spec.nodeName={node}"));
         let listed =
             pods.list(&of_node).await.map_err(|error| AgentError::List(Box::new(error)))?;
@@ -85,10 +94,13 @@ impl Agents {
             phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
         };
         let pod = listed.items.into_iter().find(runs);
-        let pod = pod.ok_or_else(|| AgentError::NoAgent(node.to_owned()))?;
+        let pod = pod.ok_or_else(|| {
+            let (node, namespace) = (node.to_owned(), self.namespace.clone());
+            AgentError::NoAgent { node, namespace }
+        })?;
         let name = pod.metadata.name.clone().unwrap_or_default();
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let port = http_port(&pod).ok_or_else(|| AgentError::NoPort(name.clone()))?;
+        let namespace = &self.namespace;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/page/state");
         let request = http::Request::get(path).body(Vec::new()).expect("names of Kubernetes");
         match timeout(LIMIT, self.client.request_text(request)).await {

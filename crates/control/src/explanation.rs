@@ -108,6 +108,12 @@ impl Explanation {
     }
 }
 
+/// Reasons against the named nodes for a pod without claims. The caller goes through the nodes in steps.
+pub(crate) fn reasons(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> {
+    let outcomes = index.filter(pod, names).into_iter();
+    outcomes.filter_map(|(_, outcome)| Some(outcome.err()?.to_string())).collect()
+}
+
 // === impl Remedy ===
 
 impl fmt::Display for Remedy {
@@ -123,7 +129,7 @@ impl Serialize for Remedy {
 }
 
 /// The request in words.
-fn wants(pod: &PodFacts) -> String {
+pub(crate) fn wants(pod: &PodFacts) -> String {
     let gpus = match &pod.wish.gpus {
         Err(error) => error.to_string(),
         Ok(GpuWish::None) => "no GPU".to_owned(),

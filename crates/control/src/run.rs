@@ -108,7 +108,7 @@ pub async fn run(
     let binder = Arc::new(Binder::new(client.clone(), index.clone(), fence.clone(), clock));
     let guard = match config.page {
         Some(PageConfig { is_open: true, .. }) => Guard::None,
-        _ => Guard::Tokens(Gate::new(client.clone())),
+        _ => Guard::Tokens(Box::new(Gate::new(client.clone()))),
     };
     let feed = Arc::new(Feed::new(index.clone(), clock));
     let extender = Extender::new(index.clone(), binder.clone(), metrics);
@@ -144,7 +144,7 @@ pub enum PageSource {
     Recording(Box<Objects>),
 }
 
-/// Serves the page to the browsers of this machine until stopped.
+/// Serves the page to the browsers of this machine until stopped. Agents are asked in their namespace.
 ///
 /// # Errors
 ///
@@ -152,6 +152,7 @@ pub enum PageSource {
 pub async fn run_page(
     address: SocketAddr,
     source: PageSource,
+    agents: &str,
     stop: CancellationToken,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), RunError> {
@@ -168,7 +169,7 @@ pub async fn run_page(
     let site = PageSite {
         feed: Arc::new(Feed::new(index, clock)),
         guard: Guard::ThisMachine,
-        agents: live.as_ref().map(|live| Agents::new(live.client.clone())),
+        agents: live.as_ref().map(|live| Agents::new(live.client.clone(), agents)),
         stop: stop.clone(),
     };
     let watches = async {

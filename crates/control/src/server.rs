@@ -100,7 +100,7 @@ async fn answer(pages: &Pages, served: Served, request: Request<Incoming>) -> An
         }
         (&Method::GET, "metrics") => {
             let page = metrics::page(&pages.registry);
-            typed("application/openmetrics-text; version=1.0.0; charset=utf-8", page.into())
+            typed("application/openmetrics-text; version=1.0.0; charset=utf-8", page)
         }
         (&Method::GET, "inspect") => json(&pages.index.step(|it| Inspection::of(it, None))),
         (&Method::GET, node) if before.ends_with("/inspect") => {
@@ -135,7 +135,7 @@ async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Answ
     })
 }
 
-pub(crate) fn json(document: &impl Serialize) -> Answer {
+fn json(document: &impl Serialize) -> Answer {
     typed("application/json", serde_json::to_vec(document).expect("plain data is JSON"))
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn plain(status: StatusCode, text: impl Into<String>) -> Answer {
     answer
 }
 
-pub(crate) fn typed(media: &'static str, body: Vec<u8>) -> Answer {
+pub(crate) fn typed(media: &'static str, body: impl Into<Bytes>) -> Answer {
     let answer = Response::builder().header(CONTENT_TYPE, media);
-    answer.body(Full::new(Bytes::from(body))).expect("a constant header")
+    answer.body(Full::new(body.into())).expect("a constant header")
 }

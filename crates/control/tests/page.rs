@@ -35,7 +35,13 @@ impl Page {
         let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
         let ready = move |address| bound.send(address).expect("awaited below");
         let mut running = JoinSet::new();
-        running.spawn(run_page(([127, 0, 0, 1], 0).into(), source, stop.clone(), ready));
+        running.spawn(run_page(
+            ([127, 0, 0, 1], 0).into(),
+            source,
+            "windlass-system",
+            stop.clone(),
+            ready,
+        ));
         Self { address: address.await.expect("it listens"), stop, running }
     }
 
@@ -60,6 +66,20 @@ impl Page {
         Answer { code, head: head.to_lowercase(), body: body.to_owned() }
     }
 
+    /// The state after a revision, once it is as wanted.
+    async fn state_that(&self, after: Option<&str>, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        let wait = async {
+            loop {
+                let state = self.state(after).await;
+                if is_wanted(&state) {
+                    return state;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(LIMIT, wait).await.expect("the state is as wanted in time")
+    }
+
     /// The state after a revision.
     async fn state(&self, after: Option<&str>) -> Value {
         let path = after.map_or("/state".to_owned(), |after| format!("/state?after={after}"));
@@ -70,6 +90,7 @@ impl Page {
                 503 => assert!(answer.head.contains("retry-after: 2"), "{}", answer.head),
                 code => panic!("{code}: {}", answer.body),
             }
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -95,11 +116,9 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
     rig.add_pod("large", json!({"nvidia.com/gpu": 4}));
 
     let page = Page::start(PageSource::Cluster(Some(rig.kubeconfig()))).await;
-    let mut state = page.state(None).await;
     // The pod's last change may come a moment later than the rest.
-    while state["nodes"][0]["devices"][0]["holders"].is_null() {
-        state = page.state(None).await;
-    }
+    let is_held = |state: &Value| !state["nodes"][0]["devices"][0]["holders"].is_null();
+    let state = page.state_that(None, is_held).await;
     assert_eq!(state["complete"], true);
     assert_eq!(state["source"], "cluster");
     assert_eq!(state["summary"]["gpus"], 3);
@@ -116,10 +135,7 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
 
     let first = revision(&state).to_owned();
     rig.add_node("c", 4);
-    let mut changes = page.state(Some(&first)).await;
-    while changes["nodes"] == json!([]) {
-        changes = page.state(Some(&first)).await;
-    }
+    let changes = page.state_that(Some(&first), |state| state["nodes"] != json!([])).await;
     assert_eq!(changes["complete"], false);
     let names: Vec<_> = changes["nodes"].as_array().expect("nodes").iter().collect();
     assert_eq!(names.len(), 1, "{changes}");
@@ -198,6 +214,7 @@ async fn readers_beyond_the_limit_are_answered_at_once_and_a_stop_ends_held_ones
     // One more is not held: with a free place it would be, for 20 s.
     let answer = timeout(Duration::from_secs(15), page.get(&path)).await.expect("at once");
     assert_eq!(answer.code, 200);
+    assert!(held.try_join_next().is_none(), "the others are held");
     page.stop().await;
     while let Some(ended) = timeout(LIMIT, held.join_next()).await.expect("in time") {
         ended.expect("no panic").expect("answered before the end");

@@ -77,6 +77,15 @@ impl Runtime {
     }
 }
 
+// === impl CriError ===
+
+impl CriError {
+    /// The program behind the socket speaks gRPC, and is no runtime for kubelets.
+    pub fn is_unimplemented(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code() == tonic::Code::Unimplemented)
+    }
+}
+
 async fn call<Q, A>(client: &mut Grpc<Channel>, method: &str, request: Q) -> Result<A, CriError>
 where
     Q: prost::Message + 'static,

@@ -32,7 +32,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_allocations::podresources::PodResourcesCache;
+use windlass_allocations::{ledger::Ledger, podresources::PodResourcesCache};
 use windlass_config::Disclosed;
 use windlass_deviceplugin::registration::RegistrationStates;
 use windlass_discovery::telemetry::TelemetryReceiver;
@@ -59,6 +59,8 @@ pub(crate) struct Deps {
     pub(crate) registry: Registry,
     pub(crate) instruments: Instruments,
     pub(crate) disclosed: BTreeSet<Disclosed>,
+    /// Claims and shares.
+    pub(crate) ledger: watch::Receiver<Ledger>,
     /// Name of the node.
     pub(crate) node: String,
 }
@@ -118,7 +120,7 @@ pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToke
     };
     metrics::register_collectors(&mut registry, &sources);
     let registrations = sources.registrations.clone();
-    let board = Arc::new(NodeBoard::new(sources, deps.node));
+    let board = Arc::new(NodeBoard::new(sources, deps.ledger, deps.node));
     let admin = Admin {
         registry,
         state: state.clone(),

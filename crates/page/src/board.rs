@@ -34,6 +34,8 @@ pub struct Revision {
 /// Everything that the page shows at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
+    /// Nobody can tell yet what of it is new: the history does not begin.
+    pub is_first: bool,
     /// Nodes that are new or have changed.
     pub changed: Vec<NodeView>,
     /// Nodes that are there no more.
@@ -118,7 +120,7 @@ impl Board {
             self.pending = Numbered { number: next, value: snapshot.pending };
             has_changed = true;
         }
-        if self.has_begun {
+        if self.has_begun && !snapshot.is_first {
             let events = events.into_iter().map(|value| Numbered { number: next, value });
             self.events.extend(events);
         }

@@ -144,6 +144,9 @@ pub struct DeviceView {
     /// Id of the device that it is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// It is cut into parts, which are devices of their own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
     /// Pods and claims that have it, or a share of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<HolderView>,
@@ -272,7 +275,8 @@ impl Summary {
     pub(crate) fn of<'a>(nodes: impl Iterator<Item = &'a NodeView>) -> Self {
         let mut sums = Self::default();
         for node in nodes {
-            sums.gpus += node.devices.iter().filter(|device| device.kind == "gpu").count();
+            sums.gpus +=
+                node.devices.iter().filter(|it| it.kind == "gpu" && it.parent.is_none()).count();
             sums.free_gpus += node.free_gpus;
             sums.idle_gpus += node.idle_gpus;
             if let Some(fragmented) = node.fragmented_gpus {

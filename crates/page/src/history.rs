@@ -109,9 +109,9 @@ fn compare_holders(
 // === impl HolderView ===
 
 impl HolderView {
-    /// The pod, else the claim.
+    /// The claim, which several pods may use, else the pod.
     fn title(&self) -> &str {
-        self.pod.as_deref().or(self.claim.as_deref()).unwrap_or("unknown")
+        self.claim.as_deref().or(self.pod.as_deref()).unwrap_or("unknown")
     }
 
     fn amounts(&self) -> String {

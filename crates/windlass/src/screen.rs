@@ -54,8 +54,13 @@ pub(crate) fn terminal_width() -> Option<usize> {
     (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
+/// The text without control characters: names come from strangers, and a terminal obeys some.
+pub(crate) fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
 /// The text in so many characters, with a mark where its end is missing.
-fn shortened(text: &str, width: usize) -> String {
+pub(crate) fn shortened(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
@@ -129,7 +134,8 @@ impl Redraw {
         let mut out = io::stdout().lock();
         let begin = if self.is_clear { "\x1b[H" } else { "\x1b[2J\x1b[H" };
         self.is_clear = true;
-        let height = rustix::termios::tcgetwinsize(&out).map_or(usize::MAX, |it| it.ws_row.into());
+        let rows = rustix::termios::tcgetwinsize(&out).map_or(0, |it| it.ws_row);
+        let height = if rows == 0 { usize::MAX } else { rows.into() };
         let shown: Vec<_> =
             lines.iter().take(height.max(2) - 1).map(|it| format!("{it}\x1b[K")).collect();
         write!(out, "{begin}{}\n\x1b[J", shown.join("\n"))
@@ -241,7 +247,7 @@ impl Table {
     fn formatted(&self, indent: &str, widths: &[usize]) -> Vec<String> {
         let line = |row: &Vec<String>| {
             let cells = row.iter().zip(widths).map(|(cell, width)| {
-                let cell = shortened(cell, *width);
+                let cell = plain(&shortened(cell, *width));
                 format!("{cell:<width$}")
             });
             format!("{indent}{}", cells.collect::<Vec<_>>().join("  ").trim_end())

@@ -129,7 +129,7 @@ impl LimitRules<'_> {
         if parts().any(|gpu| gpu.is_by_mps) {
             required.check(Enforcement::Mps, MPS_CAN_BE_LEFT)?;
         }
-        let limited: Vec<_> = parts().filter(|gpu| !gpu.is_by_mps).collect();
+        let mut limited: Vec<_> = parts().filter(|gpu| !gpu.is_by_mps).collect();
         if limited.is_empty() {
             return Ok(None);
         }
@@ -151,7 +151,17 @@ impl LimitRules<'_> {
             Ok(limit) => required.check(by, without).map(|()| Some(limit)),
             Err(why) => {
                 let drm = limited.iter().find_map(|gpu| gpu.drm);
-                required.check(self.means.without_hook(self.policy, drm), &why).map(|()| None)
+                required.check(self.means.without_hook(self.policy, drm), &why)?;
+                // Nothing is required. GPUs that can be limited are, whatever the others lack.
+                limited.retain(|gpu| self.means.record(&[*gpu]).is_ok());
+                let record = self.means.record(&limited).ok().filter(|_| !limited.is_empty());
+                let limit = |(record, hook)| HookLimit {
+                    record,
+                    path: path.to_owned(),
+                    hook,
+                    replicas: None,
+                };
+                Ok(record.zip(self.hook().ok()).map(limit))
             }
         }
     }

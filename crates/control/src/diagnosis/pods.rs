@@ -22,8 +22,8 @@ pub(super) fn check(objects: &Objects) -> Vec<Finding> {
             Finding::warning(AREA, subject.clone(), mistake.clone())
                 .remedy("its agent and the cluster half are of different versions: update both")
         }));
-        let obstacles =
-            node.facts.gpus.iter().filter_map(|gpu| Some((gpu, gpu.obstacle.as_ref()?)));
+        let failed = node.facts.gpus.iter().filter(|gpu| gpu.has_failed);
+        let obstacles = failed.filter_map(|gpu| Some((gpu, gpu.obstacle.as_ref()?)));
         findings.extend(obstacles.map(|(gpu, obstacle)| {
             let id = gpu.id.as_ref().map_or("a GPU", |id| id.as_str());
             Finding::warning(AREA, subject.clone(), format!("{id}: {obstacle}"))

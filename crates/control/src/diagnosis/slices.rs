@@ -66,8 +66,12 @@ fn classes(objects: &Objects) -> Vec<Finding> {
         let devices = claim.spec.devices.iter();
         devices.flat_map(|devices| devices.requests.iter().flatten())
     });
-    let exact = requests.filter_map(|request| request.exactly.as_ref());
-    let wanted: BTreeSet<_> = exact.map(|exact| exact.device_class_name.as_str()).collect();
+    let names = requests.flat_map(|request| {
+        let exact = request.exactly.iter().map(|exact| exact.device_class_name.as_str());
+        let first = request.first_available.iter().flatten();
+        exact.chain(first.map(|sub| sub.device_class_name.as_str()))
+    });
+    let wanted: BTreeSet<_> = names.collect();
     let missing = wanted.difference(&known).map(|name| {
         Finding::problem(AREA, format!("class {name}"), "claims name it, and it is not there")
             .remedy("apply deploy/options/claims/deviceclasses.yaml, or correct the claims")

@@ -11,8 +11,10 @@ use crate::objects::Objects;
 
 const AREA: &str = "agents and cluster half";
 
-/// Labels that say that a node has an accelerator, by NVIDIA's discovery and by node-feature-discovery.
-const PRESENT: [&str; 3] = [
+/// Labels that say that a node has GPUs, by the discoveries of AMD, Intel and NVIDIA, and by node-feature-discovery.
+const PRESENT: [&str; 5] = [
+    "feature.node.kubernetes.io/amd-gpu",
+    "intel.feature.node.kubernetes.io/gpu",
     "nvidia.com/gpu.present",
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
@@ -104,7 +106,9 @@ fn node_of(pod: &Pod) -> Option<&str> {
 
 /// The reason of a pod of ours that is not ready: the first container that waits or has ended.
 fn failing(pod: &Pod) -> Option<Finding> {
-    if is_ready(pod) {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_ending = pod.metadata.deletion_timestamp.is_some();
+    if is_ready(pod) || is_ending || matches!(phase, Some("Succeeded" | "Failed")) {
         return None;
     }
     let subject = title(pod.metadata.namespace.as_ref(), pod.metadata.name.as_ref());

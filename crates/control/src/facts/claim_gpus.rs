@@ -64,6 +64,7 @@ pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
             id: text(device, "uuid").and_then(|id| id.parse::<DeviceId>().ok()),
             model: text(device, "productName").unwrap_or_default().to_owned(),
             memory_mib: memory_mib(device),
+            has_failed: taint.is_some(),
             obstacle: taint.map(|taint| {
                 let value = taint.value.as_deref().unwrap_or_default();
                 format!("tainted {}={value}", taint.key)

@@ -52,6 +52,8 @@ pub struct GpuFacts {
     pub memory_mib: u32,
     /// Reason against new pods on it.
     pub obstacle: Option<String>,
+    /// The obstacle is a failure.
+    pub has_failed: bool,
 }
 
 // === impl NodeFacts ===
@@ -127,12 +129,12 @@ pub const MAX_GPUS: usize = 64;
 /// Published GPUs; of two with one id the first counts.
 fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
     let mut gpus: Vec<GpuFacts> = Vec::with_capacity(devices.len());
-    for NodeDevice { id, model, memory_mib, obstacle } in devices {
+    for NodeDevice { id, model, memory_mib, obstacle, failed: has_failed } in devices {
         if gpus.iter().any(|known| known.id.as_ref() == Some(&id)) {
             mistakes.push(format!("annotation {} has {id} twice", NodeDevices::ANNOTATION));
             continue;
         }
-        gpus.push(GpuFacts { id: Some(id), model, memory_mib, obstacle });
+        gpus.push(GpuFacts { id: Some(id), model, memory_mib, obstacle, has_failed });
     }
     if gpus.len() > MAX_GPUS {
         let count = gpus.len();
@@ -155,7 +157,7 @@ fn counted(labels: &BTreeMap<String, String>, units: impl Fn(&str) -> u32) -> Ve
         (allocatable / replicas, number("nvidia.com/gpu.memory").unwrap_or(0))
     };
     let model = label("nvidia.com/gpu.product").to_owned();
-    let gpu = GpuFacts { id: None, model, memory_mib, obstacle: None };
+    let gpu = GpuFacts { id: None, model, memory_mib, obstacle: None, has_failed: false };
     vec![gpu; (count as usize).min(MAX_GPUS)]
 }
 

@@ -1,7 +1,12 @@
 //! The board, kept from the index.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
+use hyper::body::Bytes;
 use tokio::{
     sync::Semaphore,
     task::yield_now,
@@ -9,10 +14,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_host::{clock::Clock, shared::Shared};
-use windlass_page::{Board, Document, NodeView, PendingPod, Snapshot, Source};
+use windlass_page::{Board, NodeView, PendingPod, Revision, Snapshot, Source};
 
 use super::view;
-use crate::{explanation::Explanation, index::Index};
+use crate::{
+    explanation::{Explanation, reasons},
+    facts::PodFacts,
+    index::Index,
+};
 
 /// Least time between two looks at the index.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -26,6 +35,8 @@ const FULL_PAUSE: Duration = Duration::from_secs(60);
 const STEP: usize = 200;
 /// Pending pods that are explained, the oldest ones.
 const MAX_EXPLAINED: usize = 20;
+/// Pending pods that are listed.
+const MAX_PENDING: usize = 500;
 /// Most time for which a reader is held while nothing changes.
 const HOLD: Duration = Duration::from_secs(20);
 /// Readers that are held at a time. Others are answered at once, and ask again after two seconds.
@@ -36,6 +47,8 @@ const MAX_HELD: usize = 200;
 pub(crate) struct Feed {
     index: Arc<Shared<Index>>,
     board: Shared<Board>,
+    /// The newest complete document that was written.
+    complete: Shared<Option<(Revision, Bytes)>>,
     progress: Shared<Progress>,
     /// Looks at the index, one at a time.
     look: Semaphore,
@@ -86,6 +99,7 @@ impl Feed {
         Self {
             index,
             board: Shared::new(board),
+            complete: Shared::default(),
             progress: Shared::default(),
             look: Semaphore::new(1),
             held: Semaphore::new(MAX_HELD),
@@ -108,8 +122,8 @@ impl Feed {
         self.index.step(|index| index.is_synced())
     }
 
-    /// The document for a reader: complete, or the changes after a revision. Waits for one.
-    pub(super) async fn document(&self, after: Option<&str>, stop: &CancellationToken) -> Document {
+    /// The document for a reader, as JSON: complete, or the changes after a revision. Waits for one.
+    pub(super) async fn document(&self, after: Option<&str>, stop: &CancellationToken) -> Bytes {
         let until = Instant::now() + HOLD;
         let place = self.held.try_acquire();
         loop {
@@ -117,10 +131,32 @@ impl Feed {
             let is_news = after
                 .is_none_or(|after| self.board.step(|board| board.revision()).to_string() != after);
             if is_news || place.is_err() || Instant::now() >= until || stop.is_cancelled() {
-                return self.board.step(|board| board.document(after));
+                return self.written(after);
             }
             let next = Instant::now() + LOOK_PAUSE;
             stop.run_until_cancelled(sleep_until(next.min(until))).await;
+        }
+    }
+
+    /// The document as JSON. Readers that come at one time share the complete one.
+    fn written(&self, after: Option<&str>) -> Bytes {
+        let (document, revision) = self.board.step(|board| {
+            let revision = board.revision();
+            let known = self.complete.step(|known| known.clone());
+            match known.filter(|(of, _)| after.is_none() && *of == revision) {
+                Some((_, bytes)) => (Err(bytes), revision),
+                None => (Ok(board.document(after)), revision),
+            }
+        });
+        match document {
+            Err(bytes) => bytes,
+            Ok(document) => {
+                let bytes = Bytes::from(serde_json::to_vec(&document).expect("plain data is JSON"));
+                if document.complete {
+                    self.complete.step(|known| *known = Some((revision, bytes.clone())));
+                }
+                bytes
+            }
         }
     }
 
@@ -140,14 +176,14 @@ impl Feed {
             }
             progress.pending.clone()
         });
-        let snapshot = Snapshot { changed, gone, pending };
+        let snapshot = Snapshot { changed, gone, pending, ..Snapshot::default() };
         let now = self.clock.now();
         self.board.step(|board| board.update(now, snapshot));
     }
 
     /// Nodes that have changed after a change of the index, those that are gone, and the newest change.
     async fn changes(&self, mut after: u64) -> (Vec<NodeView>, Vec<String>, u64) {
-        let (mut views, mut gone) = (Vec::new(), Vec::new());
+        let (mut views, mut gone) = (BTreeMap::new(), BTreeSet::new());
         loop {
             let (nodes, names, until) = self.index.step(|index| {
                 let step = index.inspect_changed(after, STEP);
@@ -159,27 +195,52 @@ impl Feed {
                 (nodes, step.gone.into_iter().chain(without).collect::<Vec<_>>(), step.until)
             });
             if until == after {
-                return (views, gone, after);
+                return (views.into_values().collect(), gone.into_iter().collect(), after);
             }
-            views.extend(nodes);
-            gone.extend(names);
+            // A node may go and come back between two steps: the last one counts.
+            for name in names {
+                views.remove(&name);
+                gone.insert(name);
+            }
+            for node in nodes {
+                gone.remove(&node.name);
+                views.insert(node.name.clone(), node);
+            }
             after = until;
             yield_now().await;
         }
     }
 
     async fn pending(&self) -> Vec<PendingPod> {
-        let pods = self.index.step(|index| index.pending());
-        let mut explained = Vec::new();
-        for (position, pod) in pods.iter().enumerate() {
-            if position >= MAX_EXPLAINED {
-                explained.push(view::pending(pod, None));
-                continue;
-            }
-            let explanation = self.index.step(|index| Explanation::of(index, pod));
-            explained.push(view::pending(pod, Some(explanation)));
+        let (pods, names) = self.index.step(|index| (index.pending(), index.node_names()));
+        let mut views = Vec::new();
+        for (position, pod) in pods.iter().take(MAX_PENDING).enumerate() {
+            let is_small = names.len() <= STEP;
+            views.push(if position >= MAX_EXPLAINED {
+                view::pending(pod, None)
+            } else if is_small {
+                let explanation = self.index.step(|index| Explanation::of(index, pod));
+                view::pending(pod, Some(explanation))
+            } else if pod.claims.is_empty() {
+                view::refused(pod, self.reasons(pod, &names).await, names.len())
+            } else {
+                // An allocation on each of so many nodes would keep binds waiting.
+                view::pending(pod, None)
+            });
             yield_now().await;
         }
-        explained
+        views
+    }
+
+    /// Reasons with their numbers of nodes, from steps between which binds go on.
+    async fn reasons(&self, pod: &PodFacts, names: &[String]) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for step in names.chunks(STEP) {
+            for reason in self.index.step(|index| reasons(index, pod, step)) {
+                *counts.entry(reason).or_default() += 1;
+            }
+            yield_now().await;
+        }
+        counts
     }
 }

@@ -11,7 +11,10 @@ use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
 };
 use kube::{Api, Client, api::PostParams};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 use windlass_host::{causes, shared::Shared};
 
 use crate::access::ANSWER_LIMIT;
@@ -20,6 +23,8 @@ use crate::access::ANSWER_LIMIT;
 const VALID: Duration = Duration::from_secs(60);
 /// Decisions that are kept.
 const MAX_KEPT: usize = 1_000;
+/// Questions to the API server at a time.
+const MAX_REVIEWS: usize = 4;
 /// Objects of which the page tells: accounts that may list them in all namespaces may read it. Names of claims come with
 /// those of their pods.
 const LISTED: [&str; 2] = ["nodes", "pods"];
@@ -30,6 +35,10 @@ pub(crate) struct Gate {
     /// By a keyed hash, so that no token stays in memory.
     kept: Shared<HashMap<u64, Decision>>,
     hasher: RandomState,
+    /// Questions to the API server at a time.
+    reviews: Semaphore,
+    /// The last question had no answer; said once.
+    is_failing: Shared<bool>,
 }
 
 /// A decision and its time.
@@ -58,7 +67,13 @@ pub(super) enum Refused {
 
 impl Gate {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, kept: Shared::default(), hasher: RandomState::new() }
+        Self {
+            client,
+            kept: Shared::default(),
+            hasher: RandomState::new(),
+            reviews: Semaphore::new(MAX_REVIEWS),
+            is_failing: Shared::default(),
+        }
     }
 
     /// Decides about the bearer of a token.
@@ -72,24 +87,37 @@ impl Gate {
         {
             return decision;
         }
-        let decision = match timeout(ANSWER_LIMIT, self.ask(token)).await {
-            Ok(Ok(decision)) => decision,
-            Ok(Err(error)) => {
-                tracing::warn!(error = causes(&error), "readers of the page cannot be checked");
-                return Err(Refused::Undecided);
-            }
-            Err(_) => return Err(Refused::Undecided),
+        let Ok(decision) = timeout(ANSWER_LIMIT, self.review(token)).await else {
+            return Err(Refused::Undecided);
         };
+        let decision = decision?;
+        // Strangers' tokens are not kept: there may be any number of them.
+        if decision == Err(Refused::NoToken) {
+            return decision;
+        }
         self.kept.step(|kept| {
             if kept.len() >= MAX_KEPT {
                 kept.retain(|_, (since, _)| now - *since < VALID);
             }
-            // A flood of tokens costs the API server questions, and no memory.
             if kept.len() < MAX_KEPT {
                 kept.insert(key, (now, decision.clone()));
             }
         });
         decision
+    }
+
+    /// Asks, a few at a time: the account and its share of the API server are those that bind pods.
+    async fn review(&self, token: &str) -> Result<Result<(), Refused>, Refused> {
+        let _turn = self.reviews.acquire().await.map_err(|_| Refused::Undecided)?;
+        let answer = self.ask(token).await;
+        let was_failing =
+            self.is_failing.step(|is_failing| std::mem::replace(is_failing, answer.is_err()));
+        answer.map_err(|error| {
+            if !was_failing {
+                tracing::warn!(error = causes(&error), "readers of the page cannot be checked");
+            }
+            Refused::Undecided
+        })
     }
 
     async fn ask(&self, token: &str) -> kube::Result<Result<(), Refused>> {

@@ -1,6 +1,6 @@
 //! Requests of browsers.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use http_body_util::Full;
 use hyper::{
@@ -17,14 +17,14 @@ use windlass_page::Asset;
 
 use super::{Feed, Gate, gate::Refused};
 use crate::agents::{AgentError, Agents};
-use crate::server::{Answer, Site, json, plain, typed};
+use crate::server::{Answer, Site, plain, typed};
 
 /// Readers that may see the state.
 pub(crate) enum Guard {
     /// Those of this machine. A page of another site, whose name was made to point here, is refused.
     ThisMachine,
     /// Those whose token the API server knows.
-    Tokens(Gate),
+    Tokens(Box<Gate>),
     /// All.
     None,
 }
@@ -92,7 +92,7 @@ impl PageSite {
             );
         };
         match agents.state(node).await {
-            Ok(text) => typed("application/json", text.into_bytes()),
+            Ok(text) => typed("application/json", text),
             Err(error @ AgentError::NoName(_)) => {
                 plain(StatusCode::NOT_FOUND, causes(&error) + "\n")
             }
@@ -109,7 +109,8 @@ impl PageSite {
         if !self.feed.is_ready() {
             return later("the cluster's objects are being read\n");
         }
-        let mut answer = json(&self.feed.document(after, &self.stop).await);
+        let document = self.feed.document(after, &self.stop).await;
+        let mut answer = typed("application/json", document);
         answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         answer
     }
@@ -122,7 +123,8 @@ fn is_of_this_machine(headers: &HeaderMap) -> bool {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     };
-    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// The revision in a query.
@@ -141,7 +143,7 @@ fn file(asset: &Asset, headers: &HeaderMap) -> Answer {
         let unchanged = Response::builder().status(StatusCode::NOT_MODIFIED);
         unchanged.body(Full::default()).expect("a constant status")
     } else {
-        typed(asset.media, asset.text.as_bytes().to_vec())
+        typed(asset.media, asset.text)
     };
     let headers = answer.headers_mut();
     headers.insert(ETAG, HeaderValue::try_from(tag).expect("hexadecimal digits"));

@@ -1,10 +1,12 @@
 //! A node of the index as the page shows it.
 
+use std::{cmp::Reverse, collections::BTreeMap};
+
 use jiff::Timestamp;
 use windlass_page::{DeviceView, Health, HolderView, NodeView, PendingPod, RefusedNodes};
 
 use crate::{
-    explanation::Explanation,
+    explanation::{Explanation, wants},
     facts::PodFacts,
     index::{ClaimPart, Holder, Inspected},
 };
@@ -32,7 +34,7 @@ pub(super) fn node(node: &Inspected<'_>) -> NodeView {
 
 fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
     let facts = &node.facts.gpus[position];
-    let is_healthy = facts.obstacle.is_none();
+    let is_usable = facts.obstacle.is_none();
     let idle = node.state.gpus.get(position).map_or(0, windlass_sched::gpu::Gpu::idle_milli);
     let pods = node.holders.iter().filter(|holder| holder.part.gpus.has(position));
     let claims = node.claims.iter().filter(|claim| claim.part.gpus.has(position));
@@ -43,9 +45,9 @@ fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
         index: position,
         kind: "gpu".to_owned(),
         product: facts.model.clone(),
-        health: if is_healthy { Health::Healthy } else { Health::Unhealthy },
+        health: if facts.has_failed { Health::Unhealthy } else { Health::Healthy },
         reason: facts.obstacle.clone(),
-        idle: if is_healthy { gpus(idle.into()) } else { 0.0 },
+        idle: if is_usable { gpus(idle.into()) } else { 0.0 },
         memory_bytes: (facts.memory_mib > 0).then(|| bytes(facts.memory_mib)),
         holders: pods.chain(claims).collect(),
         ..DeviceView::default()
@@ -75,6 +77,19 @@ fn amounts(share: Option<(u16, u32)>) -> HolderView {
         compute: (milli > 0).then(|| gpus(milli.into())),
         ..HolderView::default()
     }
+}
+
+/// A pod that some of so many nodes refuse, for these reasons.
+pub(super) fn refused(
+    pod: &PodFacts,
+    reasons: BTreeMap<String, usize>,
+    nodes: usize,
+) -> PendingPod {
+    let is_refused = reasons.values().sum::<usize>() == nodes;
+    let reasons = reasons.into_iter().map(|(reason, nodes)| RefusedNodes { reason, nodes });
+    let mut reasons: Vec<_> = reasons.filter(|_| is_refused).collect();
+    reasons.sort_by_key(|it| Reverse(it.nodes));
+    PendingPod { request: wants(pod), reasons: Some(reasons), ..pending(pod, None) }
 }
 
 fn bytes(mib: u32) -> u64 {

@@ -36,6 +36,9 @@ pub struct NodeDevice {
     /// Reason against new pods on it; `None` while it is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
+    /// True if the obstacle is a failure of the GPU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
 }
 
 // === impl NodeDevices ===
@@ -70,6 +73,7 @@ mod tests {
             model: "NVIDIA A10".to_owned(),
             memory_mib: 23_028,
             obstacle: obstacle.map(str::to_owned),
+            failed: false,
         }
     }
 

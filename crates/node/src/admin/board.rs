@@ -1,8 +1,9 @@
 //! The board behind the page, kept from the agent's snapshots.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use windlass_allocations::podresources::Holders;
+use tokio::sync::watch;
+use windlass_allocations::{ledger::Ledger, podresources::Holders};
 use windlass_config::Disclosed;
 use windlass_core::{
     device::{Device, DeviceId},
@@ -15,12 +16,18 @@ use windlass_page::{
 };
 use windlass_resources::{NodeState, Offering};
 
-use crate::metrics::{HolderLimit, MetricSources, SharedGpu};
+use crate::metrics::MetricSources;
+
+/// Devices of which all connections are listed: two NICs and a disk per GPU of the largest machines.
+const MAX_LINKED: usize = 64;
 
 /// The node as the page shows it, with its history.
 #[derive(Debug)]
 pub(super) struct NodeBoard {
     sources: MetricSources,
+    ledger: watch::Receiver<Ledger>,
+    /// Holders by the kubelet's last answer that was none of a failure.
+    answered: Shared<Option<Arc<Holders>>>,
     node: String,
     board: Shared<Board>,
 }
@@ -28,9 +35,14 @@ pub(super) struct NodeBoard {
 // === impl NodeBoard ===
 
 impl NodeBoard {
-    pub(super) fn new(sources: MetricSources, node: String) -> Self {
+    pub(super) fn new(
+        sources: MetricSources,
+        ledger: watch::Receiver<Ledger>,
+        node: String,
+    ) -> Self {
         let board = Board::new(Source::Node, env!("CARGO_PKG_VERSION"), sources.clock.now());
-        Self { sources, node, board: Shared::new(board) }
+        let answered = Shared::default();
+        Self { sources, ledger, answered, node, board: Shared::new(board) }
     }
 
     /// The document, complete or since a revision.
@@ -42,11 +54,13 @@ impl NodeBoard {
     /// Notes every change of devices and holders. Ends with the agent's snapshots.
     pub(super) async fn follow(&self) {
         let (mut state, mut holders) = (self.sources.state.clone(), self.sources.holders.clone());
+        let mut ledger = self.ledger.clone();
         loop {
             self.look();
             let is_over = tokio::select! {
                 changed = state.changed() => changed.is_err(),
                 changed = holders.changed() => changed.is_err(),
+                changed = ledger.changed() => changed.is_err(),
             };
             if is_over {
                 return;
@@ -59,17 +73,33 @@ impl NodeBoard {
         if state.inventory.generation == 0 {
             return;
         }
-        let snapshot = Snapshot { changed: vec![self.view(&state)], ..Snapshot::default() };
+        let (holders, is_first) = self.newest_holders();
+        let changed = vec![self.view(&state, &holders)];
+        let snapshot = Snapshot { is_first, changed, ..Snapshot::default() };
         let now = self.sources.clock.now();
         self.board.step(|board| board.update(now, snapshot));
     }
 
-    fn view(&self, state: &NodeState) -> NodeView {
-        let (holders, offerings) = (self.sources.holders.borrow().clone(), state.offerings());
+    /// Holders by the kubelet's last good answer. True until the first one was shown: what it names has not just come.
+    fn newest_holders(&self) -> (Arc<Holders>, bool) {
+        let now = self.sources.holders.borrow().clone();
+        let is_good = matches!(now.answered, Some(Ok(())));
+        self.answered.step(|answered| {
+            let is_first = answered.is_none();
+            if is_good {
+                *answered = Some(now.clone());
+            }
+            (answered.clone().unwrap_or(now), is_first)
+        })
+    }
+
+    fn view(&self, state: &NodeState, holders: &Holders) -> NodeView {
+        let offerings = state.offerings();
         let devices: Vec<_> = state.inventory.devices.iter().collect();
-        let view = |device: &&Device| self.device(device, &offerings, &holders);
-        let views: Vec<_> = devices.iter().map(view).collect();
-        let gpus = views.iter().filter(|view| view.kind == "gpu");
+        let view = |device: &&Device| self.device(device, &offerings, holders);
+        let mut views: Vec<_> = devices.iter().map(view).collect();
+        sum_up_parts(&mut views);
+        let gpus = views.iter().filter(|view| view.kind == "gpu" && view.parent.is_none());
         NodeView {
             name: self.node.clone(),
             agent: true,
@@ -90,8 +120,7 @@ impl NodeBoard {
     ) -> DeviceView {
         let offering = offerings.get(&device.id);
         let memory_bytes = device.memory_mib().map(|mib| mib << 20);
-        let shared = self.sources.memory.borrow().get(&device.id).cloned();
-        let holders = self.holders(device, holders, shared.as_ref());
+        let holders = self.holders(device, holders);
         let failure = device.health.failure();
         let health = match device.health.state {
             HealthState::Healthy => Health::Healthy,
@@ -134,42 +163,42 @@ impl NodeBoard {
         view.power_watts = watts.map(f64::from);
     }
 
-    /// Containers that have the device, and the claims with shares of it. Names of pods are for those to whom the
-    /// configuration discloses them.
-    fn holders(
-        &self,
-        device: &Device,
-        holders: &Holders,
-        shared: Option<&SharedGpu>,
-    ) -> Vec<HolderView> {
-        let shows_pods = self.sources.disclosed.contains(&Disclosed::Pods);
-        let mut views: Vec<HolderView> = Vec::new();
+    /// Pods and claims that have the device. Their names are for those to whom the configuration discloses them.
+    fn holders(&self, device: &Device, holders: &Holders) -> Vec<HolderView> {
+        let mut views = Vec::new();
         for holder in holders.by_device.get(&device.id).into_iter().flatten() {
             let pod = format!("{}/{}", holder.namespace, holder.pod);
-            let container = Some(holder.container.clone());
-            let is_known = |view: &HolderView| {
-                (&view.pod, &view.container) == (&Some(pod.clone()), &container)
-            };
-            if !views.iter().any(is_known) {
-                views.push(HolderView { pod: Some(pod), container, ..HolderView::default() });
+            let view = holder_of(&mut views, pod, false);
+            // Several containers of a pod count as one holder.
+            let is_first = view.container.is_none();
+            view.container = is_first.then(|| holder.container.clone());
+        }
+        let ledger = self.ledger.borrow();
+        for hold in ledger.claims().get(&device.id).into_iter().flat_map(|holds| holds.values()) {
+            let claim = hold.claim();
+            let name = format!("{}/{}", claim.namespace, claim.name);
+            let view = holder_of(&mut views, name, !claim.is_share());
+            if let Some(portion) = hold.portion() {
+                let percent = u32::try_from(portion.compute).unwrap_or(u32::MAX);
+                set_amounts(view, portion.memory, percent);
             }
         }
+        drop(ledger);
+        let shared = self.sources.memory.borrow().get(&device.id).cloned();
         for limit in shared.iter().flat_map(|shared| &shared.limits) {
-            add_limit(&mut views, limit);
+            let name = format!("{}/{}", limit.namespace, limit.name);
+            let view = holder_of(&mut views, name, limit.is_claim);
+            set_amounts(view, limit.mib, limit.compute_percent);
         }
         for used in shared.iter().flat_map(|shared| &shared.containers) {
             let pod = format!("{}/{}", used.namespace, used.pod);
-            let is_it = |view: &&mut HolderView| {
-                view.pod.as_deref() == Some(&pod)
-                    && view.container.as_deref().is_none_or(|it| it == used.container)
-            };
-            if let Some(view) = views.iter_mut().find(is_it) {
+            if let Some(view) = views.iter_mut().find(|view| view.pod.as_ref() == Some(&pod)) {
                 let bytes = view.memory_used_bytes.unwrap_or_default() + used.bytes;
                 view.memory_used_bytes = Some(bytes);
                 view.over_limit = view.memory_bytes.is_some_and(|limit| bytes > limit);
             }
         }
-        if !shows_pods {
+        if !self.sources.disclosed.contains(&Disclosed::Pods) {
             for view in &mut views {
                 (view.pod, view.container, view.claim) = (None, None, None);
             }
@@ -178,44 +207,73 @@ impl NodeBoard {
     }
 }
 
-/// Notes a limit at the first container of its pod, or as a holder of its own.
-fn add_limit(views: &mut Vec<HolderView>, limit: &HolderLimit) {
-    let name = format!("{}/{}", limit.namespace, limit.name);
-    let is_it = |view: &HolderView| !limit.is_claim && view.pod.as_ref() == Some(&name);
-    let position = views.iter().position(is_it).unwrap_or(views.len());
+/// The holder of a name, which is added where it is new.
+fn holder_of(views: &mut Vec<HolderView>, name: String, is_claim: bool) -> &mut HolderView {
+    let named =
+        |view: &HolderView| if is_claim { &view.claim } else { &view.pod } == &Some(name.clone());
+    let position = views.iter().position(named).unwrap_or(views.len());
     if position == views.len() {
-        let (pod, claim) = if limit.is_claim { (None, Some(name)) } else { (Some(name), None) };
+        let (pod, claim) = if is_claim { (None, Some(name)) } else { (Some(name), None) };
         views.push(HolderView { pod, claim, ..HolderView::default() });
     }
-    let view = &mut views[position];
-    view.memory_bytes = (limit.mib > 0).then_some(limit.mib << 20);
-    let percent = limit.compute_percent;
+    &mut views[position]
+}
+
+/// Notes a share, in MiB and in percent of the compute; zero asks for none of it.
+fn set_amounts(view: &mut HolderView, mib: u64, percent: u32) {
+    view.memory_bytes = (mib > 0).then_some(mib << 20);
     view.compute = (percent > 0).then(|| f64::from(percent) / 100.0);
 }
 
-/// The part of a device that nobody has: by memory, where all holders have amounts.
+/// The part of a device that nobody has, by the scarcer of memory and compute. A holder without amounts has all of it.
 fn idle(memory_bytes: Option<u64>, holders: &[HolderView]) -> f64 {
-    if holders.is_empty() {
-        return 1.0;
+    let has_all = |it: &HolderView| it.memory_bytes.is_none() && it.compute.is_none();
+    if holders.iter().any(has_all) {
+        return 0.0;
     }
-    let held: Option<u64> = holders.iter().map(|holder| holder.memory_bytes).sum();
-    let mib = |bytes: u64| f64::from(u32::try_from(bytes >> 20).unwrap_or(u32::MAX));
-    match (memory_bytes, held) {
-        (Some(total), Some(held)) if total > 0 => 1.0 - (mib(held) / mib(total)).min(1.0),
-        _ => 0.0,
+    let memory: u64 = holders.iter().filter_map(|it| it.memory_bytes).sum();
+    let memory =
+        memory_bytes.filter(|total| *total > 0).map_or(0.0, |total| mib(memory) / mib(total));
+    let compute: f64 = holders.iter().filter_map(|it| it.compute).sum();
+    1.0 - memory.max(compute).min(1.0)
+}
+
+/// A device that is cut into parts is as idle as these together.
+fn sum_up_parts(views: &mut [DeviceView]) {
+    let parts = views.iter().filter_map(|view| {
+        Some((view.parent.clone()?, mib(view.memory_bytes.unwrap_or(0)), view.idle))
+    });
+    let parts: Vec<_> = parts.collect();
+    for view in views {
+        let own: Vec<_> = parts.iter().filter(|(parent, ..)| *parent == view.id).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let total: f64 = own.iter().map(|(_, mib, _)| mib).sum();
+        let idle: f64 = own.iter().map(|(_, mib, idle)| mib * idle).sum();
+        (view.is_cut, view.idle) = (true, if total > 0.0 { idle / total } else { 0.0 });
     }
+}
+
+fn mib(bytes: u64) -> f64 {
+    f64::from(u32::try_from(bytes >> 20).unwrap_or(u32::MAX))
 }
 
 fn is_free(view: &DeviceView) -> bool {
-    view.health == Health::Healthy && view.holders.is_empty()
+    view.health == Health::Healthy && view.holders.is_empty() && !view.is_cut
 }
 
-/// Connections of whole GPUs and NICs.
+/// Connections of whole GPUs and NICs. A machine with many functions has those of its GPUs alone.
 fn links(devices: &[&Device]) -> Vec<LinkView> {
-    let has_place =
-        |device: &Device| device.place.path.is_some() || device.place.numa_node.is_some();
-    let positions = (0..devices.len()).filter(|at| devices[*at].parent.is_none());
-    let positions: Vec<_> = positions.filter(|at| has_place(devices[*at])).collect();
+    let is_placed = |at: &usize| {
+        let Device { place, parent, .. } = devices[*at];
+        parent.is_none() && (place.path.is_some() || place.numa_node.is_some())
+    };
+    let mut positions: Vec<_> = (0..devices.len()).filter(is_placed).collect();
+    if positions.len() > MAX_LINKED {
+        positions.retain(|at| devices[*at].kind.is_gpu());
+        positions.truncate(MAX_LINKED);
+    }
     let placed: Vec<_> = positions.iter().map(|at| devices[*at]).collect();
     let matrix = ConnectionMatrix::of(&placed);
     let pairs = (0..placed.len()).flat_map(|b| (0..b).map(move |a| (a, b)));

@@ -37,7 +37,7 @@ fn admin() -> Admin {
         registrations: sources.registrations.clone(),
         holders,
         disclosed: BTreeSet::new(),
-        board: Arc::new(NodeBoard::new(sources, "n".to_owned())),
+        board: Arc::new(NodeBoard::new(sources, SharedLedger::default().watch(), "n".to_owned())),
     }
 }
 

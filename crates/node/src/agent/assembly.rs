@@ -92,7 +92,7 @@ pub(super) fn assemble(
     if let Some(client) = cluster {
         wiring.report_to_cluster(&client, &handles.state, labels, parts);
     }
-    let state = handles.state.clone();
+    let (state, holds) = (handles.state.clone(), wiring.ledger.watch());
     if !listeners.is_none() {
         let deps = admin::Deps {
             clock,
@@ -104,6 +104,7 @@ pub(super) fn assemble(
             registry,
             instruments,
             disclosed: config.disclose.clone(),
+            ledger: holds,
             node: windlass_cluster::node_name(config.cluster.node_name.as_deref()),
         };
         parts.add("HTTP server", admin::run(listeners, deps, parts.token()));

@@ -53,6 +53,7 @@ fn device(state: &NodeState, gpu: &Device) -> NodeDevice {
         model: gpu.product().unwrap_or_default().to_owned(),
         memory_mib: memory_mib.unwrap_or_default(),
         obstacle: obstacle(state, gpu),
+        failed: gpu.health.failure().is_some(),
     }
 }
 

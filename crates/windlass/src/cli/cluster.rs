@@ -81,6 +81,9 @@ Examples:
 pub(crate) struct ClusterNodeArgs {
     /// Name of the node.
     pub(crate) node: String,
+    /// Namespace of the agents, as they were installed.
+    #[arg(long, value_name = "NAME", default_value = "windlass-system")]
+    pub(crate) agents: String,
     /// Access to the API server [default: as kubectl finds it]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -124,6 +127,9 @@ pub(crate) struct PageArgs {
     /// Address to listen on, of the loopback; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9404")]
     pub(crate) listen: SocketAddr,
+    /// Namespace of the agents, as they were installed.
+    #[arg(long, value_name = "NAME", default_value = "windlass-system")]
+    pub(crate) agents: String,
 }
 
 #[derive(Args, Debug)]

@@ -7,6 +7,7 @@ mod host;
 mod kubelet;
 mod report;
 mod runtime;
+mod socket;
 
 use std::path::PathBuf;
 
@@ -25,7 +26,8 @@ Run it as root on the node, or in the agent's pod, which sees all but the contai
 Examples:
   windlass doctor
   windlass doctor --all -o json
-  windlass doctor --bundle report     the findings, devices and configuration as a folder, for a bug report
+  windlass doctor --config windlass.yaml     with the agent's configuration, which some checks depend on
+  windlass doctor --bundle report            the findings and a recording of the host, for a bug report
 
 `windlass cluster doctor` checks a cluster.
 
@@ -47,7 +49,7 @@ pub(crate) struct DoctorArgs {
     /// Show passed and skipped checks too; JSON always has them.
     #[arg(long)]
     all: bool,
-    /// Write a new folder for a bug report, with serial numbers, host names and addresses replaced
+    /// Write a new folder for a bug report: the findings and a recording, anonymised as by `host record`
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
     /// Output format.
@@ -56,6 +58,8 @@ pub(crate) struct DoctorArgs {
 }
 
 pub(super) async fn run(args: DoctorArgs) -> Result<()> {
+    // Without the agent's configuration, checks that depend on it are no more than warnings.
+    let is_configured = args.host.config.is_some();
     let mut config = recorded_config(args.host, args.record)?;
     config.places.cdi_dir = args.cdi_dir.unwrap_or(config.places.cdi_dir);
     if let Some(folder) = &args.bundle {
@@ -64,7 +68,7 @@ pub(super) async fn run(args: DoctorArgs) -> Result<()> {
     let state = windlass_node::agent::survey(&config, clock()).await;
     let mut findings = host::check(&config);
     findings.extend(devices::check(&state));
-    findings.extend(runtime::check(&config, args.runtime_socket.as_deref()).await);
+    findings.extend(runtime::check(&config, args.runtime_socket.as_deref(), is_configured).await);
     findings.extend(kubelet::check(&config).await);
     findings.extend(agent::check(&config, args.probe_socket.as_deref()).await);
     let report = Diagnosis::new(findings).about(&state.inventory);

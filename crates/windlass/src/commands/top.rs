@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use windlass_node::ask_agent;
 
 use crate::{
-    screen::{Paint, Redraw, Table, Tone, line, terminal_width},
+    screen::{Paint, Redraw, Table, Tone, line, plain, shortened, terminal_width},
     stop::Stop,
 };
 
@@ -56,12 +56,21 @@ pub(super) async fn show(state: impl AsyncFn() -> Result<Value>, once: bool) -> 
         return Ok(picture(&state().await?, None).into_iter().try_for_each(line)?);
     };
     let mut signals = Stop::listen()?;
-    loop {
-        screen.draw(&picture(&state().await?, terminal_width()))?;
-        tokio::select! {
-            () = sleep(INTERVAL) => {}
-            _ = signals.requested() => return Ok(()),
+    let pictures = async {
+        let mut last = Some(state().await?);
+        loop {
+            let now = state().await;
+            let failure = now.as_ref().err().map(|error| format!("{error:#}"));
+            last = now.ok().or(last);
+            let mut lines = last.as_ref().map_or_else(Vec::new, |it| picture(it, terminal_width()));
+            lines.extend(failure.map(|why| Paint::for_stdout().text(Tone::Bad, plain(&why))));
+            screen.draw(&lines)?;
+            sleep(INTERVAL).await;
         }
+    };
+    tokio::select! {
+        failed = pictures => failed,
+        _ = signals.requested() => Ok(()),
     }
 }
 
@@ -73,9 +82,8 @@ fn picture(state: &Value, width: Option<usize>) -> Vec<String> {
     let name = node["name"].as_str().unwrap_or("this node");
     let (gpus, free) = (&state["summary"]["gpus"], &state["summary"]["freeGpus"]);
     let time = state["time"].as_str().unwrap_or_default();
-    let mut lines = vec![
-        paint.text(Tone::Strong, format!("{name}{simulated}: {gpus} GPUs, {free} free, {time}")),
-    ];
+    let headline = plain(&format!("{name}{simulated}: {gpus} GPUs, {free} free, {time}"));
+    let mut lines = vec![paint.text(Tone::Strong, cut(&headline, width))];
     let mut table = Table::new(["DEVICE", "LOAD", "MEMORY", "TEMP", "POWER", "HEALTH", "HELD BY"]);
     let mut faults = Vec::new();
     let devices = node["devices"].as_array().into_iter().flatten();
@@ -83,7 +91,8 @@ fn picture(state: &Value, width: Option<usize>) -> Vec<String> {
         table.row(row(device));
         if let Some(reason) = device["reason"].as_str() {
             let action = device["action"].as_str().map(|it| format!("; {it}")).unwrap_or_default();
-            faults.push(paint.text(Tone::Bad, format!("{}: {reason}{action}", title(device))));
+            let text = plain(&format!("{}: {reason}{action}", title(device)));
+            faults.push(paint.text(Tone::Bad, cut(&text, width)));
         }
     }
     lines.extend(width.map_or_else(|| table.lines(""), |width| table.lines_within(width)));
@@ -96,6 +105,10 @@ fn is_shown(device: &Value) -> bool {
     let is_gpu = ["gpu", "mig"].iter().any(|kind| device["kind"] == *kind);
     let has = |field: &str| !device[field].is_null();
     is_gpu || has("resource") || has("holders") || device["health"] == "unhealthy"
+}
+
+fn cut(text: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| text.to_owned(), |width| shortened(text, width))
 }
 
 fn row(device: &Value) -> [String; 7] {

@@ -43,6 +43,13 @@ fn config(args: &ExtendArgs) -> Result<Config> {
          127.0.0.1",
         args.listen
     );
+    if let Some(page) = args.page_listen {
+        ensure!(
+            args.page_open || page.ip().is_loopback() || args.tls_cert.is_some(),
+            "--page-listen {page}: readers' tokens would travel in the clear; give --tls-cert and --tls-key, or listen \
+             on 127.0.0.1"
+        );
+    }
     let identity = args.identity.clone();
     let identity = identity.unwrap_or_else(|| uname().nodename().to_string_lossy().into_owned());
     if identity.is_empty() {

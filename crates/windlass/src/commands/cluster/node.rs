@@ -6,7 +6,7 @@ use windlass_control::agents::Agents;
 use crate::{cli::ClusterNodeArgs, commands::top};
 
 pub(super) async fn run(args: ClusterNodeArgs) -> Result<()> {
-    let agents = Agents::connect(args.kubeconfig).await?;
+    let agents = Agents::connect(args.kubeconfig, &args.agents).await?;
     let state = async || Ok(serde_json::from_str(&agents.state(&args.node).await?)?);
     top::show(state, args.once).await
 }

@@ -2,10 +2,17 @@
 
 use anyhow::{Result, ensure};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_control::{PageSource, run_page};
 
 use super::view;
-use crate::{cli::PageArgs, exit::Misuse, screen::line, stop::Stop};
+use crate::{
+    cli::PageArgs,
+    exit::Misuse,
+    logging::{self, LogFormat},
+    screen::line,
+    stop::Stop,
+};
 
 pub(super) async fn run(args: PageArgs) -> Result<()> {
     check(&args).map_err(Misuse)?;
@@ -13,9 +20,10 @@ pub(super) async fn run(args: PageArgs) -> Result<()> {
         None => PageSource::Cluster(args.view.kubeconfig.clone()),
         Some(_) => PageSource::Recording(Box::new(view::objects(&args.view).await?)),
     };
+    logging::to_stderr(LogFormat::Text, Targets::new().with_default(LevelFilter::WARN));
     let (mut signals, stop) = (Stop::listen()?, CancellationToken::new());
     let ready = |address| drop(line(format!("http://{address}/  (Ctrl-C ends it)")));
-    let mut serving = Box::pin(run_page(args.listen, source, stop.clone(), ready));
+    let mut serving = Box::pin(run_page(args.listen, source, &args.agents, stop.clone(), ready));
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
         _ = signals.requested() => {}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 use tokio::time::sleep;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_control::{
     Live,
     index::{Holder, Index, Inspected},
@@ -14,6 +15,7 @@ use super::view;
 use crate::{
     cli::{OutputArg, TopArgs},
     commands::answer,
+    logging::{self, LogFormat},
     screen::{Paint, Redraw, Table, Tone, count, line, terminal_width},
     stop::Stop,
 };
@@ -85,6 +87,7 @@ pub(super) async fn run(args: TopArgs) -> Result<()> {
 
 /// Prints the cluster again and again.
 async fn watch(args: TopArgs) -> Result<()> {
+    logging::to_stderr(LogFormat::Text, Targets::new().with_default(LevelFilter::WARN));
     let live = Live::connect(args.view.kubeconfig.clone()).await?;
     let mut signals = Stop::listen()?;
     let mut screen = Redraw::new().filter(|_| args.output == OutputArg::Table);

@@ -1,10 +1,10 @@
 //! The agent on this node: is it ready, and does it serve its sockets?
 
-use std::{os::unix::net::UnixStream, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use tokio::time::timeout;
 use windlass_config::Config;
-use windlass_core::finding::Finding;
+use windlass_core::finding::{Finding, Severity};
 use windlass_node::{Probe, probe_agent};
 
 use super::kubelet;
@@ -14,13 +14,20 @@ const AREA: &str = "agent";
 const LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) async fn check(config: &Config, socket: Option<&Path>) -> Vec<Finding> {
-    let mut findings = sockets(&config.places.kubelet_dir.join("device-plugins"));
-    findings.push(match socket {
+    let mut findings = sockets(&config.places.kubelet_dir).await;
+    let readiness = match socket {
         None => {
             Finding::skipped(AREA, "readiness", "--probe-socket names the socket of its probes")
         }
         Some(socket) => readiness(socket).await,
-    });
+    };
+    if findings.is_empty() && readiness.severity == Severity::Skipped {
+        findings.push(
+            Finding::warning(AREA, "plugins", "no agent serves this node, or it offers nothing")
+                .remedy("start it: `windlass node`, or the DaemonSet (docs/install.md)"),
+        );
+    }
+    findings.push(readiness);
     findings
 }
 
@@ -43,20 +50,19 @@ async fn readiness(socket: &Path) -> Finding {
     }
 }
 
-/// Sockets of our plugins on which nobody answers are those of an agent that is gone.
-fn sockets(plugins: &Path) -> Vec<Finding> {
-    let mut names = kubelet::sockets(plugins);
-    names.retain(|name| name.starts_with("windlass-"));
-    if names.is_empty() {
-        let finding = Finding::problem(AREA, "plugins", "no agent serves this node");
-        return vec![
-            finding.remedy("start it: `windlass node`, or the DaemonSet (docs/install.md)"),
-        ];
+/// Sockets of our plugins and claim drivers. One on which nobody answers is that of an agent that is gone.
+async fn sockets(kubelet_dir: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for folder in ["device-plugins", "plugins_registry"] {
+        let folder = kubelet_dir.join(folder);
+        for name in kubelet::sockets(&folder).into_iter().filter(|name| name.contains("windlass")) {
+            let subject = format!("plugin {name}");
+            findings.push(match super::socket::connect(&folder.join(&name)).await {
+                Ok(()) => Finding::ok(AREA, subject, "serves"),
+                Err(error) => Finding::problem(AREA, subject, error.to_string())
+                    .remedy("the agent that made it is gone or hangs: start it anew"),
+            });
+        }
     }
-    let finding = |name: String| match UnixStream::connect(plugins.join(&name)) {
-        Ok(_) => Finding::ok(AREA, format!("plugin {name}"), "serves"),
-        Err(error) => Finding::problem(AREA, format!("plugin {name}"), error.to_string())
-            .remedy("the agent that made it is gone: start it"),
-    };
-    names.into_iter().map(finding).collect()
+    findings
 }

@@ -1,6 +1,6 @@
 //! The kubelet: its folders, sockets and record, and the plugins beside ours.
 
-use std::{fs, os::unix::net::UnixStream, path::Path};
+use std::{fs, path::Path};
 
 use windlass_allocations::podresources;
 use windlass_config::{Config, DraOffer};
@@ -12,6 +12,9 @@ const AREA: &str = "kubelet";
 pub(super) async fn check(config: &Config) -> Vec<Finding> {
     let folder = &config.places.kubelet_dir;
     let plugins = folder.join("device-plugins");
+    if !plugins.is_dir() && !rustix::process::geteuid().is_root() {
+        return vec![Finding::skipped(AREA, "folder", format!("{} is root's", folder.display()))];
+    }
     if !plugins.is_dir() {
         let detail = format!("no {}", plugins.display());
         return vec![
@@ -19,10 +22,10 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
                 .remedy("start the kubelet; k0s and MicroK8s have another folder: --kubelet-dir"),
         ];
     }
-    let mut findings = vec![registration(&plugins.join("kubelet.sock"))];
+    let mut findings = vec![registration(&plugins.join("kubelet.sock")).await];
     findings.push(claims(folder, config.policy.dra.offer != DraOffer::Off));
     findings.push(record(&plugins.join("kubelet_internal_checkpoint")));
-    findings.extend(others(&plugins));
+    findings.extend(others(&plugins).await);
     findings.push(pod_resources(folder).await);
     findings
 }
@@ -38,10 +41,10 @@ pub(super) fn sockets(plugins: &Path) -> Vec<String> {
 }
 
 /// The kubelet listens for device plugins.
-fn registration(socket: &Path) -> Finding {
+async fn registration(socket: &Path) -> Finding {
     const SUBJECT: &str = "registration of plugins";
-    match UnixStream::connect(socket) {
-        Ok(_) => Finding::ok(AREA, SUBJECT, socket.display().to_string()),
+    match super::socket::connect(socket).await {
+        Ok(()) => Finding::ok(AREA, SUBJECT, socket.display().to_string()),
         Err(error) => Finding::problem(AREA, SUBJECT, format!("{}: {error}", socket.display()))
             .remedy("start the kubelet; as root, if permission is denied"),
     }
@@ -78,21 +81,22 @@ fn record(path: &Path) -> Finding {
             Finding::ok(AREA, SUBJECT, format!("pods with devices: {}", pods.len()))
         }
         Err(error) => Finding::problem(AREA, SUBJECT, windlass_host::causes(&error)).remedy(
-            "the kubelet refuses it too: drain the node, stop the kubelet, remove the file, start it",
+            "a kubelet that refuses it too does not start, and its log says so; else its format is newer than this program",
         ),
     }
 }
 
-/// Sockets of other plugins, which may offer the same devices.
-fn others(plugins: &Path) -> Vec<Finding> {
-    let mut others = sockets(plugins);
-    others.retain(|name| name != "kubelet.sock" && !name.starts_with("windlass-"));
-    others.retain(|name| UnixStream::connect(plugins.join(name)).is_ok());
-    let finding = |name: String| {
-        Finding::warning(AREA, format!("plugin {name}"), "another device plugin serves this node")
-            .remedy("two plugins for the same devices give them out twice: remove one of them")
-    };
-    others.into_iter().map(finding).collect()
+/// Sockets of other plugins, which have other devices as a rule.
+async fn others(plugins: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for name in sockets(plugins) {
+        let is_other = name != "kubelet.sock" && !name.starts_with("windlass-");
+        if is_other && super::socket::connect(&plugins.join(&name)).await.is_ok() {
+            let detail = "another device plugin; two for the same devices give them out twice";
+            findings.push(Finding::ok(AREA, format!("plugin {name}"), detail));
+        }
+    }
+    findings
 }
 
 async fn pod_resources(folder: &Path) -> Finding {

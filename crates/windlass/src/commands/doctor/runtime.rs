@@ -1,11 +1,14 @@
 //! The container runtime: does it read CDI documents?
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde_json::Value;
 use tokio::time::timeout;
-use windlass_config::Config;
-use windlass_core::finding::Finding;
+use windlass_config::{Config, Policy};
+use windlass_core::finding::{Finding, Severity};
 use windlass_kubelet_api::{cri::Runtime, socket::SocketPath};
 
 const AREA: &str = "container runtime";
@@ -23,7 +26,11 @@ const LIMIT: Duration = Duration::from_secs(2);
 const REMEDY: &str =
     "update the runtime, or give devices another way: deviceList in docs/install.md";
 
-pub(super) async fn check(config: &Config, socket: Option<&str>) -> Vec<Finding> {
+pub(super) async fn check(
+    config: &Config,
+    socket: Option<&str>,
+    is_configured: bool,
+) -> Vec<Finding> {
     let host = config.places.host();
     let given = socket.map(|text| PathBuf::from(text.strip_prefix("unix://").unwrap_or(text)));
     let is_given = given.is_some();
@@ -43,7 +50,16 @@ pub(super) async fn check(config: &Config, socket: Option<&str>) -> Vec<Finding>
             Err(error) => Ok(Err(error.into())),
         };
         findings.extend(match asked {
-            Ok(Ok(runtime)) => of_runtime(&runtime, config.policy.delivery.uses_cdi()),
+            Ok(Ok(runtime)) => {
+                let mut findings = of_runtime(&runtime, &config.policy, &config.places.cdi_dir);
+                let unsure = findings.iter_mut().filter(|_| !is_configured);
+                unsure.for_each(make_unsure);
+                findings
+            }
+            // containerd of Docker has no CRI; another runtime serves the kubelet.
+            Ok(Err(error)) if !is_given && error.is_unimplemented() => {
+                vec![Finding::skipped(AREA, shown, "it serves no kubelet")]
+            }
             Ok(Err(error)) => {
                 vec![
                     Finding::problem(AREA, shown, windlass_host::causes(&error))
@@ -59,10 +75,18 @@ pub(super) async fn check(config: &Config, socket: Option<&str>) -> Vec<Finding>
     findings
 }
 
-fn of_runtime(runtime: &Runtime, uses_cdi: bool) -> Vec<Finding> {
+/// The agent may have another configuration, which gives devices another way.
+fn make_unsure(finding: &mut Finding) {
+    if finding.severity == Severity::Problem {
+        finding.severity = Severity::Warning;
+        finding.detail += ", if the agent's deviceList uses CDI (--config names its configuration)";
+    }
+}
+
+fn of_runtime(runtime: &Runtime, policy: &Policy, cdi_dir: &Path) -> Vec<Finding> {
     let shown = format!("{} {}", runtime.name, runtime.version);
     let mut findings = vec![Finding::ok(AREA, "version", shown)];
-    if !uses_cdi {
+    if !policy.delivery.uses_cdi() {
         findings.push(Finding::skipped(
             AREA,
             "CDI",
@@ -75,7 +99,7 @@ fn of_runtime(runtime: &Runtime, uses_cdi: bool) -> Vec<Finding> {
             Finding::problem(AREA, "CDI", "containerd before 1.7 reads no CDI documents")
                 .remedy(REMEDY)
         }
-        ("containerd", Some(_)) => containerd(runtime),
+        ("containerd", Some(_)) => containerd(runtime, cdi_dir),
         ("cri-o", Some(release)) if release < (1, 23) => {
             Finding::problem(AREA, "CDI", "CRI-O before 1.23 reads no CDI documents").remedy(REMEDY)
         }
@@ -86,7 +110,7 @@ fn of_runtime(runtime: &Runtime, uses_cdi: bool) -> Vec<Finding> {
 }
 
 /// containerd tells its own settings, as JSON under `config`.
-fn containerd(runtime: &Runtime) -> Finding {
+fn containerd(runtime: &Runtime, cdi_dir: &Path) -> Finding {
     let settings =
         runtime.info.get("config").and_then(|text| serde_json::from_str::<Value>(text).ok());
     let Some(settings) = settings else {
@@ -102,10 +126,28 @@ fn containerd(runtime: &Runtime) -> Finding {
         Some(true) => {
             let folders = settings["cdiSpecDirs"].as_array().into_iter().flatten();
             let folders: Vec<_> = folders.filter_map(Value::as_str).collect();
+            if !folders.is_empty() && !folders.iter().any(|it| is_same(it.as_ref(), cdi_dir)) {
+                let detail = format!(
+                    "documents are read from {}, and not from {}",
+                    folders.join(", "),
+                    cdi_dir.display()
+                );
+                return Finding::problem(AREA, "CDI", detail).remedy(
+                    "add the folder to cdi_spec_dirs, or give the agent one of these: --cdi-dir",
+                );
+            }
             Finding::ok(AREA, "CDI", format!("on, documents are read from {}", folders.join(", ")))
         }
         None => Finding::ok(AREA, "CDI", "this version reads CDI documents"),
     }
+}
+
+/// `/var/run` is a link to `/run`.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let short = |path: &Path| {
+        path.strip_prefix("/var/run").map_or(path.to_owned(), |it| Path::new("/run").join(it))
+    };
+    short(a) == short(b)
 }
 
 /// Major and minor number of a version: `v1.7.24`, `1.30.4`, `2.0.0-rc.1`.
@@ -119,8 +161,6 @@ fn release(version: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use windlass_core::finding::Severity;
-
     use super::*;
 
     fn severity(name: &str, version: &str, config: Option<&str>) -> (Severity, String) {
@@ -130,7 +170,8 @@ mod tests {
             version: version.to_owned(),
             info: info.into_iter().collect(),
         };
-        let finding = of_runtime(&runtime, true).pop().expect("one on CDI");
+        let finding = of_runtime(&runtime, &Policy::default(), "/var/run/cdi".as_ref()).pop();
+        let finding = finding.expect("one on CDI");
         (finding.severity, finding.detail)
     }
 
@@ -152,10 +193,17 @@ mod tests {
     }
 
     #[test]
-    fn without_cdi_in_the_configuration_it_is_not_asked_for() {
-        let runtime =
-            Runtime { name: "containerd".into(), version: "1.6.0".into(), info: [].into() };
-        let finding = of_runtime(&runtime, false).pop().expect("one on CDI");
-        assert_eq!(finding.severity, Severity::Skipped);
+    fn a_folder_that_the_runtime_does_not_read_is_a_problem() {
+        let elsewhere = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi"]}"#);
+        assert_eq!(severity("containerd", "1.7.24", elsewhere).0, Severity::Problem);
+        let same = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/run/cdi"]}"#);
+        assert_eq!(severity("containerd", "1.7.24", same).0, Severity::Ok);
+    }
+
+    #[test]
+    fn without_the_agents_configuration_a_problem_is_a_warning() {
+        let mut finding = Finding::problem(AREA, "CDI", "turned off");
+        make_unsure(&mut finding);
+        assert_eq!(finding.severity, Severity::Warning);
     }
 }

@@ -55,6 +55,7 @@ impl Fleet {
                         id: format!("GPU-{name}-{gpu}").parse()?,
                         model: model.product.to_owned(),
                         memory_mib: model.memory_mib,
+                        failed: false,
                         obstacle: None,
                     })
                 };
