@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use crate::{
-    document::{Document, Event, NodeView, PendingPod, Source, Summary},
+    document::{Document, Event, EventKind, NodeView, PendingPod, Source, Summary},
     history::compare,
 };
 
@@ -34,8 +34,8 @@ pub struct Revision {
 /// Everything that the page shows at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// Nobody can tell yet what of it is new: the history does not begin.
-    pub is_first: bool,
+    /// The holders are the first that are known: they have not just come.
+    pub has_first_holders: bool,
     /// Nodes that are new or have changed.
     pub changed: Vec<NodeView>,
     /// Nodes that are there no more.
@@ -120,7 +120,10 @@ impl Board {
             self.pending = Numbered { number: next, value: snapshot.pending };
             has_changed = true;
         }
-        if self.has_begun && !snapshot.is_first {
+        if snapshot.has_first_holders {
+            events.retain(|it| !matches!(it.kind, EventKind::Placed | EventKind::Ended));
+        }
+        if self.has_begun {
             let events = events.into_iter().map(|value| Numbered { number: next, value });
             self.events.extend(events);
         }
@@ -190,6 +193,7 @@ impl Serialize for Revision {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::{DeviceView, Health, HolderView};
 
     fn board() -> Board {
         Board::new(Source::Cluster, "0.0.0", Timestamp::UNIX_EPOCH)
@@ -277,6 +281,28 @@ mod tests {
         assert_eq!(history.len(), MAX_EVENTS);
         assert_eq!(history.last().expect("events").node, "a");
         assert_eq!(board.document(Some(&before)).history.len(), 1);
+    }
+
+    #[test]
+    fn holders_that_were_there_before_the_first_look_have_not_just_come() {
+        let device = |pod: Option<&str>, health| DeviceView {
+            id: "1".to_owned(),
+            health,
+            holders: pod
+                .into_iter()
+                .map(|pod| HolderView { pod: Some(pod.to_owned()), ..HolderView::default() })
+                .collect(),
+            ..DeviceView::default()
+        };
+        let view = |device| NodeView { devices: vec![device], ..node("a", 1) };
+        let mut board = board();
+        update(&mut board, &[view(device(None, Health::Healthy))], &[]);
+        let changed = vec![view(device(Some("x/a"), Health::Unhealthy))];
+        let first = Snapshot { has_first_holders: true, changed, ..Snapshot::default() };
+        board.update(Timestamp::UNIX_EPOCH, first);
+        update(&mut board, &[view(device(Some("x/b"), Health::Unhealthy))], &[]);
+        let kinds: Vec<_> = board.document(None).history.iter().map(|it| it.kind).collect();
+        assert_eq!(kinds, [EventKind::Fault, EventKind::Ended, EventKind::Placed]);
     }
 
     #[test]

@@ -140,24 +140,17 @@ impl Feed {
 
     /// The document as JSON. Readers that come at one time share the complete one.
     fn written(&self, after: Option<&str>) -> Bytes {
-        let (document, revision) = self.board.step(|board| {
-            let revision = board.revision();
-            let known = self.complete.step(|known| known.clone());
-            match known.filter(|(of, _)| after.is_none() && *of == revision) {
-                Some((_, bytes)) => (Err(bytes), revision),
-                None => (Ok(board.document(after)), revision),
-            }
-        });
-        match document {
-            Err(bytes) => bytes,
-            Ok(document) => {
-                let bytes = Bytes::from(serde_json::to_vec(&document).expect("plain data is JSON"));
-                if document.complete {
-                    self.complete.step(|known| *known = Some((revision, bytes.clone())));
-                }
-                bytes
-            }
+        let revision = self.board.step(|board| board.revision());
+        let known = self.complete.step(|known| known.clone());
+        if let Some((_, bytes)) = known.filter(|(of, _)| after.is_none() && *of == revision) {
+            return bytes;
         }
+        let document = self.board.step(|board| board.document(after));
+        let bytes = Bytes::from(serde_json::to_vec(&document).expect("plain data is JSON"));
+        if document.complete {
+            self.complete.step(|known| *known = Some((document.revision, bytes.clone())));
+        }
+        bytes
     }
 
     /// Brings the board up to date, unless that was done a moment ago or is being done.

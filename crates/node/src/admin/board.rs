@@ -73,9 +73,9 @@ impl NodeBoard {
         if state.inventory.generation == 0 {
             return;
         }
-        let (holders, is_first) = self.newest_holders();
+        let (holders, has_first_holders) = self.newest_holders();
         let changed = vec![self.view(&state, &holders)];
-        let snapshot = Snapshot { is_first, changed, ..Snapshot::default() };
+        let snapshot = Snapshot { has_first_holders, changed, ..Snapshot::default() };
         let now = self.sources.clock.now();
         self.board.step(|board| board.update(now, snapshot));
     }
