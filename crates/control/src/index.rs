@@ -42,7 +42,7 @@ use self::{
     entry::Entry,
 };
 pub use self::{
-    inspection::{Changes, Holder, Inspected},
+    inspection::{Changes, GpuHolder, Holder, Inspected},
     occupancy::ClaimPart,
 };
 use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};

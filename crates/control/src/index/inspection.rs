@@ -32,6 +32,15 @@ pub struct Holder<'a> {
     pub part: Part,
 }
 
+/// A holder of one GPU, or of a share of it.
+#[derive(Clone, Copy, Debug)]
+pub enum GpuHolder<'a> {
+    /// A pod, by extended resources.
+    Pod(&'a PodFacts),
+    /// A claim.
+    Claim(&'a ClaimPart),
+}
+
 /// Nodes that have changed.
 #[derive(Debug)]
 pub struct Changes<'a> {
@@ -41,6 +50,27 @@ pub struct Changes<'a> {
     pub gone: Vec<String>,
     /// The newest of the changes; later ones are after it.
     pub until: u64,
+}
+
+// === impl Inspected ===
+
+impl Inspected<'_> {
+    /// Holders of the GPU at a position, each with its share: compute in thousandths and memory in MiB. Without one, the
+    /// holder has the whole GPU.
+    pub fn holders_of(
+        &self,
+        position: usize,
+    ) -> impl Iterator<Item = (GpuHolder<'_>, Option<(u16, u32)>)> {
+        let gpu_mib = self.facts.gpus[position].memory_mib;
+        let pods = self.holders.iter().filter(move |holder| holder.part.gpus.has(position));
+        let pods = pods.map(move |holder| {
+            let wish = holder.pod.wish.gpus.as_ref().ok();
+            (GpuHolder::Pod(holder.pod), wish.and_then(|wish| wish.share_of(gpu_mib)))
+        });
+        let claims = self.claims.iter().filter(move |claim| claim.part.gpus.has(position));
+        let claims = claims.map(move |held| (GpuHolder::Claim(held), held.gpus.share_of(gpu_mib)));
+        pods.chain(claims)
+    }
 }
 
 // === impl Index ===

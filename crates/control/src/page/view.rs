@@ -8,7 +8,7 @@ use windlass_page::{DeviceView, Health, HolderView, NodeView, PendingPod, Refuse
 use crate::{
     explanation::{Explanation, wants},
     facts::PodFacts,
-    index::{ClaimPart, Holder, Inspected},
+    index::{GpuHolder, Inspected},
 };
 
 /// Thousandths of a GPU as GPUs.
@@ -36,10 +36,6 @@ fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
     let facts = &node.facts.gpus[position];
     let is_usable = facts.obstacle.is_none();
     let idle = node.state.gpus.get(position).map_or(0, windlass_sched::gpu::Gpu::idle_milli);
-    let pods = node.holders.iter().filter(|holder| holder.part.gpus.has(position));
-    let claims = node.claims.iter().filter(|claim| claim.part.gpus.has(position));
-    let pods = pods.map(|holder| pod(holder, facts.memory_mib));
-    let claims = claims.map(|held| claim(held, facts.memory_mib));
     DeviceView {
         id: facts.id.as_ref().map_or_else(|| position.to_string(), ToString::to_string),
         index: position,
@@ -49,24 +45,23 @@ fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
         reason: facts.obstacle.clone(),
         idle: if is_usable { gpus(idle.into()) } else { 0.0 },
         memory_bytes: (facts.memory_mib > 0).then(|| bytes(facts.memory_mib)),
-        holders: pods.chain(claims).collect(),
+        holders: node.holders_of(position).map(|(holder, share)| named(holder, share)).collect(),
         ..DeviceView::default()
     }
 }
 
-fn pod(holder: &Holder<'_>, gpu_mib: u32) -> HolderView {
-    let wish = holder.pod.wish.gpus.as_ref().ok();
-    let share = wish.and_then(|wish| wish.share_of(gpu_mib));
-    HolderView { pod: Some(holder.pod.title()), ..amounts(share) }
-}
-
-/// A claim, with its pod if it has one alone.
-fn claim(held: &ClaimPart, gpu_mib: u32) -> HolderView {
-    let pod = match held.pods.as_slice() {
-        [pod] => Some(pod.clone()),
-        _ => None,
-    };
-    HolderView { pod, claim: Some(held.claim.clone()), ..amounts(held.gpus.share_of(gpu_mib)) }
+/// A pod, or a claim, with its pod if it has one alone.
+fn named(holder: GpuHolder<'_>, share: Option<(u16, u32)>) -> HolderView {
+    match holder {
+        GpuHolder::Pod(pod) => HolderView { pod: Some(pod.title()), ..amounts(share) },
+        GpuHolder::Claim(held) => {
+            let pod = match held.pods.as_slice() {
+                [pod] => Some(pod.clone()),
+                _ => None,
+            };
+            HolderView { pod, claim: Some(held.claim.clone()), ..amounts(share) }
+        }
+    }
 }
 
 /// Compute in thousandths and memory in MiB; zero asks for none of it.

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_control::{
     Live,
-    index::{Holder, Index, Inspected},
+    index::{GpuHolder, Index, Inspected},
 };
 
 use super::view;
@@ -209,26 +209,13 @@ impl NodeRow {
 impl GpuRow {
     fn of(node: &Inspected<'_>, position: usize) -> Self {
         let facts = &node.facts.gpus[position];
-        let holders = node.holders.iter().filter(|holder| holder.part.gpus.has(position));
-        let row = |pod: String, share: Option<(u16, u32)>| HolderRow {
-            pod,
-            memory_mib: share.map(|(_, mib)| mib),
-            compute_percent: share.map(|(milli, _)| milli / 10),
-        };
-        let of_pod = |holder: &Holder<'_>| {
-            let wish = holder.pod.wish.gpus.as_ref().ok();
-            row(holder.pod.title(), wish.and_then(|wish| wish.share_of(facts.memory_mib)))
-        };
-        let claims = node.claims.iter().filter(|claim| claim.part.gpus.has(position));
-        let claims = claims
-            .map(|held| row(format!("claim {}", held.claim), held.gpus.share_of(facts.memory_mib)));
         Self {
             id: facts.id.as_ref().map(ToString::to_string),
             model: facts.model.clone(),
             memory_mib: facts.memory_mib,
             idle_percent: node.state.gpus[position].idle_milli() / 10,
             obstacle: facts.obstacle.clone(),
-            holders: holders.map(of_pod).chain(claims).collect(),
+            holders: node.holders_of(position).map(HolderRow::of).collect(),
         }
     }
 }
@@ -236,6 +223,18 @@ impl GpuRow {
 // === impl HolderRow ===
 
 impl HolderRow {
+    fn of((holder, share): (GpuHolder<'_>, Option<(u16, u32)>)) -> Self {
+        let pod = match holder {
+            GpuHolder::Pod(pod) => pod.title(),
+            GpuHolder::Claim(held) => format!("claim {}", held.claim),
+        };
+        Self {
+            pod,
+            memory_mib: share.map(|(_, mib)| mib),
+            compute_percent: share.map(|(milli, _)| milli / 10),
+        }
+    }
+
     fn text(&self) -> String {
         let memory = self.memory_mib.filter(|mib| *mib > 0).map(|mib| format!("{mib} MiB"));
         let compute = self.compute_percent.filter(|it| *it > 0).map(|it| format!("{it} %"));
