@@ -26,6 +26,11 @@ pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, 
     read.map_err(no_access)
 }
 
+/// A client with these credentials.
+pub(crate) async fn client(kubeconfig: Option<PathBuf>) -> Result<kube::Client, RunError> {
+    kube::Client::try_from(access(kubeconfig).await?).map_err(no_access)
+}
+
 pub(crate) fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> RunError {
     RunError::NoAccess(Box::new(error))
 }

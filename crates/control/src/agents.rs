@@ -6,10 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::ListParams};
 use tokio::time::timeout;
 
-use crate::{RunError, access};
+use crate::{RunError, access, labels};
 
-/// Pods of agents, in every manifest and chart of ours.
-const OURS: &str = "app.kubernetes.io/name=windlass,app.kubernetes.io/component=node";
 /// Time for an agent's answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -49,6 +47,9 @@ pub enum AgentError {
     /// No answer in time.
     #[error("the agent {0} did not answer within {LIMIT:?}")]
     Late(String),
+    /// The API server did not list pods in time.
+    #[error("the API server did not list the agents within {LIMIT:?}")]
+    LateList,
     /// Pods cannot be listed.
     #[error("cannot list the agents")]
     List(#[source] Box<kube::Error>),
@@ -66,8 +67,7 @@ impl Agents {
     ///
     /// No credentials.
     pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, RunError> {
-        let access = access::access(kubeconfig).await?;
-        Ok(Self::new(Client::try_from(access).map_err(access::no_access)?, namespace))
+        Ok(Self::new(access::client(kubeconfig).await?, namespace))
     }
 
     /// Agents of this namespace alone: in another one, anybody could label a pod as theirs.
@@ -86,9 +86,11 @@ impl Agents {
             return Err(AgentError::NoName(node.to_owned()));
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let of_node = ListParams::default().labels(OURS).fields(&format!("spec.nodeName={node}"));
-        let listed =
-            pods.list(&of_node).await.map_err(|error| AgentError::List(Box::new(error)))?;
+        let of_node = ListParams::default()
+            .labels(&labels::agents())
+            .fields(&format!("spec.nodeName={node}"));
+        let listed = timeout(LIMIT, pods.list(&of_node)).await.map_err(|_| AgentError::LateList)?;
+        let listed = listed.map_err(|error| AgentError::List(Box::new(error)))?;
         let runs = |pod: &Pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()

@@ -1,5 +1,6 @@
 //! Diagnosis of a cluster: agents, nodes, slices, claims, the cluster half, and pods that wait for devices.
 
+mod nodes;
 mod pods;
 mod slices;
 mod workloads;
@@ -10,7 +11,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kube::Api;
 use windlass_core::finding::{Finding, Severity};
 
-use crate::{RunError, access, objects::Objects};
+use crate::{RunError, access, labels, objects::Objects};
 
 /// Everything that the checks look at.
 #[derive(Clone, Debug, Default)]
@@ -32,9 +33,6 @@ pub struct Workloads {
     pub deployments: Vec<Deployment>,
 }
 
-/// Objects of every manifest and chart of ours.
-const OURS: &str = "app.kubernetes.io/name=windlass";
-
 const AREA: &str = "API server";
 
 // === impl Evidence ===
@@ -51,8 +49,7 @@ impl Evidence {
     ///
     /// No credentials.
     pub async fn fetch(kubeconfig: Option<PathBuf>) -> Result<Self, RunError> {
-        let access = access::access(kubeconfig.clone()).await?;
-        let client = kube::Client::try_from(access).map_err(access::no_access)?;
+        let client = access::client(kubeconfig).await?;
         let mut findings = Vec::new();
         match client.apiserver_version().await {
             Ok(version) => findings.push(Finding::ok(AREA, "version", version.git_version)),
@@ -65,7 +62,7 @@ impl Evidence {
             }
         }
         let objects =
-            match Objects::fetch(kubeconfig).await {
+            match Objects::of(client.clone()).await {
                 Ok(objects) => objects,
                 Err(error) => {
                     let why = windlass_host::causes(&error);
@@ -97,13 +94,15 @@ impl Evidence {
         }
         findings.extend(workloads::check(self.workloads.as_ref(), &self.objects));
         findings.extend(slices::check(&self.objects));
-        findings.extend(pods::check(&self.objects));
+        let mut index = self.objects.to_index();
+        findings.extend(nodes::check(&mut index));
+        findings.extend(pods::check(&mut index));
         findings
     }
 }
 
 async fn workloads(client: kube::Client) -> kube::Result<Workloads> {
-    let ours = kube::api::ListParams::default().labels(OURS);
+    let ours = kube::api::ListParams::default().labels(&labels::all());
     let daemon_sets: Api<DaemonSet> = Api::all(client.clone());
     let deployments: Api<Deployment> = Api::all(client);
     Ok(Workloads {

@@ -21,6 +21,7 @@ mod binder;
 mod extender;
 mod fence;
 mod gpushare;
+mod labels;
 mod live;
 mod metrics;
 mod page;

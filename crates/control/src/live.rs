@@ -4,12 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use windlass_host::shared::Shared;
 
-use crate::{
-    RunError,
-    access::{access, no_access},
-    index::Index,
-    watches,
-};
+use crate::{RunError, access, index::Index, watches};
 
 /// A view of a cluster, and the watches that keep it.
 #[expect(missing_debug_implementations, reason = "a client of kube has none")]
@@ -27,8 +22,7 @@ impl Live {
     ///
     /// No credentials.
     pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Self, RunError> {
-        let client = kube::Client::try_from(access(kubeconfig).await?).map_err(no_access)?;
-        Ok(Self { index: Arc::default(), client })
+        Ok(Self { index: Arc::default(), client: access::client(kubeconfig).await? })
     }
 
     /// Keeps the view, and ends with its future only.

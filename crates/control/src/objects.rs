@@ -71,8 +71,11 @@ impl Objects {
     ///
     /// No credentials, or the API server does not answer or refuses.
     pub async fn fetch(kubeconfig: Option<PathBuf>) -> Result<Self, ObjectsError> {
-        let client = kube::Client::try_from(access::access(kubeconfig).await?);
-        let client = client.map_err(access::no_access)?;
+        Self::of(access::client(kubeconfig).await?).await
+    }
+
+    /// Lists the objects that a client sees.
+    pub(crate) async fn of(client: kube::Client) -> Result<Self, ObjectsError> {
         let nodes = list(Api::all(client.clone()), "nodes").await?;
         let pods = list(Api::all(client.clone()), "pods").await?;
         // A cluster of before 1.34 has none of these.

@@ -13,21 +13,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_control::{PageSource, RunError, objects::Objects, run_page};
 
-use crate::rig::Rig;
-
-/// Limit of every wait.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::rig::{Answer, LIMIT, Rig, exchange};
 
 struct Page {
     address: SocketAddr,
     stop: CancellationToken,
     running: JoinSet<Result<(), RunError>>,
-}
-
-struct Answer {
-    code: u16,
-    head: String,
-    body: String,
 }
 
 impl Page {
@@ -53,20 +44,10 @@ impl Page {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{header}connection: close\r\n\r\n"
         );
-        let exchange = async {
-            let mut stream = TcpStream::connect(self.address).await.expect("connected");
-            stream.write_all(request.as_bytes()).await.expect("sent");
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.expect("read");
-            answer
-        };
-        let answer = timeout(LIMIT, exchange).await.expect("an answer in time");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
-        Answer { code, head: head.to_lowercase(), body: body.to_owned() }
+        exchange(self.address, &request).await
     }
 
-    /// The state after a revision, once it is as wanted.
+    /// The state after a revision, once it is as wanted. The server holds the question for a change.
     async fn state_that(&self, after: Option<&str>, is_wanted: impl Fn(&Value) -> bool) -> Value {
         let wait = async {
             loop {
@@ -74,7 +55,7 @@ impl Page {
                 if is_wanted(&state) {
                     return state;
                 }
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                self.state(Some(revision(&state))).await;
             }
         };
         timeout(LIMIT, wait).await.expect("the state is as wanted in time")
@@ -83,15 +64,17 @@ impl Page {
     /// The state after a revision.
     async fn state(&self, after: Option<&str>) -> Value {
         let path = after.map_or("/state".to_owned(), |after| format!("/state?after={after}"));
-        loop {
-            let answer = self.get(&path).await;
-            match answer.code {
-                200 => return serde_json::from_str(&answer.body).expect("JSON"),
-                503 => assert!(answer.head.contains("retry-after: 2"), "{}", answer.head),
-                code => panic!("{code}: {}", answer.body),
+        let ask = async {
+            loop {
+                let answer = self.get(&path).await;
+                match answer.code {
+                    200 => return serde_json::from_str(&answer.body).expect("JSON"),
+                    503 => assert!(answer.head.contains("retry-after: 2"), "{}", answer.head),
+                    code => panic!("{code}: {}", answer.body),
+                }
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        };
+        timeout(LIMIT, ask).await.expect("all objects are seen in time")
     }
 
     async fn stop(mut self) {

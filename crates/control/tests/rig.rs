@@ -17,7 +17,7 @@ use windlass_cluster_sim::api::ApiServer;
 use windlass_control::{Config, RunError, run};
 
 /// Limit of every wait.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Rig {
     pub(crate) server: ApiServer,
@@ -180,18 +180,31 @@ impl Extender {
     }
 
     async fn request(&self, text: &str) -> (u16, String) {
-        let exchange = async {
-            let mut stream = TcpStream::connect(self.address).await.expect("connected");
-            stream.write_all(text.as_bytes()).await.expect("sent");
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.expect("read");
-            answer
-        };
-        let answer = timeout(LIMIT, exchange).await.expect("an answer in time");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
-        (code, body.to_owned())
+        let answer = exchange(self.address, text).await;
+        (answer.code, answer.body)
     }
+}
+
+/// An answer over HTTP, with its head in lower case.
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+/// Sends a request that asks for the connection's end.
+pub(crate) async fn exchange(address: SocketAddr, request: &str) -> Answer {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("read");
+        answer
+    };
+    let answer = timeout(LIMIT, exchange).await.expect("an answer in time");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
+    Answer { code, head: head.to_lowercase(), body: body.to_owned() }
 }
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {

@@ -1,4 +1,4 @@
-// What happened: faults, recoveries, placements and moves, over time.
+// The history: faults, recoveries, placements and their ends, over time.
 
 import { h } from './dom.js';
 import { day, number } from './format.js';

@@ -1,4 +1,4 @@
-// What a node looks like in the cluster's view: a tile with a cell for each device, or rows of the table.
+// The look of a node in the cluster's view: a tile with a cell for each device, or rows of the table.
 
 import { background, paint } from './colours.js';
 import { h } from './dom.js';

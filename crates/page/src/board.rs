@@ -53,6 +53,8 @@ pub struct Board {
     id: i64,
     number: u64,
     time: Timestamp,
+    /// Sums of the nodes, made once a change and read by every answer.
+    summary: Summary,
     nodes: BTreeMap<String, Numbered<NodeView>>,
     gone: VecDeque<Numbered<String>>,
     /// Changes up to this number may lack names of nodes that are gone.
@@ -81,6 +83,7 @@ impl Board {
             id: now.as_microsecond(),
             number: 0,
             time: now,
+            summary: Summary::default(),
             nodes: BTreeMap::new(),
             gone: VecDeque::new(),
             forgotten: 0,
@@ -135,6 +138,7 @@ impl Board {
             self.forgotten = self.gone.pop_front().map_or(0, |gone| gone.number);
         }
         if has_changed {
+            self.summary = Summary::of(self.nodes.values().map(|node| &node.value));
             self.number = next;
             self.time = time;
         }
@@ -154,7 +158,7 @@ impl Board {
             simulated: self.nodes.values().any(|node| node.value.simulated),
             version: self.version.to_owned(),
             time: self.time,
-            summary: Summary::of(self.nodes.values().map(|node| &node.value)),
+            summary: self.summary.clone(),
             nodes: nodes.map(|node| node.value.clone()).collect(),
             // One that came back is a node again.
             gone: gone
@@ -177,6 +181,13 @@ impl Board {
 }
 
 // === impl Revision ===
+
+impl Revision {
+    /// The text of the revision that a query names: `after=REVISION`.
+    pub fn in_query(query: &str) -> Option<&str> {
+        query.split('&').find_map(|pair| pair.strip_prefix("after="))
+    }
+}
 
 impl fmt::Display for Revision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,10 @@ use k8s_openapi::api::{
 use windlass_core::finding::Finding;
 
 use super::Workloads;
-use crate::objects::Objects;
+use crate::{
+    labels::{is_agent, is_ours},
+    objects::Objects,
+};
 
 const AREA: &str = "agents and cluster half";
 
@@ -79,19 +82,6 @@ fn cluster_half(deployment: &Deployment) -> Finding {
     } else {
         Finding::ok(AREA, subject, detail)
     }
-}
-
-fn has_label(pod: &Pod, key: &str, value: &str) -> bool {
-    let labels = pod.metadata.labels.as_ref();
-    labels.and_then(|labels| labels.get(key)).is_some_and(|it| it == value)
-}
-
-fn is_ours(pod: &Pod) -> bool {
-    has_label(pod, "app.kubernetes.io/name", "windlass")
-}
-
-fn is_agent(pod: &Pod) -> bool {
-    is_ours(pod) && has_label(pod, "app.kubernetes.io/component", "node")
 }
 
 fn is_ready(pod: &Pod) -> bool {

@@ -13,11 +13,13 @@ use hyper::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_host::causes;
-use windlass_page::Asset;
+use windlass_page::{Asset, Revision};
 
 use super::{Feed, Gate, gate::Refused};
-use crate::agents::{AgentError, Agents};
-use crate::server::{Answer, Site, plain, typed};
+use crate::{
+    agents::{AgentError, Agents},
+    server::{Answer, Site, plain, typed},
+};
 
 /// Readers that may see the state.
 pub(crate) enum Guard {
@@ -71,7 +73,7 @@ impl PageSite {
         }
         let name = request.uri().path().trim_start_matches('/');
         if name == "state" {
-            let after = request.uri().query().and_then(after);
+            let after = request.uri().query().and_then(Revision::in_query);
             return self.state(request.headers(), after).await;
         }
         if let Some(node) = name.strip_prefix("node/").and_then(|it| it.strip_suffix("/state")) {
@@ -125,11 +127,6 @@ fn is_of_this_machine(headers: &HeaderMap) -> bool {
     };
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     name == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
-/// The revision in a query.
-fn after(query: &str) -> Option<&str> {
-    query.split('&').find_map(|pair| pair.strip_prefix("after="))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

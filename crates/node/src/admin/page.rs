@@ -3,7 +3,7 @@
 use prometheus_client::registry::Registry;
 use windlass_config::Disclosed;
 use windlass_core::attribute::AttributeName;
-use windlass_page::Asset;
+use windlass_page::{Asset, Revision};
 
 use super::{
     Admin, Pages,
@@ -73,7 +73,7 @@ async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
         Route::ToPage => to_page(),
         Route::State => {
             admin.holders.refresh().await;
-            let after = request.query.split('&').find_map(|pair| pair.strip_prefix("after="));
+            let after = Revision::in_query(&request.query);
             match serde_json::to_string(&admin.board.document(after)) {
                 Ok(body) => Response { status: StatusCode::OK, content_type: JSON, body },
                 Err(error) => failed(&error),

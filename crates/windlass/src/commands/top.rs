@@ -32,11 +32,11 @@ pub(crate) struct TopOfNodeArgs {
     once: bool,
 }
 
-/// Time between two pictures.
-const INTERVAL: Duration = Duration::from_secs(2);
+/// Time between two pictures, of a node and of a cluster.
+pub(super) const INTERVAL: Duration = Duration::from_secs(2);
 /// Time for the agent's answer.
 const LIMIT: Duration = Duration::from_secs(4);
-/// Holders of a device in the table.
+/// Holders of a device in a table; JSON has all.
 const HOLDERS_SHOWN: usize = 3;
 
 pub(super) async fn run(args: TopOfNodeArgs) -> Result<()> {
@@ -57,15 +57,20 @@ pub(super) async fn show(state: impl AsyncFn() -> Result<Value>, once: bool) -> 
     };
     let mut signals = Stop::listen()?;
     let pictures = async {
-        let mut last = Some(state().await?);
+        // The first answer has to come; later ones may fail.
+        let mut last = state().await?;
+        let mut failure = None;
         loop {
-            let now = state().await;
-            let failure = now.as_ref().err().map(|error| format!("{error:#}"));
-            last = now.ok().or(last);
-            let mut lines = last.as_ref().map_or_else(Vec::new, |it| picture(it, terminal_width()));
-            lines.extend(failure.map(|why| Paint::for_stdout().text(Tone::Bad, plain(&why))));
+            let mut lines = picture(&last, terminal_width());
+            lines.extend(
+                failure.map(|why: String| Paint::for_stdout().text(Tone::Bad, plain(&why))),
+            );
             screen.draw(&lines)?;
             sleep(INTERVAL).await;
+            match state().await {
+                Ok(now) => (last, failure) = (now, None),
+                Err(error) => failure = Some(format!("{error:#}")),
+            }
         }
     };
     tokio::select! {
@@ -146,10 +151,14 @@ fn holders(device: &Value) -> String {
         let over = if holder["overLimit"] == true { " (over its limit)" } else { "" };
         pod.or(claim).unwrap_or_else(|| "a container".to_owned()) + over
     };
+    if all.is_empty() { "-".to_owned() } else { first_holders(all.iter().map(name)) }
+}
+
+/// The first holders of a device, and the number of the others.
+pub(super) fn first_holders(all: impl ExactSizeIterator<Item = String>) -> String {
     let more = all.len().saturating_sub(HOLDERS_SHOWN);
     let more = (more > 0).then(|| format!("{more} more"));
-    let shown: Vec<_> = all.iter().take(HOLDERS_SHOWN).map(name).chain(more).collect();
-    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
+    all.take(HOLDERS_SHOWN).chain(more).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

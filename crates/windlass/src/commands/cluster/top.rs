@@ -14,18 +14,17 @@ use windlass_control::{
 use super::view;
 use crate::{
     cli::{OutputArg, TopArgs},
-    commands::answer,
+    commands::{
+        answer,
+        top::{INTERVAL, first_holders},
+    },
     logging::{self, LogFormat},
     screen::{Paint, Redraw, Table, Tone, count, line, terminal_width},
     stop::Stop,
 };
 
-/// Time between two pictures.
-const INTERVAL: Duration = Duration::from_secs(2);
 /// Pause while the cluster's objects are being read.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
-/// Holders of a GPU in the table; JSON has all.
-const HOLDERS_SHOWN: usize = 3;
 
 /// The cluster's GPUs.
 #[derive(Debug, Serialize)]
@@ -162,17 +161,13 @@ impl Report {
         let mut table = Table::new(["NODE", "GPU", "IDLE", "STATE", "MODEL", "HELD BY"]);
         for node in &self.nodes {
             for (position, gpu) in node.gpus.iter().enumerate() {
-                let shown = gpu.holders.iter().take(HOLDERS_SHOWN).map(HolderRow::text);
-                let more = gpu.holders.len().saturating_sub(HOLDERS_SHOWN);
-                let more = (more > 0).then(|| format!("{more} more"));
-                let holders: Vec<_> = shown.chain(more).collect();
                 table.row([
                     node.name.clone(),
                     gpu.id.clone().unwrap_or_else(|| position.to_string()),
                     format!("{} %", gpu.idle_percent),
                     gpu.obstacle.clone().unwrap_or_else(|| "healthy".to_owned()),
                     gpu.model.clone(),
-                    holders.join(", "),
+                    first_holders(gpu.holders.iter().map(HolderRow::text)),
                 ]);
             }
         }

@@ -5,6 +5,7 @@ use std::{path::Path, time::Duration};
 use tokio::time::timeout;
 use windlass_config::Config;
 use windlass_core::finding::{Finding, Severity};
+use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, pluginregistration::REGISTRY_DIR};
 use windlass_node::{Probe, probe_agent};
 
 use super::kubelet;
@@ -53,7 +54,7 @@ async fn readiness(socket: &Path) -> Finding {
 /// Sockets of our plugins and claim drivers. One on which nobody answers is that of an agent that is gone.
 async fn sockets(kubelet_dir: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for folder in ["device-plugins", "plugins_registry"] {
+    for folder in [PLUGIN_DIR, REGISTRY_DIR] {
         let folder = kubelet_dir.join(folder);
         for name in kubelet::sockets(&folder).into_iter().filter(|name| name.contains("windlass")) {
             let subject = format!("plugin {name}");

@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 use windlass_config::Config;
 use windlass_core::finding::Finding;
+use windlass_host::{Host, dmem::VERSION_2};
 
 const AREA: &str = "host";
 
@@ -15,7 +16,7 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
         Some(release) => Finding::ok(AREA, "kernel", format!("Linux {}", release.trim())),
         None => Finding::skipped(AREA, "kernel", "/proc/sys/kernel/osrelease cannot be read"),
     });
-    findings.push(control_groups(&host.path("/sys/fs/cgroup")));
+    findings.push(control_groups(&host));
     findings.push(folder("CDI documents", &config.places.cdi_dir, "--cdi-dir, or cdiDir"));
     findings.push(folder("state", &config.places.state_dir, "--state-dir, or stateDir"));
     findings
@@ -33,11 +34,12 @@ fn rights() -> Finding {
     .remedy("run it with sudo, or in the agent's pod")
 }
 
-fn control_groups(folder: &Path) -> Finding {
+fn control_groups(host: &Host) -> Finding {
     const SUBJECT: &str = "control groups";
-    if folder.join("cgroup.controllers").exists() {
+    if host.path(VERSION_2).exists() {
         return Finding::ok(AREA, SUBJECT, "cgroup v2");
     }
+    let folder = host.path("/sys/fs/cgroup");
     if folder.is_dir() {
         return Finding::warning(
             AREA,

@@ -5,13 +5,17 @@ use std::{fs, path::Path};
 use windlass_allocations::podresources;
 use windlass_config::{Config, DraOffer};
 use windlass_core::finding::Finding;
-use windlass_kubelet_api::checkpoint::Checkpoint;
+use windlass_kubelet_api::{
+    checkpoint::{self, Checkpoint},
+    deviceplugin::{KUBELET_SOCKET, PLUGIN_DIR},
+    pluginregistration::REGISTRY_DIR,
+};
 
 const AREA: &str = "kubelet";
 
 pub(super) async fn check(config: &Config) -> Vec<Finding> {
     let folder = &config.places.kubelet_dir;
-    let plugins = folder.join("device-plugins");
+    let plugins = folder.join(PLUGIN_DIR);
     if !plugins.is_dir() && !rustix::process::geteuid().is_root() {
         return vec![Finding::skipped(AREA, "folder", format!("{} is root's", folder.display()))];
     }
@@ -22,9 +26,9 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
                 .remedy("start the kubelet; k0s and MicroK8s have another folder: --kubelet-dir"),
         ];
     }
-    let mut findings = vec![registration(&plugins.join("kubelet.sock")).await];
+    let mut findings = vec![registration(&plugins.join(KUBELET_SOCKET)).await];
     findings.push(claims(folder, config.policy.dra.offer != DraOffer::Off));
-    findings.push(record(&plugins.join("kubelet_internal_checkpoint")));
+    findings.push(record(&plugins.join(checkpoint::FILE)));
     findings.extend(others(&plugins).await);
     findings.push(pod_resources(folder).await);
     findings
@@ -52,7 +56,7 @@ async fn registration(socket: &Path) -> Finding {
 
 fn claims(folder: &Path, is_configured: bool) -> Finding {
     const SUBJECT: &str = "registration of claim drivers";
-    let registry = folder.join("plugins_registry");
+    let registry = folder.join(REGISTRY_DIR);
     match (registry.is_dir(), is_configured) {
         (true, _) => Finding::ok(AREA, SUBJECT, registry.display().to_string()),
         (false, true) => Finding::problem(AREA, SUBJECT, format!("no {}", registry.display()))
@@ -90,7 +94,7 @@ fn record(path: &Path) -> Finding {
 async fn others(plugins: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in sockets(plugins) {
-        let is_other = name != "kubelet.sock" && !name.starts_with("windlass-");
+        let is_other = name != KUBELET_SOCKET && !name.starts_with("windlass-");
         if is_other && super::socket::connect(&plugins.join(&name)).await.is_ok() {
             let detail = "another device plugin; two for the same devices give them out twice";
             findings.push(Finding::ok(AREA, format!("plugin {name}"), detail));
