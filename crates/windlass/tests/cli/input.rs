@@ -209,8 +209,8 @@ fn an_interrupted_demo_ends_with_one_line_and_the_code_of_the_signal() {
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
         let mut said = String::new();
         child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
-        assert_eq!(child.wait().expect("a child").code(), Some(code), "{said}");
-        assert_eq!(said, format!("windlass: interrupted by SIG{signal}\n"));
+        let ended = (child.wait().expect("a child").code(), said);
+        assert_eq!((Some(code), format!("windlass: interrupted by SIG{signal}\n")), ended);
     }
 }
 
