@@ -15,6 +15,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 use windlass_core::annotation::PodPlacement;
 use windlass_host::{clock::Clock, shared::Shared};
 
@@ -24,7 +25,8 @@ use crate::{
     facts::{GpuWish, PodFacts, SharedBy},
     fence::{Fence, FenceError},
     gpushare,
-    index::{Index, Placed, Refusal},
+    index::{Gathering, Index, Placed, Refusal, Turn},
+    metrics::Metrics,
 };
 
 /// Binds pods.
@@ -33,7 +35,17 @@ pub(crate) struct Binder {
     index: Arc<Shared<Index>>,
     fence: Arc<Fence>,
     clock: Clock,
+    metrics: Arc<Metrics>,
+    patience: Patience,
     tasks: Shared<JoinSet<()>>,
+}
+
+/// The wait for the other members of a gang.
+pub(crate) struct Patience {
+    /// Time in which all have to come for their bind.
+    pub(crate) gang_wait: Duration,
+    /// Ends every wait.
+    pub(crate) stop: CancellationToken,
 }
 
 /// A bind that failed: before its write, or while it was written.
@@ -51,6 +63,8 @@ enum End {
 
 /// Time after which the API server has given up a request that it still held (`--request-timeout`, a minute).
 const WRITE_LIMIT: Duration = Duration::from_secs(65);
+/// Time between looks after the Lease while a gang waits: below the time for which a bind needs it.
+const KEEP_INTERVAL: Duration = Duration::from_secs(4);
 /// Pause before a pod of an unknown end is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -70,6 +84,16 @@ pub(crate) enum BindError {
         node: String,
         /// The reason.
         source: Refusal,
+    },
+    /// Other members of the pod's gang did not come to be bound.
+    #[error(
+        "gang {gang} was not whole within {limit:?}: a member is missing, or fits no node; all are tried again"
+    )]
+    Scattered {
+        /// Name of the gang.
+        gang: String,
+        /// Time in which all had to come.
+        limit: Duration,
     },
     /// Another replica binds.
     #[error(transparent)]
@@ -103,8 +127,10 @@ impl Binder {
         index: Arc<Shared<Index>>,
         fence: Arc<Fence>,
         clock: Clock,
+        metrics: Arc<Metrics>,
+        patience: Patience,
     ) -> Self {
-        Self { client, index, fence, clock, tasks: Shared::default() }
+        Self { client, index, fence, clock, metrics, patience, tasks: Shared::default() }
     }
 
     /// Binds the pod, in a task of its own: a client that goes away leaves no bind half done.
@@ -162,10 +188,15 @@ impl Binder {
             // The scheduler's watch may be ahead of ours.
             None => self.read(args).await.map_err(Failed::Before)?,
         };
-        let placed = self.index.step(|index| index.place(&pod, &args.node));
+        let arrived = self.index.step(|index| index.arrive(&pod, &args.node));
         let refused = |source| BindError::Refused { node: args.node.clone(), source };
-        let placed = placed.map_err(|refusal| Failed::Before(refused(refusal)))?;
-        if let Err(error) = self.fence.check() {
+        let (placed, turn) = arrived.map_err(|refusal| Failed::Before(refused(refusal)))?;
+        match turn {
+            Turn::Alone => {}
+            Turn::Last => self.metrics.gathered(true),
+            Turn::Waits(gathering) => self.gather(gathering).await.map_err(Failed::Before)?,
+        }
+        if let Err(error) = self.fence.keep().await {
             self.index.step(|index| index.forget(&args.pod_uid));
             return Err(Failed::Before(error.into()));
         }
@@ -174,6 +205,32 @@ impl Binder {
         let devices = devices.join(",");
         tracing::info!(pod = pod.title(), node = args.node, devices, "pod bound");
         Ok(())
+    }
+
+    /// Waits for the other members of the pod's gang.
+    async fn gather(&self, mut gathering: Gathering) -> Result<(), BindError> {
+        // The reserved places are sure as long as nobody else may bind.
+        let keep = async {
+            while self.fence.keep().await.is_ok() {
+                sleep(KEEP_INTERVAL).await;
+            }
+        };
+        let Patience { gang_wait, stop } = &self.patience;
+        tokio::select! {
+            is_whole = timeout(*gang_wait, gathering.is_whole()) => {
+                if matches!(is_whole, Ok(true)) {
+                    return Ok(());
+                }
+            }
+            () = keep => {}
+            () = stop.cancelled() => {}
+        }
+        let gang = gathering.gang().to_owned();
+        if self.index.step(|index| index.give_up(&gathering)) {
+            self.metrics.gathered(false);
+            tracing::warn!(gang, "gang given up: not all of its pods came to be bound in time");
+        }
+        Err(BindError::Scattered { gang, limit: *gang_wait })
     }
 
     /// Reads the pod after a failed write. One that is not bound is free of it only once the write can have no effect any

@@ -96,7 +96,9 @@ impl Explanation {
             let rank = is_explained.then(|| index.explain(pod, node)).flatten();
             fitting.push(FittingNode { node: node.to_owned(), rank });
         }
-        let remedies = if fitting.is_empty() { remedies(index, pod, &names) } else { Vec::new() };
+        // No single departure makes room for a gang.
+        let needs_room = fitting.is_empty() && pod.gang.is_none();
+        let remedies = if needs_room { remedies(index, pod, &names) } else { Vec::new() };
         Self {
             pod: pod.title(),
             wants: wants(pod),
@@ -144,7 +146,11 @@ pub(crate) fn wants(pod: &PodFacts) -> String {
         }
     };
     let (cpu, memory) = (f64::from(pod.wish.cpu_milli) / 1000.0, pod.wish.memory_mib);
-    format!("{gpus}, {cpu} CPU, {memory} MiB of memory")
+    let gang = match &pod.gang {
+        Some(Ok(gang)) => format!(", with gang {} of {}", gang.name, gang.size),
+        Some(Err(_)) | None => String::new(),
+    };
+    format!("{gpus}, {cpu} CPU, {memory} MiB of memory{gang}")
 }
 
 /// The departures of single pods that would help, pods that hold least first.

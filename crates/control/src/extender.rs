@@ -66,7 +66,15 @@ impl Extender {
             return FilterResult::error("not ready: the cluster's objects have not been read yet");
         }
         let pod = PodFacts::of(&args.pod);
-        let outcomes = self.index.step(|index| index.filter(&pod, names));
+        let outcomes = self.index.step(|index| {
+            index.note_offer(&pod, names);
+            index.filter(&pod, names)
+        });
+        // As an error, so that kube-scheduler asks again after its back-off: a pod that is made wakes no others.
+        if let Some((_, Err(refusal @ Refusal::GangIncomplete { .. }))) = outcomes.first() {
+            self.metrics.refused(refusal);
+            return FilterResult::error(&refusal.to_string());
+        }
         let mut result = FilterResult::default();
         for (name, outcome) in outcomes {
             match outcome {
@@ -165,6 +173,10 @@ fn is_for_good(refusal: &Refusal) -> bool {
         Refusal::Wish(_)
         | Refusal::NoAgent(_)
         | Refusal::NoVirtualGpus(_)
+        | Refusal::Gang(_)
+        | Refusal::GangIncomplete { .. }
+        | Refusal::GangDoesNotFit { .. }
+        | Refusal::GangElsewhere(_)
         | Refusal::Bound { .. } => true,
         Refusal::NotAccepted { accepted, .. } => *accepted == 0,
         Refusal::Misfit(misfit) => matches!(misfit, Misfit::Model),

@@ -4,12 +4,15 @@
 
 mod amounts;
 pub mod claim_gpus;
+mod gang;
 mod gpu_wish;
 mod node;
 mod pod;
 
+pub(crate) use self::gang::GANG;
 pub use self::{
     claim_gpus::{DeviceName, SliceGpu},
+    gang::{Gang, GangError},
     gpu_wish::{GpuWish, GpuWishError, SharedBy},
     node::{GpuFacts, MAX_GPUS, NodeFacts},
     pod::{PodFacts, Wish},

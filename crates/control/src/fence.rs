@@ -114,8 +114,7 @@ impl Fence {
         if self.check().is_ok() {
             return Ok(());
         }
-        let held_until = self.state.step(|state| state.held_until);
-        let was_ours = held_until.is_some_and(|until| Instant::now() < until);
+        let was_ours = self.is_ours();
         self.renew().await?;
         if !was_ours {
             let refreshed = timeout(REFRESH_LIMIT, self.refresh.pods()).await;
@@ -132,6 +131,24 @@ impl Fence {
             tracing::info!(lease, identity, "this replica binds from now on");
         }
         self.check()
+    }
+
+    /// Makes sure that the Lease stays ours. One that has run out is not taken again: another replica may have bound pods
+    /// meanwhile.
+    pub(crate) async fn keep(&self) -> Result<(), FenceError> {
+        let _turn = self.turn.acquire().await.expect("never closed");
+        if self.check().is_err() {
+            if !self.is_ours() {
+                return Err(self.lost());
+            }
+            self.renew().await?;
+        }
+        self.check()
+    }
+
+    fn is_ours(&self) -> bool {
+        let held_until = self.state.step(|state| state.held_until);
+        held_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// The Lease is ours for as long as a write takes.

@@ -17,7 +17,9 @@ mod changes;
 mod claim_ranks;
 mod claims;
 mod entry;
+mod gangs;
 mod inspection;
+mod node_set;
 mod occupancy;
 
 use std::{
@@ -33,19 +35,21 @@ use windlass_sched::{
     request::{Gpus, Request},
     scheduler::Scheduler,
     victims,
-    view::{NodeIx, View},
+    view::{NodeIx, Placement, View},
 };
 
 use self::{
     claim_ranks::{Asked, ClaimRanks, Cluster},
     claims::ClaimIndex,
     entry::Entry,
+    gangs::Gangs,
 };
 pub use self::{
+    gangs::{Gathering, Turn},
     inspection::{Changes, GpuHolder, Holder, Inspected},
     occupancy::ClaimPart,
 };
-use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
+use crate::facts::{GangError, GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
 
 /// Facts and view of a cluster.
 #[derive(Debug)]
@@ -57,6 +61,7 @@ pub struct Index {
     pods: HashMap<String, PodEntry>,
     claims: ClaimIndex,
     claim_ranks: ClaimRanks,
+    gangs: Gangs,
     changed: BTreeSet<NodeIx>,
     /// Number of the change that built each node last, its slices and claims included.
     versions: Vec<u64>,
@@ -79,6 +84,8 @@ struct PodEntry {
 struct Assumed {
     node: String,
     part: Part,
+    /// It is kept for a member of a gang that waits for the others: nothing has been written.
+    is_reserved: bool,
 }
 
 /// The devices that were chosen for a pod.
@@ -123,6 +130,32 @@ pub enum Refusal {
     /// A bind is under way, or its end is unknown.
     #[error("a bind to node {0} may have succeeded: the API server is asked")]
     InDoubt(String),
+    /// The pod's gang cannot be understood.
+    #[error(transparent)]
+    Gang(#[from] GangError),
+    /// Members of the pod's gang are not there yet.
+    #[error("gang {gang} has {there} of the {size} pods that start together")]
+    GangIncomplete {
+        /// Name of the gang.
+        gang: String,
+        /// Members that there are.
+        there: usize,
+        /// Members that start together.
+        size: usize,
+    },
+    /// The members of the pod's gang do not fit side by side.
+    #[error("gang {gang}: the {pods} pods that it lacks do not fit side by side{}", on_one(.within.as_ref()))]
+    GangDoesNotFit {
+        /// Name of the gang.
+        gang: String,
+        /// Number of members that have no place.
+        pods: usize,
+        /// Node label of which all nodes of the gang have one value.
+        within: Option<String>,
+    },
+    /// The place of the pod in its gang is on another node.
+    #[error("the pod's gang has its places on other nodes, this pod's is on {0}")]
+    GangElsewhere(String),
     /// The pod has been bound to another node.
     #[error("pod {pod} is on node {node} already")]
     Bound {
@@ -145,6 +178,7 @@ impl Default for Index {
             pods: HashMap::new(),
             claims: ClaimIndex::default(),
             claim_ranks: ClaimRanks::default(),
+            gangs: Gangs::default(),
             versions: Vec::new(),
             builds: 0,
             changed: BTreeSet::new(),
@@ -183,17 +217,28 @@ impl Index {
         names: &'a [String],
     ) -> Vec<(&'a str, Result<(), Refusal>)> {
         self.settle();
-        let request = pod.wish.request(self.view.catalog());
-        let in_doubt = self.assumed_node(&pod.uid);
-        let check = |name: &'a String| {
-            let outcome = match in_doubt {
-                Some(node) if node == name => Ok(()),
-                Some(node) => Err(Refusal::InDoubt(node.to_owned())),
-                None => self.check(pod, &request, name),
+        if let Some(node) = self.assumed_node(&pod.uid).map(str::to_owned) {
+            let check = |name: &String| {
+                if *name == node { Ok(()) } else { Err(Refusal::InDoubt(node.clone())) }
             };
-            (name.as_str(), outcome)
+            return names.iter().map(|name| (name.as_str(), check(name))).collect();
+        }
+        let place = self.gang_node(pod, names);
+        let request = pod.wish.request(self.view.catalog());
+        let check = |name: &String| match &place {
+            Ok(None) => self.check(pod, &request, name),
+            Ok(Some(node)) if node == name => Ok(()),
+            Ok(Some(node)) => {
+                self.check(pod, &request, name)?;
+                Err(Refusal::GangElsewhere(node.clone()))
+            }
+            Err(refusal @ Refusal::GangDoesNotFit { .. }) => {
+                self.check(pod, &request, name)?;
+                Err(refusal.clone())
+            }
+            Err(refusal) => Err(refusal.clone()),
         };
-        names.iter().map(check).collect()
+        names.iter().map(|name| (name.as_str(), check(name))).collect()
     }
 
     /// The best of the named nodes that can serve the pod, at most so many, the best first. No two are equal: names decide
@@ -250,18 +295,8 @@ impl Index {
     /// The node cannot serve the pod any more, or the pod is bound. Nothing has changed.
     pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<Placed, Refusal> {
         self.settle();
-        let known = self.pods.get(&pod.uid);
-        let bound = pod.node.clone().or_else(|| known.and_then(|known| known.facts.node.clone()));
-        if let Some(node) = bound {
-            return Err(Refusal::Bound { pod: pod.title(), node });
-        }
-        if let Some(Assumed { node, part }) = known.and_then(|known| known.assumed.as_ref()) {
-            if node != name {
-                return Err(Refusal::InDoubt(node.clone()));
-            }
-            let node =
-                *self.nodes.get(name).ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-            return Ok(self.placed(node, pod, *part));
+        if let Some(placed) = self.known_placement(pod, name)? {
+            return Ok(placed);
         }
         let request = pod.wish.request(self.view.catalog());
         self.check(pod, &request, name)?;
@@ -270,12 +305,37 @@ impl Index {
         let state = accepted.as_ref().unwrap_or(self.view.node(node));
         let fit = fit(self.view.catalog(), state, &request)?;
         let (_, part) = self.scheduler.choose(&self.view, node, &request, &fit);
+        Ok(self.assume(pod, Placement { node, part }))
+    }
+
+    /// The placement of a pod whose bind has an unknown end, on the same node.
+    fn known_placement(&self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
+        let known = self.pods.get(&pod.uid);
+        let bound = pod.node.clone().or_else(|| known.and_then(|known| known.facts.node.clone()));
+        if let Some(node) = bound {
+            return Err(Refusal::Bound { pod: pod.title(), node });
+        }
+        let Some(Assumed { node, part, .. }) = known.and_then(|known| known.assumed.as_ref())
+        else {
+            return Ok(None);
+        };
+        if node != name {
+            return Err(Refusal::InDoubt(node.clone()));
+        }
+        let node = *self.nodes.get(name).ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
+        Ok(Some(self.placed(node, pod, *part)))
+    }
+
+    /// Counts the pod at its place from now on.
+    fn assume(&mut self, pod: &PodFacts, Placement { node, part }: Placement) -> Placed {
         let placed = self.placed(node, pod, part);
+        let name = self.entries[node.0 as usize].object.name.clone();
         self.touch_pod(&pod.uid);
-        self.move_pod(&pod.uid, None, Some(name));
-        let assumed = Some(Assumed { node: name.to_owned(), part });
+        self.move_pod(&pod.uid, None, Some(&name));
+        let assumed = Some(Assumed { node: name, part, is_reserved: false });
+        self.gangs.set(self.pods.get(&pod.uid).map(|known| &known.facts), pod);
         self.pods.insert(pod.uid.clone(), PodEntry { facts: pod.clone(), assumed });
-        Ok(placed)
+        placed
     }
 
     /// The pod fits the node once some others are gone.
@@ -337,6 +397,10 @@ impl Index {
         given: &[String],
     ) -> Option<Vec<String>> {
         self.settle();
+        // The victims of one member would go for nothing where the others find no place.
+        if pod.gang.is_some() {
+            return None;
+        }
         let request = pod.wish.request(self.view.catalog()).ok()?;
         let node = *self.nodes.get(name)?;
         self.serves(pod, node).ok()?;
@@ -345,6 +409,10 @@ impl Index {
         let (mut others, mut uids) = (Vec::new(), Vec::new());
         for (uid, part) in entry.occupancy.parts() {
             let Some(holder) = self.pods.get(uid) else { continue };
+            // kube-scheduler does not know the pod there, so it could not evict it.
+            if holder.assumed.as_ref().is_some_and(|it| it.is_reserved) {
+                continue;
+            }
             let held = holder.facts.wish.request_on(&entry.facts, self.view.catalog());
             let Ok(held) = held else { continue };
             if held.gpu_count() != part.gpus.len() {
@@ -428,7 +496,8 @@ impl Index {
 
     /// The node of a bind whose end is unknown.
     fn assumed_node(&self, uid: &str) -> Option<&str> {
-        self.pods.get(uid)?.assumed.as_ref().map(|assumed| assumed.node.as_str())
+        let assumed = self.pods.get(uid)?.assumed.as_ref()?;
+        (!assumed.is_reserved).then_some(assumed.node.as_str())
     }
 
     fn check(
@@ -580,6 +649,10 @@ impl PodEntry {
     fn as_holder(&self) -> (&PodFacts, Option<Part>) {
         (&self.facts, self.assumed.as_ref().map(|assumed| assumed.part))
     }
+}
+
+fn on_one(label: Option<&String>) -> String {
+    label.map(|label| format!(" on nodes with one {label}")).unwrap_or_default()
 }
 
 /// A node's state in which the pod can have those GPUs alone that it accepts by their ids; none where it accepts all.

@@ -52,6 +52,11 @@ struct ByReason {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfGang {
+    is_whole: &'static str,
+}
+
 /// Counters of the extender.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -59,6 +64,7 @@ pub(crate) struct Metrics {
     seconds: Family<OfVerb, Histogram, fn() -> Histogram>,
     refusals: Family<ByReason, Counter>,
     bound: Family<Chosen, Counter>,
+    gangs: Family<OfGang, Counter>,
 }
 
 /// Gauges that are computed from the view when somebody asks.
@@ -103,6 +109,7 @@ impl Metrics {
             seconds: Family::new_with_constructor(histogram),
             refusals: Family::default(),
             bound: Family::default(),
+            gangs: Family::default(),
         };
         registry.register(
             "windlass_cluster_answers",
@@ -125,9 +132,17 @@ impl Metrics {
             "Pods bound after a ranking, by whether kube-scheduler took the best node of it",
             metrics.bound.clone(),
         );
+        registry.register(
+            "windlass_cluster_gangs",
+            "Gangs whose members waited for each other, by whether all came in time",
+            metrics.gangs.clone(),
+        );
         registry.register_collector(Box::new(ViewGauges(index)));
         for reason in REASONS {
             drop(metrics.refusals.get_or_create(&ByReason { reason }));
+        }
+        for is_whole in [word(true), word(false)] {
+            drop(metrics.gangs.get_or_create(&OfGang { is_whole }));
         }
         Arc::new(metrics)
     }
@@ -135,6 +150,11 @@ impl Metrics {
     /// Counts a pod that was bound to the best node of its ranking, or to another.
     pub(crate) fn bound(&self, was_best: bool) {
         self.bound.get_or_create(&Chosen { was_best: word(was_best) }).inc();
+    }
+
+    /// Counts a gang whose members waited: all came, or it was given up.
+    pub(crate) fn gathered(&self, is_whole: bool) {
+        self.gangs.get_or_create(&OfGang { is_whole: word(is_whole) }).inc();
     }
 
     /// Counts an answer.
@@ -155,9 +175,13 @@ fn word(truth: bool) -> &'static str {
     if truth { "true" } else { "false" }
 }
 
-const REASONS: [&str; 14] = [
+const REASONS: [&str; 18] = [
     "bound",
     "cpu",
+    "gang",
+    "gang_does_not_fit",
+    "gang_elsewhere",
+    "gang_incomplete",
     "in_doubt",
     "memory",
     "no_agent",
@@ -179,6 +203,10 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::NoAgent(_) => "no_agent",
         Refusal::NoVirtualGpus(_) => "no_virtual_gpus",
         Refusal::NotAccepted { .. } => "not_accepted",
+        Refusal::Gang(_) => "gang",
+        Refusal::GangDoesNotFit { .. } => "gang_does_not_fit",
+        Refusal::GangElsewhere(_) => "gang_elsewhere",
+        Refusal::GangIncomplete { .. } => "gang_incomplete",
         Refusal::Bound { .. } => "bound",
         Refusal::InDoubt(_) => "in_doubt",
         Refusal::Misfit(misfit) => match misfit {

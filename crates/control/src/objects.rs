@@ -4,7 +4,10 @@
 //! json`. A recording holds the fields that placement
 //! reads and no others, so that no environment, command or secret name leaves the cluster.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use k8s_openapi::{
     api::{
@@ -18,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::{
     RunError, access,
-    facts::{NodeFacts, PodFacts},
+    facts::{self, NodeFacts, PodFacts},
     gpushare,
     index::Index,
 };
@@ -227,6 +230,7 @@ fn recorded_pod(pod: &Pod) -> Pod {
         uid: pod.metadata.uid.clone(),
         resource_version: pod.metadata.resource_version.clone(),
         creation_timestamp: pod.metadata.creation_timestamp.clone(),
+        labels: gang(&pod.metadata),
         annotations: ours(&pod.metadata),
         ..ObjectMeta::default()
     };
@@ -283,7 +287,13 @@ fn named(metadata: &ObjectMeta) -> ObjectMeta {
 }
 
 /// Annotations that placement reads.
-fn ours(metadata: &ObjectMeta) -> Option<std::collections::BTreeMap<String, String>> {
+/// The label of a pod's gang.
+fn gang(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
+    let (key, name) = metadata.labels.as_ref()?.get_key_value(facts::GANG)?;
+    Some(BTreeMap::from([(key.clone(), name.clone())]))
+}
+
+fn ours(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let mut annotations = metadata.annotations.clone()?;
     let prefixes = ["windlass.dev/", "nvidia.com/", gpushare::PREFIX];
     annotations.retain(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)));
@@ -300,7 +310,8 @@ mod tests {
             {"kind":"Node","metadata":{"name":"n1","annotations":{"secret":"x",
                 "windlass.dev/devices":"{\"devices\":[{\"id\":\"GPU-a\",\"memoryMib\":24576}]}"}},
              "status":{"allocatable":{"cpu":"8","memory":"64Gi","pods":"110"},"nodeInfo":null}},
-            {"kind":"Pod","metadata":{"name":"p","namespace":"ns","uid":"u"},
+            {"kind":"Pod","metadata":{"name":"p","namespace":"ns","uid":"u","labels":{"a":"secret",
+                "windlass.dev/gang":"train"},"annotations":{"windlass.dev/gang-size":"2"}},
              "spec":{"nodeName":"n1","containers":[{"name":"c","command":["secret"],
                 "env":[{"name":"PASSWORD","value":"secret"}],
                 "resources":{"limits":{"windlass.dev/gpu-memory":"8"}}}]}},
@@ -322,6 +333,8 @@ mod tests {
             nodes.iter().map(|node| node.state.clone()).collect::<Vec<_>>()
         };
         assert_eq!(view(&again), view(&objects));
+        let gang = |objects: &Objects| objects.pods_named(None, "p")[0].gang.clone();
+        assert!(gang(&again).is_some_and(|gang| gang.is_ok_and(|gang| gang.size == 2)));
         assert_eq!(view(&again)[0].gpus[0].idle_milli(), 666);
     }
 

@@ -12,7 +12,7 @@ use windlass_host::{clock::Clock, shared::Shared};
 use crate::{
     access::{access, no_access},
     agents::Agents,
-    binder::Binder,
+    binder::{Binder, Patience},
     extender::Extender,
     fence::Fence,
     index::Index,
@@ -46,6 +46,9 @@ pub struct Config {
     pub lease: String,
     /// Name of this replica, different from the others'.
     pub identity: String,
+    /// Time in which all pods of a gang have to come to be bound: below kube-scheduler's `httpTimeout`, and above its
+    /// longest back-off.
+    pub gang_wait: Duration,
 }
 
 /// Configuration of the page beside the extender.
@@ -91,8 +94,7 @@ pub async fn run(
     let access = access(config.kubeconfig.clone()).await?;
     let namespace = config.namespace.clone().unwrap_or_else(|| access.default_namespace.clone());
     let client = kube::Client::try_from(access).map_err(no_access)?;
-    let page_tls = config.tls.clone().map(|files| TlsFiles { client_ca: None, ..files });
-    let page_tls = page_tls.map(TlsAcceptors::new).transpose()?;
+    let page_tls = page_tls(config.tls.clone())?;
     let listener = listen(config.listen).await?;
     let metrics_listener = listen_if_wanted(config.metrics).await?;
     let page_listener = listen_if_wanted(config.page.map(|page| page.listen)).await?;
@@ -105,11 +107,16 @@ pub async fn run(
     let fence = Arc::new(Fence::new(leases, &config.lease, &config.identity, clock, refresh));
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry, index.clone());
-    let binder = Arc::new(Binder::new(client.clone(), index.clone(), fence.clone(), clock));
-    let guard = match config.page {
-        Some(PageConfig { is_open: true, .. }) => Guard::None,
-        _ => Guard::Tokens(Box::new(Gate::new(client.clone()))),
-    };
+    let patience = Patience { gang_wait: config.gang_wait, stop: stop.clone() };
+    let binder = Arc::new(Binder::new(
+        client.clone(),
+        index.clone(),
+        fence.clone(),
+        clock,
+        metrics.clone(),
+        patience,
+    ));
+    let guard = guard(config.page, &client);
     let feed = Arc::new(Feed::new(index.clone(), clock));
     let extender = Extender::new(index.clone(), binder.clone(), metrics);
     let pages = Arc::new(Pages { extender, index: index.clone(), registry });
@@ -179,6 +186,19 @@ pub async fn run_page(
     };
     tokio::join!(watches, serve_page(Some(listener), None, site));
     Ok(())
+}
+
+/// Browsers show no certificate of a client.
+fn page_tls(files: Option<TlsFiles>) -> Result<Option<TlsAcceptors>, TlsError> {
+    let files = files.map(|files| TlsFiles { client_ca: None, ..files });
+    files.map(TlsAcceptors::new).transpose()
+}
+
+fn guard(page: Option<PageConfig>, client: &kube::Client) -> Guard {
+    match page {
+        Some(PageConfig { is_open: true, .. }) => Guard::None,
+        _ => Guard::Tokens(Box::new(Gate::new(client.clone()))),
+    }
 }
 
 async fn serve_page(listener: Option<TcpListener>, tls: Option<TlsAcceptors>, site: PageSite) {

@@ -175,12 +175,15 @@ impl Refresh {
         Self { client, index }
     }
 
-    /// Reads all pods as they are now.
+    /// Reads all pods as they are now. Another replica may have bound some, so no place that is reserved is sure any more.
     pub(crate) async fn pods(&self) -> kube::Result<()> {
         let list = self.index.step(Index::begin_list);
         let pods = Api::<Pod>::all(self.client.clone());
         match access::list(&pods, Pod::facts).await {
-            Ok(pods) => self.index.step(|index| index.end_list(list, pods)),
+            Ok(pods) => self.index.step(|index| {
+                index.give_up_all();
+                index.end_list(list, pods);
+            }),
             Err(error) => {
                 self.index.step(|index| index.abandon_list(list));
                 return Err(error);

@@ -256,6 +256,7 @@ impl Cluster {
                 gpus: Ok(gpus),
                 accepted: AcceptedGpus::default(),
             },
+            gang: None,
             gpu_index: None,
             claims,
             gpus: Vec::new(),

@@ -3,6 +3,8 @@
 mod binding;
 mod claim_ranks;
 mod claims;
+mod competing_gangs;
+mod gangs;
 mod model;
 mod page;
 mod questions;

@@ -2,8 +2,8 @@
 //! none is lost.
 //!
 //! The truth is a table of pods with their placements. The extender sees it through a watch that lags, breaks off and
-//! lists again; its binds succeed, fail, or succeed without an answer; it is replaced by another. `WINDLASS_MODEL_STEPS`
-//! sets the number of steps.
+//! lists again; its binds succeed, fail, or succeed without an answer; it is replaced by another. Some pods are gangs, of
+//! which no bind is written before all have come. `WINDLASS_MODEL_STEPS` sets the number of steps.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -11,8 +11,8 @@ use std::{
 };
 
 use windlass_control::{
-    facts::{GpuFacts, GpuWish, NodeFacts, PodFacts, SharedBy, Wish},
-    index::{Index, Inspected},
+    facts::{Gang, GpuFacts, GpuWish, NodeFacts, PodFacts, SharedBy, Wish},
+    index::{Gathering, Index, Inspected, Turn},
 };
 use windlass_core::{
     annotation::{AcceptedGpus, PodPlacement},
@@ -48,8 +48,19 @@ struct Model {
     index: Index,
     /// Events that the watch has not brought yet.
     late: VecDeque<Event>,
+    /// Members of gangs that have come for their bind, with their nodes and devices.
+    waiting: Vec<Waiting>,
     bound: usize,
     refused: usize,
+    /// Gangs that were bound as a whole, and that were given up.
+    gangs: (usize, usize),
+}
+
+struct Waiting {
+    pod: PodFacts,
+    node: String,
+    placement: PodPlacement,
+    gathering: Gathering,
 }
 
 fn node(n: usize) -> NodeFacts {
@@ -82,8 +93,10 @@ impl Model {
             truth,
             index,
             late: VecDeque::new(),
+            waiting: Vec::new(),
             bound: 0,
             refused: 0,
+            gangs: (0, 0),
         }
     }
 
@@ -98,8 +111,10 @@ impl Model {
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..30 if self.truth.pods.len() < MAX_PODS => self.create(),
-            0..60 => self.bind(),
+            0..26 if self.truth.pods.len() < MAX_PODS => self.create(None),
+            26..30 if self.truth.pods.len() < MAX_PODS => self.create_gang(),
+            0..59 => self.bind(),
+            59 => self.give_up(),
             60..75 => self.end(),
             75..85 => self.deliver_some(),
             85..89 => self.toggle_health(),
@@ -109,15 +124,25 @@ impl Model {
             96..98 => {
                 self.index = Self::listed(&self.truth);
                 self.late.clear();
+                self.waiting.clear();
             }
             _ => self.deliver_all(),
         }
     }
 
-    fn create(&mut self) {
+    /// A gang of two to five pods, of which one may be made later or never.
+    fn create_gang(&mut self) {
+        let size = 2 + self.random.below(4);
+        let gang = Gang { name: format!("gang-{}", self.truth.made), size, within: None };
+        for _ in 0..size - usize::from(self.random.below(8) == 0) {
+            self.create(Some(&gang));
+        }
+    }
+
+    fn create(&mut self, gang: Option<&Gang>) {
         let gpus = match self.random.below(10) {
             0..4 => GpuWish::Whole([1, 1, 2, 4][self.random.below(4)]),
-            4 => GpuWish::None,
+            4 if gang.is_none() => GpuWish::None,
             _ => GpuWish::Share {
                 count: [1, 1, 2][self.random.below(3)],
                 milli: [0, 100, 300, 500][self.random.below(4)],
@@ -142,6 +167,7 @@ impl Model {
                 gpus: Ok(gpus),
                 accepted: AcceptedGpus::default(),
             },
+            gang: gang.cloned().map(Ok),
             gpu_index: None,
             claims: Vec::new(),
             gpus: Vec::new(),
@@ -152,24 +178,74 @@ impl Model {
 
     /// kube-scheduler asks for nodes and binds to the best; the write succeeds, fails, or loses its answer.
     fn bind(&mut self) {
-        let pending = self.truth.pods.values().filter(|(pod, _)| pod.node.is_none());
-        let pending: Vec<_> = pending.map(|(pod, _)| pod.clone()).collect();
+        let is_waiting = |pod: &PodFacts| self.waiting.iter().any(|it| it.pod.uid == pod.uid);
+        let pods = self.truth.pods.values().map(|(pod, _)| pod);
+        let pending = pods.filter(|pod| pod.node.is_none() && !is_waiting(pod));
+        let pending: Vec<_> = pending.cloned().collect();
         if pending.is_empty() {
             return;
         }
-        let pod = &pending[self.random.below(pending.len())];
+        // A gang that waits has the turn now and then, as its members come one soon after the other.
+        let waits = |pod: &&PodFacts| self.waiting.iter().any(|it| it.pod.gang == pod.gang);
+        let others: Vec<_> = pending.iter().filter(waits).collect();
+        let pod = match self.random.below(2) {
+            0 if !others.is_empty() => others[self.random.below(others.len())],
+            _ => &pending[self.random.below(pending.len())],
+        };
         let names: Vec<_> = self.truth.nodes.keys().cloned().collect();
-        let Some(name) = self.index.rank(pod, &names, 1).first().map(|name| (*name).to_owned())
-        else {
+        self.index.note_offer(pod, &names);
+        let fitting = self.index.filter(pod, &names).into_iter();
+        let fitting: Vec<_> =
+            fitting.filter_map(|(name, fits)| Some((fits.ok()?, name.to_owned()).1)).collect();
+        let ranked = self.index.rank(pod, &fitting, 1).first().map(|name| (*name).to_owned());
+        // The places of a gang's members are no ranks: one node is left.
+        let Some(name) = ranked.or_else(|| fitting.first().cloned()) else {
             self.refused += 1;
             return;
         };
-        let placement = self.index.place(pod, &name).expect("a ranked node can serve it");
+        let (placed, turn) = self.index.arrive(pod, &name).expect("a node that fits can serve it");
+        match turn {
+            Turn::Alone => self.write(&pod.uid, &name, placed.placement),
+            Turn::Waits(gathering) => {
+                let (pod, placement) = (pod.clone(), placed.placement);
+                self.waiting.push(Waiting { pod, node: name, placement, gathering });
+            }
+            Turn::Last => {
+                self.gangs.0 += 1;
+                self.write(&pod.uid, &name, placed.placement);
+                let gang = pod.gang.clone();
+                let (come, waiting) = std::mem::take(&mut self.waiting)
+                    .into_iter()
+                    .partition(|it| it.pod.gang == gang);
+                self.waiting = waiting;
+                let come: Vec<Waiting> = come;
+                for Waiting { pod, node, placement, .. } in come {
+                    if self.truth.pods.contains_key(&pod.uid) {
+                        self.write(&pod.uid, &node, placement);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A gang's members did not come in time.
+    fn give_up(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let nth = self.random.below(self.waiting.len());
+        let gathering = self.waiting[nth].gathering.clone();
+        let gang = self.waiting[nth].pod.gang.clone();
+        self.gangs.1 += usize::from(self.index.give_up(&gathering));
+        self.waiting.retain(|it| it.pod.gang != gang);
+    }
+
+    fn write(&mut self, uid: &str, name: &str, placement: PodPlacement) {
         match self.random.below(10) {
-            0 => self.index.forget(&pod.uid),
+            0 => self.index.forget(uid),
             // The answer is lost: the watch brings it.
             outcome => {
-                let event = self.truth.bind(&pod.uid, &name, placement.placement);
+                let event = self.truth.bind(uid, name, placement);
                 self.bound += 1;
                 if outcome > 1 {
                     self.late.push_back(event);
@@ -273,6 +349,8 @@ impl Model {
     /// With all events delivered, the view is that of an extender that has just read everything.
     fn check_view(&mut self) {
         self.deliver_all();
+        self.index.give_up_all();
+        self.waiting.clear();
         let states = |index: &mut Index| -> Vec<_> {
             let nodes = index.inspect();
             // The numbers of products differ: they are given in the order in which products come.
@@ -321,4 +399,5 @@ fn no_gpu_is_given_twice_and_none_is_lost() {
         }
     }
     assert!(model.bound > steps / 20 && model.refused > 0, "{} bound", model.bound);
+    assert!(model.gangs.0 > steps / 1000 && model.gangs.1 > 0, "{:?} gangs", model.gangs);
 }

@@ -19,6 +19,9 @@ use windlass_control::{Config, RunError, run};
 /// Limit of every wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
+/// Time in which all pods of a gang have to come: longer than a busy machine takes, and short enough to wait for.
+pub(crate) const GANG_WAIT: Duration = Duration::from_secs(5);
+
 pub(crate) struct Rig {
     pub(crate) server: ApiServer,
     folder: TempDir,
@@ -53,6 +56,7 @@ impl Rig {
             namespace: Some("default".to_owned()),
             lease: "windlass-extender".to_owned(),
             identity: identity.to_owned(),
+            gang_wait: GANG_WAIT,
         };
         let ready = move |address| bound.send(address).expect("awaited below");
         let mut running = JoinSet::new();
@@ -64,21 +68,27 @@ impl Rig {
 
     /// Adds a node with GPUs of 24 GiB each.
     pub(crate) fn add_node(&self, name: &str, gpus: usize) {
-        self.add_node_with(name, gpus, false);
+        self.add_node_with(name, gpus, false, &json!({}));
+    }
+
+    /// Adds a node with labels.
+    pub(crate) fn add_labelled_node(&self, name: &str, gpus: usize, labels: &Value) {
+        self.add_node_with(name, gpus, false, labels);
     }
 
     /// Adds a node that counts virtual GPUs.
     pub(crate) fn add_virtual_node(&self, name: &str, gpus: usize) {
-        self.add_node_with(name, gpus, true);
+        self.add_node_with(name, gpus, true, &json!({}));
     }
 
-    fn add_node_with(&self, name: &str, gpus: usize, virtual_gpus: bool) {
+    fn add_node_with(&self, name: &str, gpus: usize, virtual_gpus: bool, labels: &Value) {
         let gpu =
             |n: usize| json!({"id": format!("GPU-{name}-{n}"), "model": "A10", "memoryMib": 24576});
         let devices: Vec<_> = (0..gpus).map(gpu).collect();
         let devices = json!({"devices": devices, "virtualGpus": virtual_gpus}).to_string();
         let node: Node = object(json!({
-            "metadata": {"name": name, "annotations": {"windlass.dev/devices": devices}},
+            "metadata": {"name": name, "labels": labels,
+                         "annotations": {"windlass.dev/devices": devices}},
             "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
         }));
         self.server.objects().put(&node);
@@ -91,8 +101,31 @@ impl Rig {
     }
 
     pub(crate) fn add_pod_with(&self, name: &str, limits: &Value, annotations: &Value) -> Value {
+        self.add_labelled_pod(name, limits, annotations, &json!({}))
+    }
+
+    /// Adds a pod of a gang that asks for whole GPUs.
+    pub(crate) fn add_member(
+        &self,
+        name: &str,
+        gang: &str,
+        gpus: usize,
+        annotations: &Value,
+    ) -> Value {
+        let limits = json!({"nvidia.com/gpu": gpus.to_string()});
+        self.add_labelled_pod(name, &limits, annotations, &json!({"windlass.dev/gang": gang}))
+    }
+
+    fn add_labelled_pod(
+        &self,
+        name: &str,
+        limits: &Value,
+        annotations: &Value,
+        labels: &Value,
+    ) -> Value {
         let pod: Pod = object(json!({
-            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+            "metadata": {"name": name, "namespace": "default", "annotations": annotations,
+                         "labels": labels},
             "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]},
         }));
         json!(self.server.objects().create(&pod).expect("created"))
@@ -173,8 +206,12 @@ impl Extender {
         self.until("/metrics", |(_, page)| page.contains(&line)).await;
     }
 
-    pub(crate) async fn stop(mut self) {
+    pub(crate) fn ask_to_stop(&self) {
         self.stop.cancel();
+    }
+
+    pub(crate) async fn stop(mut self) {
+        self.ask_to_stop();
         let ended = timeout(LIMIT, self.running.join_next()).await.expect("it ends in time");
         ended.expect("started").expect("no panic").expect("a clean end");
     }

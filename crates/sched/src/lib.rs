@@ -15,6 +15,7 @@ pub mod blocks;
 pub mod fit;
 pub mod forecast;
 pub mod fragmentation;
+pub mod gang;
 pub mod gpu;
 pub mod knowledge;
 pub mod node;

@@ -7,6 +7,7 @@ mod decisions;
 mod explanations;
 mod filling;
 mod fragmentation;
+mod gang;
 mod learning;
 mod losses;
 mod prices;

@@ -44,7 +44,7 @@ pub enum GpuWish {
 }
 
 /// The names by which a share is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SharedBy {
     /// Windlass' names.
     Windlass,

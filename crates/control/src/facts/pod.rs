@@ -9,7 +9,7 @@ use windlass_core::{
 };
 use windlass_sched::{gpu::ModelSet, request::Request, view::Catalog};
 
-use super::{GpuWish, GpuWishError, NodeFacts, amounts};
+use super::{Gang, GangError, GpuWish, GpuWishError, NodeFacts, amounts};
 
 /// gpushare's annotation of the chosen GPU.
 pub(crate) const GPUSHARE_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
@@ -35,6 +35,8 @@ pub struct PodFacts {
     pub is_ended: bool,
     /// Resources that it asks for.
     pub wish: Wish,
+    /// Pods with which it starts together.
+    pub gang: Option<Result<Gang, GangError>>,
     /// Index of its GPU, by gpushare's annotation: for nodes whose GPUs have no ids.
     pub gpu_index: Option<usize>,
     /// Names of its claims of Dynamic Resource Allocation.
@@ -67,6 +69,7 @@ impl PodFacts {
         let annotations = metadata.annotations.as_ref().unwrap_or(&no_annotations);
         let version = metadata.resource_version.as_deref();
         let phase = object.status.as_ref().and_then(|status| status.phase.as_deref());
+        let wish = Wish::of(spec, annotations, is_served_by_claims(object));
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             version: version.and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -76,7 +79,8 @@ impl PodFacts {
             created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             priority: spec.priority.unwrap_or(0),
             is_ended: matches!(phase, Some("Succeeded" | "Failed")),
-            wish: Wish::of(spec, annotations, is_served_by_claims(object)),
+            gang: Gang::of(metadata, &wish),
+            wish,
             gpu_index: annotations.get(GPUSHARE_INDEX).and_then(|text| text.parse().ok()),
             claims: claims(object),
             gpus: gpus(annotations),

@@ -60,6 +60,7 @@ impl Index {
         if is_new && self.is_synced {
             self.observe(&facts);
         }
+        self.gangs.set(self.pods.get(&facts.uid).map(|known| &known.facts), &facts);
         self.pods.insert(facts.uid.clone(), PodEntry { facts, assumed });
     }
 
@@ -67,6 +68,7 @@ impl Index {
     pub fn remove_pod(&mut self, uid: &str) {
         self.touch_pod(uid);
         if let Some(entry) = self.pods.remove(uid) {
+            self.gangs.remove(&entry.facts);
             let node = known_node(Some(&entry));
             self.move_pod(uid, node.as_deref(), None);
         }

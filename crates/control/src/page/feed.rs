@@ -228,7 +228,9 @@ impl Feed {
     /// Reasons with their numbers of nodes, from steps between which binds go on.
     async fn reasons(&self, pod: &PodFacts, names: &[String]) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for step in names.chunks(STEP) {
+        // A gang is planned over all nodes at once.
+        let step = if pod.gang.is_some() { names.len().max(1) } else { STEP };
+        for step in names.chunks(step) {
             for reason in self.index.step(|index| reasons(index, pod, step)) {
                 *counts.entry(reason).or_default() += 1;
             }

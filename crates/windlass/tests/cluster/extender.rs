@@ -31,6 +31,9 @@ const GPU_MIB: u64 = 23_028;
 /// Time in which all pods are bound.
 const BOUND: Duration = Duration::from_secs(240);
 const LABEL: &str = "windlass-e2e-hollow";
+/// Label of a node's rack.
+const RACK: &str = "windlass-e2e/rack";
+const RACK_NODES: usize = 10;
 pub(super) const MEMORY: &str = "windlass.dev/gpu-memory";
 
 /// An extender and a kube-scheduler that asks it; killed when dropped.
@@ -166,7 +169,8 @@ fn hollow_node(n: usize) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {
-            "name": format!("windlass-e2e-hollow-{n:02}"), "labels": {LABEL: ""},
+            "name": format!("windlass-e2e-hollow-{n:02}"),
+            "labels": {LABEL: "", RACK: format!("rack-{}", n / RACK_NODES)},
             "annotations": {"windlass.dev/devices": devices},
         },
         "status": {"allocatable": resources, "capacity": resources},
@@ -192,6 +196,30 @@ fn pod(n: usize) -> Value {
             "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
         },
     })
+}
+
+/// A pod that takes a whole node, with others or not at all.
+fn member(gang: &str, n: usize, size: usize, within: &str) -> Value {
+    let mut pod = pod(0);
+    pod["metadata"] = json!({
+        "name": format!("windlass-e2e-{gang}-{n}"),
+        "labels": {LABEL: "", "windlass.dev/gang": gang},
+        "annotations": {"windlass.dev/gang-size": size.to_string(),
+                        "windlass.dev/gang-within": within},
+    });
+    pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": "8"});
+    pod
+}
+
+fn apply_all(pods: &[Value]) {
+    apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
+}
+
+/// Nodes of a gang's pods that are bound.
+fn nodes_of(gang: &str) -> Vec<String> {
+    let pods = hollow_pods();
+    let of_gang = pods.iter().filter(|pod| pod["metadata"]["labels"]["windlass.dev/gang"] == gang);
+    of_gang.filter_map(|pod| pod["spec"]["nodeName"].as_str()).map(str::to_owned).collect()
 }
 
 fn hollow_pods() -> Vec<Value> {
@@ -270,6 +298,46 @@ async fn kube_scheduler_takes_every_choice_and_no_gpu_is_given_beyond_what_it_ha
     for (gpu, (mib, milli)) in held(&hollow_pods()) {
         assert!(mib <= GPU_MIB && milli <= 1000, "{gpu}: {mib} MiB and {milli} thousandths");
     }
+    drop(half);
+    drop(hollow);
+}
+
+#[tokio::test]
+async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let hollow = HollowNodes::make();
+    let Some(half) = ClusterHalf::start() else { return };
+    eventually(NODE_STATUS, true, async || half.page("/readyz").is_some()).await;
+    // Two gangs of which each needs more than half of the nodes, made in turns.
+    let size = HOLLOW_NODES / 2 + 4;
+    let of = |gang: &'static str| (0..size).map(move |n| member(gang, n, size, ""));
+    let pods: Vec<_> = of("one").zip(of("two")).flat_map(|(one, two)| [one, two]).collect();
+    apply_all(&pods);
+    let bound = async || (nodes_of("one").len(), nodes_of("two").len());
+    let has_one = async || [(size, 0), (0, size)].contains(&bound().await);
+    eventually(BOUND, true, has_one).await;
+    let winner = if bound().await.0 == size { "one" } else { "two" };
+    // A gang of which a pod is missing has nothing, though it would fit.
+    apply_all(&[member("small", 0, 3, RACK), member("small", 1, 3, RACK)]);
+    let refusals =
+        async || half.metric("windlass_cluster_refusals_total{reason=\"gang_incomplete\"} ");
+    eventually(NODE_STATUS, true, async || refusals().await > 2).await;
+    assert_eq!(nodes_of("small"), [""; 0]);
+    apply_all(&[member("small", 2, 3, RACK)]);
+    eventually(BOUND, 3, async || nodes_of("small").len()).await;
+    let nodes = nodes_of("small");
+    let rack =
+        |node: &String| node[node.len() - 2..].parse::<usize>().expect("two digits") / RACK_NODES;
+    assert!(nodes.iter().all(|node| rack(node) == rack(&nodes[0])), "{nodes:?}");
+    // The other gang starts once the first has gone.
+    let label = format!("windlass.dev/gang in ({winner},small)");
+    kubectl(&["delete", "pods", "-l", &label, "--force", "--grace-period=0", "--wait=false"]);
+    let loser = if winner == "one" { "two" } else { "one" };
+    eventually(BOUND, size, async || nodes_of(loser).len()).await;
+    assert_eq!(half.metric("windlass_cluster_conflicts "), 0);
     drop(half);
     drop(hollow);
 }

@@ -1,5 +1,7 @@
 //! `windlass cluster extend`: kube-scheduler's extender.
 
+use std::time::Duration;
+
 use anyhow::{Result, anyhow, ensure};
 use jiff::Timestamp;
 use rustix::system::uname;
@@ -67,5 +69,6 @@ fn config(args: &ExtendArgs) -> Result<Config> {
         namespace: args.namespace.clone(),
         lease: args.lease.clone(),
         identity,
+        gang_wait: Duration::from_secs(args.gang_wait),
     })
 }

@@ -1,6 +1,6 @@
 //! A replica of the extender, in this process.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use tokio::{sync::oneshot, task::JoinSet};
@@ -31,6 +31,7 @@ impl Replica {
             namespace: Some(NAMESPACE.to_owned()),
             lease: "windlass-extender".to_owned(),
             identity: identity.to_owned(),
+            gang_wait: Duration::from_secs(20),
         };
         // Nobody listens where the demo has ended meanwhile.
         let ready = move |address| {

@@ -1,0 +1,111 @@
+//! The gang of a pod: pods that start together or not at all.
+//!
+//! | key | meaning |
+//! | --- | --- |
+//! | label `windlass.dev/gang` | name of the gang, in the pod's namespace |
+//! | annotation `windlass.dev/gang-size` | number of its pods that start together |
+//! | annotation `windlass.dev/gang-within` | key of a node label, such as that of a rack: all pods on nodes of one value |
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{GpuWish, Wish};
+
+/// Label with the gang's name.
+pub(crate) const GANG: &str = "windlass.dev/gang";
+/// Annotation with the number of its pods.
+const SIZE: &str = "windlass.dev/gang-size";
+/// Annotation with the node label of which all its nodes have one value.
+const WITHIN: &str = "windlass.dev/gang-within";
+/// Most pods of a gang: kube-scheduler holds a connection for each of them while it waits.
+const MAX_SIZE: usize = 512;
+
+/// Gang of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gang {
+    /// Its name.
+    pub name: String,
+    /// Number of pods that start together.
+    pub size: usize,
+    /// Node label of which all its nodes have one value.
+    pub within: Option<String>,
+}
+
+/// A gang that says nothing that can be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GangError {
+    /// No size.
+    #[error(
+        "the pod is of gang {gang}, so its annotation {SIZE} has to be a number from 1 to {MAX_SIZE}, not {size:?}"
+    )]
+    Size {
+        /// Name of the gang.
+        gang: String,
+        /// The size, as written.
+        size: String,
+    },
+    /// Ids of GPUs.
+    #[error(
+        "the pod is of gang {0}, so it cannot name GPUs by nvidia.com/use-gpuuuid or nouse-gpuuuid: use a product"
+    )]
+    Ids(String),
+}
+
+// === impl Gang ===
+
+impl Gang {
+    /// Reads the gang of a pod. kube-scheduler asks for pods with GPUs alone, so others are in no gang.
+    pub(super) fn of(pod: &ObjectMeta, wish: &Wish) -> Option<Result<Self, GangError>> {
+        if wish.gpus == Ok(GpuWish::None) {
+            return None;
+        }
+        let text = |all: &Option<BTreeMap<String, String>>, key| all.as_ref()?.get(key).cloned();
+        let name = text(&pod.labels, GANG).filter(|name| !name.is_empty())?;
+        let size = text(&pod.annotations, SIZE).unwrap_or_default();
+        let within = text(&pod.annotations, WITHIN).filter(|label| !label.is_empty());
+        Some(match size.parse() {
+            Ok(1..=MAX_SIZE) if !wish.accepted.accepts_all_ids() => Err(GangError::Ids(name)),
+            Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, within }),
+            _ => Err(GangError::Size { gang: name, size }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::facts::PodFacts;
+
+    #[test]
+    fn a_gang_has_a_name_and_a_size() {
+        let read = |labels: serde_json::Value, annotations: serde_json::Value| {
+            let pod = json!({
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": {"containers": [{"name": "c",
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+            });
+            PodFacts::of(&serde_json::from_value(pod).expect("a Pod")).gang
+        };
+        let label = json!({GANG: "train"});
+        assert_eq!(read(json!({}), json!({SIZE: "4"})), None);
+        assert_eq!(read(json!({GANG: ""}), json!({})), None);
+        let gang = Gang { name: "train".into(), size: 4, within: None };
+        assert_eq!(read(label.clone(), json!({SIZE: "4", WITHIN: ""})), Some(Ok(gang.clone())));
+        let within = Some("example.com/rack".to_owned());
+        let racked = read(label.clone(), json!({SIZE: "4", WITHIN: "example.com/rack"}));
+        assert_eq!(racked, Some(Ok(Gang { within, ..gang })));
+        for size in ["0", "-1", "513", "four", ""] {
+            let error = read(label.clone(), json!({SIZE: size})).expect("a gang").expect_err(size);
+            let said = error.to_string();
+            assert!(
+                said.contains("a number from 1 to 512") && said.ends_with(&format!("{size:?}"))
+            );
+        }
+        assert!(read(label.clone(), json!({})).expect("a gang").is_err());
+        let by_id = json!({SIZE: "4", "nvidia.com/use-gpuuuid": "GPU-a"});
+        assert_eq!(read(label, by_id), Some(Err(GangError::Ids("train".into()))));
+    }
+}

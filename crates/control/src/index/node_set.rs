@@ -1,0 +1,34 @@
+//! A set of nodes, of one bit each: one for every gang that waits.
+
+use windlass_sched::view::NodeIx;
+
+/// Nodes of a view.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeSet(Vec<u64>);
+
+// === impl NodeSet ===
+
+impl NodeSet {
+    pub(super) fn contains(&self, node: NodeIx) -> bool {
+        let (word, bit) = place(node);
+        self.0.get(word).is_some_and(|word| word & bit != 0)
+    }
+}
+
+impl FromIterator<NodeIx> for NodeSet {
+    fn from_iter<I: IntoIterator<Item = NodeIx>>(nodes: I) -> Self {
+        let mut set = Self::default();
+        for (word, bit) in nodes.into_iter().map(place) {
+            if set.0.len() <= word {
+                set.0.resize(word + 1, 0);
+            }
+            set.0[word] |= bit;
+        }
+        set
+    }
+}
+
+/// The word of a node, and its bit there.
+fn place(node: NodeIx) -> (usize, u64) {
+    ((node.0 / u64::BITS) as usize, 1 << (node.0 % u64::BITS))
+}

@@ -1,0 +1,179 @@
+//! Gangs that want the same GPUs: none holds a part for ever while it waits for the rest, and one after the other starts.
+//!
+//! `WINDLASS_MODEL_RUNS` sets the number of contests.
+
+use std::{collections::VecDeque, env};
+
+use windlass_control::{
+    facts::{Gang, GpuFacts, GpuWish, NodeFacts, PodFacts, Wish},
+    index::{Gathering, Index, Turn},
+};
+use windlass_core::annotation::AcceptedGpus;
+use windlass_sched::random::Random;
+
+const RUNS: u64 = 1000;
+/// Questions and binds after which all gangs must have started.
+const MOST_STEPS: usize = 2000;
+
+/// A scheduler with some gangs to start. Its binds are asked for some time after its questions.
+struct Contest {
+    random: Random,
+    index: Index,
+    names: Vec<String>,
+    pending: Vec<PodFacts>,
+    /// Binds that are on their way.
+    binds: VecDeque<(PodFacts, String)>,
+    /// Members that wait for the others.
+    waiting: Vec<(PodFacts, String, Gathering)>,
+    version: u64,
+}
+
+fn node(n: usize, gpus: usize) -> NodeFacts {
+    let gpu = |g: usize| GpuFacts {
+        id: Some(format!("GPU-{n}-{g}").parse().expect("an id")),
+        model: "H100".to_owned(),
+        memory_mib: 81_920,
+        has_failed: false,
+        obstacle: None,
+    };
+    NodeFacts {
+        name: format!("node-{n}"),
+        cpu_milli: 64_000,
+        memory_mib: 262_144,
+        pods: 110,
+        gpus: (0..gpus).map(gpu).collect(),
+        ..NodeFacts::default()
+    }
+}
+
+fn pod(gang: &Gang, n: usize, gpus: u8) -> PodFacts {
+    PodFacts {
+        uid: format!("{}-{n}", gang.name),
+        version: 1,
+        namespace: "ns".to_owned(),
+        name: format!("{}-{n}", gang.name),
+        node: None,
+        created: i64::try_from(n).expect("few"),
+        priority: 0,
+        is_ended: false,
+        wish: Wish {
+            cpu_milli: 500,
+            memory_mib: 256,
+            gpus: Ok(GpuWish::Whole(gpus)),
+            accepted: AcceptedGpus::default(),
+        },
+        gang: Some(Ok(gang.clone())),
+        gpu_index: None,
+        claims: Vec::new(),
+        gpus: Vec::new(),
+    }
+}
+
+// === impl Contest ===
+
+impl Contest {
+    /// Four nodes of 2 to 4 GPUs, and three gangs of 2 to 4 pods: each fits alone.
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut index = Index::default();
+        for n in 0..4 {
+            index.set_node(node(n, 2 + random.below(3)));
+        }
+        let mut pending = Vec::new();
+        for name in ["a", "b", "c"] {
+            let gang = Gang { name: name.to_owned(), size: 2 + random.below(3), within: None };
+            let gpus = 1 + u8::from(random.below(3) > 0);
+            pending.extend((0..gang.size).map(|n| pod(&gang, n, gpus)));
+        }
+        for pod in &pending {
+            index.set_pod(pod.clone());
+        }
+        index.set_synced();
+        let names = (0..4).map(|n| format!("node-{n}")).collect();
+        let (binds, waiting) = (VecDeque::new(), Vec::new());
+        Self { random, index, names, pending, binds, waiting, version: 1 }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(8) {
+            0 => self.give_up(),
+            1..4 => self.bind(),
+            _ => self.ask(),
+        }
+    }
+
+    fn ask(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let nth = self.random.below(self.pending.len());
+        let pod = self.pending[nth].clone();
+        self.index.note_offer(&pod, &self.names);
+        let fitting = self.index.filter(&pod, &self.names);
+        if let Some((name, _)) = fitting.into_iter().find(|(_, fits)| fits.is_ok()) {
+            self.binds.push_back((pod, name.to_owned()));
+            self.pending.swap_remove(nth);
+        }
+    }
+
+    fn bind(&mut self) {
+        let Some((pod, name)) = self.binds.pop_front() else { return };
+        match self.index.arrive(&pod, &name) {
+            Err(_) => self.pending.push(pod),
+            Ok((_, Turn::Waits(gathering))) => self.waiting.push((pod, name, gathering)),
+            Ok((_, Turn::Alone | Turn::Last)) => self.start(pod, name),
+        }
+    }
+
+    /// All members of the gang run, and end at once.
+    fn start(&mut self, last: PodFacts, name: String) {
+        let (come, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|it| it.0.gang == last.gang);
+        self.waiting = waiting;
+        let gang = last.gang.clone().expect("a gang").expect("of a size");
+        assert_eq!(come.len() + 1, gang.size, "all members start together");
+        let come = come.into_iter().map(|(pod, name, _)| (pod, name));
+        let mut all: Vec<_> = come.chain([(last, name)]).collect();
+        self.version += 1;
+        for (pod, name) in &mut all {
+            (pod.version, pod.node) = (self.version, Some(name.clone()));
+            self.index.set_pod(pod.clone());
+        }
+        assert_eq!(self.index.conflicts(), 0, "no GPU is given twice");
+        for (pod, _) in &all {
+            self.index.remove_pod(&pod.uid);
+        }
+    }
+
+    fn give_up(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let nth = self.random.below(self.waiting.len());
+        let gathering = self.waiting[nth].2.clone();
+        let gang = self.waiting[nth].0.gang.clone();
+        assert!(self.index.give_up(&gathering), "it waits");
+        let (gone, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|it| it.0.gang == gang);
+        self.waiting = waiting;
+        self.pending.extend(gone.into_iter().map(|(pod, ..)| pod));
+    }
+}
+
+#[test]
+fn competing_gangs_start_one_after_the_other() {
+    let runs = env::var("WINDLASS_MODEL_RUNS").ok();
+    for seed in 0..runs.map_or(RUNS, |text| text.parse().expect("a number of contests")) {
+        let mut contest = Contest::new(seed);
+        let is_over = |contest: &Contest| {
+            contest.pending.is_empty() && contest.binds.is_empty() && contest.waiting.is_empty()
+        };
+        let mut steps = 0;
+        while !is_over(&contest) {
+            contest.step();
+            steps += 1;
+            assert!(steps < MOST_STEPS, "seed {seed}: {} pods never start", contest.pending.len());
+        }
+        assert_eq!(contest.index.counts().1, 0);
+    }
+}

@@ -1,0 +1,155 @@
+//! Gangs: pods that start together or not at all.
+
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::rig::{Extender, GANG_WAIT, Rig};
+
+/// Adds a pod of a gang that asks for whole GPUs.
+fn member(rig: &Rig, name: &str, gpus: usize, size: usize) -> Value {
+    let annotations = json!({"windlass.dev/gang-size": size.to_string()});
+    rig.add_member(name, "train", gpus, &annotations)
+}
+
+/// What kube-scheduler does with one pod: it asks for the nodes, takes the best, and binds.
+async fn schedule(extender: &Extender, pod: &Value, nodes: &[&str]) -> Result<String, String> {
+    let answer = extender.ask("filter", &json!({"Pod": pod, "NodeNames": nodes})).await;
+    if answer["Error"] != "" {
+        return Err(answer["Error"].as_str().expect("text").to_owned());
+    }
+    let Some(node) = answer["NodeNames"].get(0).and_then(Value::as_str) else {
+        return Err(answer["FailedAndUnresolvableNodes"].to_string());
+    };
+    match extender.bind(pod, node).await {
+        error if error.is_empty() => Ok(node.to_owned()),
+        error => Err(error),
+    }
+}
+
+#[tokio::test]
+async fn the_members_of_a_gang_are_bound_once_the_last_has_come() {
+    let rig = Rig::start();
+    let nodes = ["a", "b", "c"];
+    for name in nodes {
+        rig.add_node(name, 2);
+    }
+    let extender = rig.extender("one").await;
+    let [one, two] = ["one", "two"].map(|name| member(&rig, name, 2, 3));
+    extender.sees("pods", "2.0").await;
+    let early = schedule(&extender, &one, &nodes).await;
+    assert_eq!(early, Err("gang train has 2 of the 3 pods that start together".to_owned()));
+    let three = member(&rig, "three", 2, 3);
+    let other = rig.add_pod("other", json!({"nvidia.com/gpu": "1"}));
+    extender.sees("pods", "4.0").await;
+    let (first, second, third) =
+        tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes), async {
+            // Once two wait, all places are reserved, and nothing is written.
+            extender.sees("idle_gpus", "0.0").await;
+            let (fitting, reasons) = extender.filter(&other, &nodes).await;
+            assert!(fitting.is_empty(), "{reasons}");
+            assert!(["one", "two"].iter().all(|name| rig.placement(name).is_none()));
+            schedule(&extender, &three, &nodes).await
+        });
+    let mut taken = [first, second, third].map(|node| node.expect("bound"));
+    taken.sort_unstable();
+    assert_eq!(taken, nodes);
+    let (_, page) = extender.get("/metrics").await;
+    assert!(page.contains("windlass_cluster_gangs_total{is_whole=\"true\"} 1\n"), "{page}");
+    // A member that is made anew finds the others running, and goes by itself.
+    rig.server.objects().delete::<Pod>("default", "two").expect("deleted");
+    extender.sees("idle_gpus", "2.0").await;
+    let again = member(&rig, "again", 2, 3);
+    assert!(schedule(&extender, &again, &nodes).await.is_ok());
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
+    let rig = Rig::start();
+    let nodes = ["a", "b"];
+    for name in nodes {
+        rig.add_node(name, 2);
+    }
+    let extender = rig.extender("one").await;
+    let [one, _, _] = ["one", "two", "three"].map(|name| member(&rig, name, 2, 3));
+    extender.sees("pods", "3.0").await;
+    let (fitting, reasons) = extender.filter(&one, &nodes).await;
+    assert!(fitting.is_empty());
+    let said = "for good: gang train: the 3 pods that it lacks do not fit side by side";
+    assert_eq!((&reasons["a"], &reasons["b"]), (&said.into(), &said.into()));
+    assert!(!extender.bind(&one, "a").await.is_empty(), "a bind plans once more");
+    extender.sees("idle_gpus", "4.0").await;
+    let wrong = rig.add_member("wrong", "other", 1, &json!({"windlass.dev/gang-size": "many"}));
+    let (_, reasons) = extender.filter(&wrong, &nodes).await;
+    assert!(reasons["a"].as_str().expect("text").ends_with(
+        "the pod is of gang other, so its annotation windlass.dev/gang-size has to be a number from 1 to 512, not \
+         \"many\""
+    ));
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_gang_whose_members_do_not_all_come_is_given_up_and_its_places_are_free() {
+    let rig = Rig::start();
+    let nodes = ["a", "b"];
+    for name in nodes {
+        rig.add_node(name, 1);
+    }
+    let extender = rig.extender("one").await;
+    let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
+    extender.sees("pods", "2.0").await;
+    let begun = Instant::now();
+    let given_up = schedule(&extender, &one, &nodes).await.expect_err("alone");
+    assert!(given_up.starts_with("gang train was not whole within 5s: "), "{given_up}");
+    assert!(begun.elapsed() >= GANG_WAIT);
+    extender.sees("idle_gpus", "2.0").await;
+    assert!(rig.placement("one").is_none());
+    let both = tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes));
+    assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_gang_is_within_one_rack_and_takes_the_smallest_that_holds_it() {
+    let rig = Rig::start();
+    let racks = [("a1", "a", 8), ("b1", "b", 2), ("b2", "b", 2), ("c1", "c", 2)];
+    for (name, rack, gpus) in racks {
+        rig.add_labelled_node(name, gpus, &json!({"example.com/rack": rack}));
+    }
+    let nodes = racks.map(|(name, ..)| name);
+    let extender = rig.extender("one").await;
+    let racked =
+        json!({"windlass.dev/gang-size": "2", "windlass.dev/gang-within": "example.com/rack"});
+    let [one, two] = ["one", "two"].map(|name| rig.add_member(name, "racked", 2, &racked));
+    extender.sees("pods", "2.0").await;
+    let both = tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes));
+    let mut both = [both.0, both.1].map(|node| node.expect("bound"));
+    both.sort_unstable();
+    assert_eq!(both, ["b1", "b2"], "not c, which is too small, and not a, which is larger");
+    // One more of the same gang goes where the others are.
+    let more = rig.add_member("more", "racked", 2, &racked);
+    let (fitting, reasons) = extender.filter(&more, &nodes).await;
+    assert!(fitting.is_empty(), "{reasons}");
+    assert!(reasons["a1"].as_str().expect("text").ends_with("on nodes with one example.com/rack"));
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn an_extender_that_ends_does_not_wait_for_a_gang() {
+    let rig = Rig::start();
+    rig.add_node("a", 2);
+    let extender = rig.extender("one").await;
+    let [one, _] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
+    extender.sees("pods", "2.0").await;
+    let begun = Instant::now();
+    let waiting = async {
+        extender.sees("idle_gpus", "0.0").await;
+        extender.ask_to_stop();
+    };
+    let (error, ()) = tokio::join!(extender.bind(&one, "a"), waiting);
+    assert!(error.starts_with("gang train was not whole"), "{error}");
+    assert!(begun.elapsed() < GANG_WAIT);
+    extender.stop().await;
+}

@@ -1,0 +1,142 @@
+//! Places for a gang: pods that start together or not at all.
+//!
+//! The largest requests are placed first, each on the node that ranks best. Where a later one finds no node, the search
+//! goes back to the next best node of an earlier one. It does not go back over equal choices: not to a node in an equal
+//! state, and not between members that are alike, since a node has room for as many of them in any order.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use crate::{
+    request::Request,
+    scheduler::Scheduler,
+    view::{NodeIx, Placement, View},
+};
+
+/// A pod of a gang.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    /// Its request.
+    pub request: Request,
+    /// Nodes that may serve it. Of equal ranks the first has it.
+    pub nodes: &'a [NodeIx],
+}
+
+/// Most nodes that are tried, counted over all members, before a gang counts as one that does not fit. A gang of equal
+/// members is decided in one try for each of them.
+const MOST_TRIES: usize = 4096;
+/// Most nodes that are tried for one member: the best.
+const MOST_NODES: usize = 64;
+
+/// Search for places, deepest first.
+struct Search<'a> {
+    view: &'a mut View,
+    scheduler: &'a mut Scheduler,
+    /// The members, in the order in which they are placed.
+    members: Vec<Member<'a>>,
+    /// From each member on, all are alike, so another node for it would not help the others.
+    is_uniform: Vec<bool>,
+    placed: Vec<Placement>,
+    tries: usize,
+}
+
+/// Finds a place for each member, in the order of the members; none where they do not fit together. The view is as before,
+/// but for the numbers of its changes.
+pub fn places(
+    view: &mut View,
+    scheduler: &mut Scheduler,
+    members: &[Member<'_>],
+) -> Option<Vec<Placement>> {
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_by_key(|at| {
+        let Member { request, nodes } = members[*at];
+        let gpus = (request.gpu_count(), view.usual_milli(&request));
+        (Reverse((gpus, request)), nodes.len())
+    });
+    let ordered: Vec<_> = order.iter().map(|at| members[*at]).collect();
+    let mut search = Search {
+        is_uniform: uniform(&ordered, view.nodes().len()),
+        placed: Vec::with_capacity(ordered.len()),
+        members: ordered,
+        tries: 0,
+        view,
+        scheduler,
+    };
+    if !search.place_from(0) {
+        return None;
+    }
+    let mut found: Vec<_> = order.into_iter().zip(search.placed).collect();
+    found.sort_by_key(|(at, _)| *at);
+    Some(found.into_iter().map(|(_, place)| place).collect())
+}
+
+impl Search<'_> {
+    /// Places the members from the `nth` on. The view is as before in either case.
+    fn place_from(&mut self, nth: usize) -> bool {
+        let Some(Member { request, nodes }) = self.members.get(nth).copied() else { return true };
+        let mut failed: Vec<NodeIx> = Vec::new();
+        for node in self.candidates(nth, &request, nodes) {
+            if failed.iter().any(|other| self.are_equal(nth, *other, node)) {
+                continue;
+            }
+            if self.tries == MOST_TRIES {
+                return false;
+            }
+            self.tries += 1;
+            let Some(part) = self.scheduler.part(self.view, node, &request) else { continue };
+            let (place, before) = (Placement { node, part }, self.view.node(node).clone());
+            if self.view.take(&request, place).is_err() {
+                continue;
+            }
+            self.placed.push(place);
+            let all_are_placed = self.place_from(nth + 1);
+            self.view.replace(node, before);
+            if all_are_placed {
+                return true;
+            }
+            self.placed.pop();
+            failed.push(node);
+        }
+        false
+    }
+
+    /// The nodes that are tried for the `nth` member, the best first.
+    fn candidates(&mut self, nth: usize, request: &Request, nodes: &[NodeIx]) -> Vec<NodeIx> {
+        let mut ranks = vec![None; self.view.nodes().len()];
+        for (node, rank) in self.scheduler.ranks(self.view, request) {
+            ranks[node.0 as usize] = Some(rank);
+        }
+        let ranked = nodes.iter().enumerate();
+        let ranked = ranked.filter_map(|(at, node)| Some((ranks[node.0 as usize]?, Reverse(at))));
+        let mut ranked: BinaryHeap<_> = ranked.collect();
+        let most = if self.is_uniform[nth] { 1 } else { MOST_NODES };
+        let best = std::iter::from_fn(|| ranked.pop()).take(most);
+        best.map(|(_, Reverse(at))| nodes[at]).collect()
+    }
+
+    /// For the members from the `nth` on, one of these nodes is as good as the other.
+    fn are_equal(&self, nth: usize, one: NodeIx, other: NodeIx) -> bool {
+        let members = &self.members[nth..];
+        self.view.node(one) == self.view.node(other)
+            && members.iter().all(|it| it.nodes.contains(&one) == it.nodes.contains(&other))
+    }
+}
+
+/// For each member, whether it and all later ones have one request, and each at most the nodes of the next.
+fn uniform(members: &[Member<'_>], nodes: usize) -> Vec<bool> {
+    let mut uniform = vec![true; members.len()];
+    for nth in (0..members.len().saturating_sub(1)).rev() {
+        let (this, next) = (&members[nth], &members[nth + 1]);
+        uniform[nth] = uniform[nth + 1]
+            && this.request == next.request
+            && (std::ptr::eq(this.nodes, next.nodes) || is_subset(this.nodes, next.nodes, nodes));
+    }
+    uniform
+}
+
+fn is_subset(some: &[NodeIx], all: &[NodeIx], nodes: usize) -> bool {
+    let mut is_there = vec![false; nodes];
+    for node in all {
+        is_there[node.0 as usize] = true;
+    }
+    some.iter().all(|node| is_there[node.0 as usize])
+}
