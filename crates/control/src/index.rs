@@ -16,6 +16,7 @@
 mod changes;
 mod claim_ranks;
 mod claims;
+mod departures;
 mod entry;
 mod gangs;
 mod inspection;
@@ -41,6 +42,7 @@ use windlass_sched::{
 use self::{
     claim_ranks::{Asked, ClaimRanks, Cluster},
     claims::ClaimIndex,
+    departures::Departures,
     entry::Entry,
     gangs::Gangs,
 };
@@ -62,6 +64,7 @@ pub struct Index {
     claims: ClaimIndex,
     claim_ranks: ClaimRanks,
     gangs: Gangs,
+    departures: Departures,
     changed: BTreeSet<NodeIx>,
     /// Number of the change that built each node last, its slices and claims included.
     versions: Vec<u64>,
@@ -179,6 +182,7 @@ impl Default for Index {
             claims: ClaimIndex::default(),
             claim_ranks: ClaimRanks::default(),
             gangs: Gangs::default(),
+            departures: Departures::default(),
             versions: Vec::new(),
             builds: 0,
             changed: BTreeSet::new(),
@@ -608,6 +612,7 @@ impl Index {
             if *view.node(node) != state {
                 view.replace(node, state);
             }
+            self.forget_if_gone(node);
         }
     }
 
@@ -629,11 +634,15 @@ impl Index {
         if let Some(node) = self.nodes.get(name) {
             return *node;
         }
-        let node = self.view.add(Node::default());
-        self.nodes.insert(name.to_owned(), node);
         let object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
-        self.entries.push(Entry { facts: object.clone(), object, ..Entry::default() });
-        self.versions.push(0);
+        let entry = Entry { facts: object.clone(), object, ..Entry::default() };
+        let node = self.departures.take_position().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            self.versions.push(0);
+            self.view.add(Node::default())
+        });
+        self.entries[node.0 as usize] = entry;
+        self.nodes.insert(name.to_owned(), node);
         node
     }
 

@@ -78,6 +78,15 @@ impl ClaimIndex {
         }
     }
 
+    /// Forgets a node's labels. False, and nothing is forgotten, while it has slices.
+    pub(super) fn forget_node(&mut self, node: &str) -> bool {
+        let has_slices = self.nodes.get(node).is_some_and(|slices| !slices.names.is_empty());
+        if !has_slices {
+            self.nodes.remove(node);
+        }
+        !has_slices
+    }
+
     /// Notes a slice that is new or has changed, and gives the node that it is of if that has changed.
     pub(super) fn set_slice(&mut self, slice: ResourceSlice) -> Option<String> {
         let name = slice.metadata.name.clone().unwrap_or_default();

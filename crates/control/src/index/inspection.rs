@@ -86,21 +86,26 @@ impl Index {
     /// Nodes that have changed after some change, the earliest first, at most so many. With 0 all nodes have.
     pub fn inspect_changed(&mut self, after: u64, most: usize) -> Changes<'_> {
         self.settle();
-        let versions = self.versions.iter().copied().enumerate();
-        let mut changed: Vec<_> = versions
-            .filter(|(_, version)| *version > after)
-            .map(|(node, version)| (version, node))
-            .collect();
+        let versions = (0..).map(NodeIx).zip(self.versions.iter().copied());
+        let changed = versions.filter(|(node, version)| {
+            // A position without a name is that of a node that left.
+            *version > after && !self.entries[node.0 as usize].object.name.is_empty()
+        });
+        let left = self.departures.after(after).map(|(version, name)| (version, Err(name)));
+        let mut changed: Vec<_> =
+            changed.map(|(node, version)| (version, Ok(node))).chain(left).collect();
         changed.sort_unstable();
         changed.truncate(most);
         let until = changed.last().map_or(after, |(version, _)| *version);
-        let position = |node| NodeIx(u32::try_from(node).expect("numbered by u32"));
-        let (nodes, gone): (Vec<_>, Vec<_>) = changed
-            .into_iter()
-            .map(|(_, node)| node)
-            .partition(|node| self.entries[*node].is_there);
-        let gone = gone.into_iter().map(|node| self.entries[node].object.name.clone()).collect();
-        Changes { nodes: self.inspected(nodes.into_iter().map(position).collect()), gone, until }
+        let (mut nodes, mut gone) = (Vec::new(), Vec::new());
+        for (_, node) in changed {
+            match node {
+                Ok(node) if self.entries[node.0 as usize].is_there => nodes.push(node),
+                Ok(node) => gone.push(self.entries[node.0 as usize].object.name.clone()),
+                Err(name) => gone.push(name.to_owned()),
+            }
+        }
+        Changes { nodes: self.inspected(nodes), gone, until }
     }
 
     /// Pods without a node that ask for GPUs or have claims, the oldest first.

@@ -1,0 +1,99 @@
+//! Nodes that are gone for good: their positions are used again, so that a cluster that grows and shrinks for months needs
+//! no more memory than its largest size.
+
+use std::collections::VecDeque;
+
+use windlass_sched::view::NodeIx;
+
+use super::Index;
+
+/// Most names of gone nodes that are remembered for those who ask for changes. They ask every few seconds.
+const MAX_NAMES: usize = 4096;
+
+/// Positions that are free, and the nodes that had them.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    free: Vec<NodeIx>,
+    /// Names with the changes that emptied the positions, the oldest first.
+    names: VecDeque<(u64, String)>,
+}
+
+// === impl Departures ===
+
+impl Departures {
+    /// A position for a new node.
+    pub(super) fn take_position(&mut self) -> Option<NodeIx> {
+        self.free.pop()
+    }
+
+    /// Nodes that left after a change, each with its own.
+    pub(super) fn after(&self, change: u64) -> impl Iterator<Item = (u64, &str)> {
+        let later = self.names.iter().rev().take_while(move |(at, _)| *at > change);
+        later.map(|(at, name)| (*at, name.as_str()))
+    }
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Frees the position of a node that has just been built, if nothing is known of it any more.
+    pub(super) fn forget_if_gone(&mut self, node: NodeIx) {
+        let entry = &mut self.entries[node.0 as usize];
+        let is_empty = !entry.is_there && entry.pods.is_empty();
+        if !is_empty || !self.claims.forget_node(&entry.object.name) {
+            return;
+        }
+        let name = std::mem::take(entry).object.name;
+        self.nodes.remove(&name);
+        let Departures { free, names } = &mut self.departures;
+        free.push(node);
+        names.push_back((self.builds, name));
+        if names.len() > MAX_NAMES {
+            names.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_sched::gpu::Gpu;
+
+    use super::*;
+    use crate::facts::{GpuFacts, NodeFacts};
+
+    fn node(name: String) -> NodeFacts {
+        let gpu = GpuFacts {
+            id: Some(format!("GPU-{name}").parse().expect("an id")),
+            model: "A10".to_owned(),
+            memory_mib: 24_576,
+            has_failed: false,
+            obstacle: None,
+        };
+        NodeFacts { name, pods: 110, gpus: vec![gpu], ..NodeFacts::default() }
+    }
+
+    #[test]
+    fn nodes_that_come_and_go_need_no_more_room_than_there_were_at_once() {
+        let mut index = Index::default();
+        let name = |n: usize| format!("node-{n}");
+        let mut seen = 0;
+        for n in 0..1000 {
+            index.set_node(node(name(n)));
+            if n >= 3 {
+                index.remove_node(&name(n - 3));
+            }
+            let changes = index.inspect_changed(seen, usize::MAX);
+            let (came, gone) = (&changes.nodes, &changes.gone);
+            assert_eq!(came.iter().map(|it| &it.facts.name).collect::<Vec<_>>(), [&name(n)]);
+            assert_eq!(*gone, n.checked_sub(3).map(name).into_iter().collect::<Vec<_>>());
+            seen = changes.until;
+        }
+        assert!(index.entries.len() <= 5, "{} positions", index.entries.len());
+        assert_eq!((index.nodes.len(), index.node_names().len()), (3, 3));
+        let gpus: Vec<&Gpu> = index.view.nodes().iter().flat_map(|node| &node.gpus).collect();
+        assert_eq!(gpus.len(), 3, "a gone node has no GPUs");
+        // One reader who was away for all that is told of the nodes that there are, and of those that left.
+        let changes = index.inspect_changed(1, usize::MAX);
+        assert_eq!((changes.nodes.len(), changes.gone.len()), (3, 997));
+    }
+}
