@@ -35,6 +35,7 @@ mod patch;
 mod protobuf;
 mod refusal;
 mod request;
+mod review;
 mod selector;
 mod shape;
 mod store;

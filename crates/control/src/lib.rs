@@ -25,6 +25,7 @@ mod labels;
 mod live;
 mod metrics;
 mod page;
+mod rights;
 mod run;
 mod server;
 mod watches;

@@ -20,6 +20,7 @@ use crate::{
     metrics::Metrics,
     objects::Objects,
     page::{Feed, Gate, Guard, PageSite},
+    rights::Rights,
     server::{self, Pages, Served, TlsAcceptors, TlsError, TlsFiles, Verbs},
     watches::{self, Refresh},
 };
@@ -74,6 +75,26 @@ pub enum RunError {
     Tls(#[from] TlsError),
 }
 
+/// The addresses that are served.
+struct Listeners {
+    verbs: TcpListener,
+    metrics: Option<TcpListener>,
+    page: Option<TcpListener>,
+}
+
+// === impl Listeners ===
+
+impl Listeners {
+    /// Binds all, so that a wrong one fails before anything starts.
+    async fn bind(config: &Config) -> Result<Self, RunError> {
+        Ok(Self {
+            verbs: listen(config.listen).await?,
+            metrics: listen_if_wanted(config.metrics).await?,
+            page: listen_if_wanted(config.page.map(|page| page.listen)).await?,
+        })
+    }
+}
+
 /// Serves kube-scheduler until stopped.
 ///
 /// # Flow
@@ -95,10 +116,8 @@ pub async fn run(
     let namespace = config.namespace.clone().unwrap_or_else(|| access.default_namespace.clone());
     let client = kube::Client::try_from(access).map_err(no_access)?;
     let page_tls = page_tls(config.tls.clone())?;
-    let listener = listen(config.listen).await?;
-    let metrics_listener = listen_if_wanted(config.metrics).await?;
-    let page_listener = listen_if_wanted(config.page.map(|page| page.listen)).await?;
-    ready(listener.local_addr().unwrap_or(config.listen));
+    let listeners = Listeners::bind(&config).await?;
+    ready(listeners.verbs.local_addr().unwrap_or(config.listen));
 
     let index = Arc::new(Shared::new(Index::default()));
     let refresh = Arc::new(Refresh::new(client.clone(), index.clone()));
@@ -119,22 +138,17 @@ pub async fn run(
     let guard = guard(config.page, &client);
     let feed = Arc::new(Feed::new(index.clone(), clock));
     let extender = Extender::new(index.clone(), binder.clone(), metrics);
-    let pages = Arc::new(Pages { extender, index: index.clone(), registry });
+    let rights = Arc::new(Rights::default());
+    let pages =
+        Arc::new(Pages { extender, index: index.clone(), registry, rights: rights.clone() });
+    let rights = stop.run_until_cancelled(rights.follow(client.clone(), &namespace));
     let watches = stop.run_until_cancelled(watches::follow(client, index));
     let verbs = Verbs { pages: pages.clone(), served: Served::All };
-    let verbs = server::serve(listener, tls, verbs, stop.clone());
-    let metrics = async {
-        if let Some(listener) = metrics_listener {
-            let site = Verbs { pages, served: Served::Metrics };
-            server::serve(listener, None, site, stop.clone()).await;
-        }
-    };
-    let page = serve_page(
-        page_listener,
-        page_tls,
-        PageSite { feed, guard, agents: None, stop: stop.clone() },
-    );
-    tokio::join!(watches, verbs, metrics, page);
+    let verbs = server::serve(listeners.verbs, tls, verbs, stop.clone());
+    let metrics = serve_metrics(listeners.metrics, pages, stop.clone());
+    let site = PageSite { feed, guard, agents: None, stop: stop.clone() };
+    let page = serve_page(listeners.page, page_tls, site);
+    tokio::join!(watches, rights, verbs, metrics, page);
     // A bind that is under way could have its effect after another replica has taken over.
     if binder.drain(DRAIN).await {
         fence.give_up().await;
@@ -201,6 +215,13 @@ fn guard(page: Option<PageConfig>, client: &kube::Client) -> Guard {
     }
 }
 
+async fn serve_metrics(listener: Option<TcpListener>, pages: Arc<Pages>, stop: CancellationToken) {
+    if let Some(listener) = listener {
+        let site = Verbs { pages, served: Served::Metrics };
+        server::serve(listener, None, site, stop).await;
+    }
+}
+
 async fn serve_page(listener: Option<TcpListener>, tls: Option<TlsAcceptors>, site: PageSite) {
     let Some(listener) = listener else { return };
     let (feed, stop) = (site.feed.clone(), site.stop.clone());
@@ -215,7 +236,7 @@ async fn listen_if_wanted(address: Option<SocketAddr>) -> Result<Option<TcpListe
     }
 }
 
-/// Binds the address, so that a wrong one fails before anything starts.
+/// Binds the address.
 async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
     TcpListener::bind(address).await.map_err(|source| RunError::Listen(address, source))
 }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | POST `…/filter`, `…/prioritize`, `…/preempt`, `…/bind` | a verb of the extender, under any prefix |
 //! | GET `…/inspect`, `…/inspect/NODE` | gpushare's document of all nodes, or of one |
-//! | GET `/healthz`, `/readyz` | the process lives; its view is complete |
+//! | GET `/healthz`, `/readyz` | the process lives; its view is complete, and its account has all rights |
 //! | GET `/metrics` | OpenMetrics |
 
 mod connections;
@@ -27,7 +27,7 @@ pub(crate) use self::{
     connections::{Site, serve},
     tls::TlsAcceptors,
 };
-use crate::{extender::Extender, gpushare::Inspection, index::Index, metrics};
+use crate::{extender::Extender, gpushare::Inspection, index::Index, metrics, rights::Rights};
 
 /// Most bytes of a request: 15,000 names of nodes have half a million.
 const MAX_BODY: usize = 8 << 20;
@@ -39,6 +39,7 @@ pub(crate) struct Pages {
     pub(crate) extender: Extender,
     pub(crate) index: Arc<Shared<Index>>,
     pub(crate) registry: Registry,
+    pub(crate) rights: Arc<Rights>,
 }
 
 /// Pages of a listener.
@@ -92,12 +93,10 @@ async fn answer(pages: &Pages, served: Served, request: Request<Incoming>) -> An
             Err(answer) => answer,
         },
         (&Method::GET, "healthz") => plain(StatusCode::OK, "ok\n"),
-        (&Method::GET, "readyz") if pages.index.step(|index| index.is_synced()) => {
-            plain(StatusCode::OK, "ok\n")
-        }
-        (&Method::GET, "readyz") => {
-            plain(StatusCode::SERVICE_UNAVAILABLE, "the cluster's objects are being read\n")
-        }
+        (&Method::GET, "readyz") => match obstacle(pages) {
+            None => plain(StatusCode::OK, "ok\n"),
+            Some(obstacle) => plain(StatusCode::SERVICE_UNAVAILABLE, obstacle + "\n"),
+        },
         (&Method::GET, "metrics") => {
             let page = metrics::page(&pages.registry);
             typed("application/openmetrics-text; version=1.0.0; charset=utf-8", page)
@@ -108,6 +107,14 @@ async fn answer(pages: &Pages, served: Served, request: Request<Incoming>) -> An
         }
         _ => plain(StatusCode::NOT_FOUND, "no such page: see `windlass cluster extend --help`\n"),
     }
+}
+
+/// Reason why the extender is not ready.
+fn obstacle(pages: &Pages) -> Option<String> {
+    pages.rights.obstacle().or_else(|| {
+        let is_synced = pages.index.step(|index| index.is_synced());
+        (!is_synced).then(|| "the cluster's objects are being read".to_owned())
+    })
 }
 
 /// Reads the body of a verb. One that is too long is read to its end, lest the client miss the answer while it sends.

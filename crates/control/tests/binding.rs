@@ -195,3 +195,15 @@ async fn gpushares_index_is_read_back_where_gpus_have_no_ids() {
     assert!(extender.filter(&more, &["a"]).await.0.is_empty(), "{free:?}");
     extender.stop().await;
 }
+
+#[tokio::test]
+async fn an_extender_without_a_right_is_not_ready_and_says_which() {
+    let rig = Rig::start();
+    rig.server.inject(Fault::at("/binding", Effect::Forbid));
+    let extender = rig.start_extender("one").await;
+    let said = "the account may not create pods/binding: apply deploy/scheduler/extender.yaml\n";
+    extender.until("/readyz", |answer| *answer == (503, said.to_owned())).await;
+    rig.server.heal();
+    extender.until("/readyz", |(code, _)| *code == 200).await;
+    extender.stop().await;
+}

@@ -44,8 +44,14 @@ impl Rig {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Starts an extender and waits until its view is complete.
+    /// Starts an extender and waits until it is ready.
     pub(crate) async fn extender(&self, identity: &str) -> Extender {
+        let extender = self.start_extender(identity).await;
+        extender.until("/readyz", |(code, _)| *code == 200).await;
+        extender
+    }
+
+    pub(crate) async fn start_extender(&self, identity: &str) -> Extender {
         let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
@@ -61,9 +67,7 @@ impl Rig {
         let ready = move |address| bound.send(address).expect("awaited below");
         let mut running = JoinSet::new();
         running.spawn(run(config, stop.clone(), ready));
-        let extender = Extender { address: address.await.expect("it listens"), stop, running };
-        extender.until("/readyz", |(code, _)| *code == 200).await;
-        extender
+        Extender { address: address.await.expect("it listens"), stop, running }
     }
 
     /// Adds a node with GPUs of 24 GiB each.

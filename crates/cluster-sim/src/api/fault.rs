@@ -51,7 +51,11 @@ impl Fault {
         Self { left: Some(times), ..self }
     }
 
-    fn fits(&self, asked: &Asked) -> bool {
+    pub(super) fn effect(&self) -> &Effect {
+        &self.effect
+    }
+
+    pub(super) fn fits(&self, asked: &Asked) -> bool {
         self.left != Some(0)
             && self.method.is_none_or(|method| method == asked.method)
             && asked.path.contains(&self.path)

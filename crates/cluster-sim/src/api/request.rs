@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    discovery,
+    discovery::Document,
     kind::{Kind, Scope},
-    openapi,
+    openapi::OpenApiDocument,
     refusal::Refusal,
+    review,
 };
 
 /// Request as received.
@@ -36,9 +37,9 @@ pub(crate) enum Target {
     /// `/version`.
     Version,
     /// `/apis`, and the documents between it and the resources of a version.
-    Discovery(discovery::Document),
+    Discovery(Document),
     /// `/openapi/v3` and the documents below it.
-    OpenApi(openapi::OpenApiDocument),
+    OpenApi(OpenApiDocument),
     /// All objects of a kind, or those of one namespace.
     Many { kind: &'static Kind, namespace: Option<String> },
     /// One object, or its status.
@@ -47,6 +48,8 @@ pub(crate) enum Target {
     Binding { pod: Id },
     /// The eviction of a pod.
     Eviction { pod: Id },
+    /// A review of the caller's own rights.
+    Review,
 }
 
 /// Identity of an object within its kind. The namespace of a cluster-scoped object is empty.
@@ -116,14 +119,15 @@ impl Target {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
         let (group, version, rest) = match parts.as_slice() {
             ["version"] => return Ok(Self::Version),
-            ["openapi", "v3"] => return Ok(Self::OpenApi(openapi::OpenApiDocument::Index)),
+            review::PATH => return Ok(Self::Review),
+            ["openapi", "v3"] => return Ok(Self::OpenApi(OpenApiDocument::Index)),
             ["openapi", "v3", rest @ ..] => {
-                return Ok(Self::OpenApi(openapi::OpenApiDocument::Version(rest.join("/"))));
+                return Ok(Self::OpenApi(OpenApiDocument::Version(rest.join("/"))));
             }
-            ["api"] => return Ok(Self::Discovery(discovery::Document::Core)),
-            ["apis"] => return Ok(Self::Discovery(discovery::Document::Groups)),
+            ["api"] => return Ok(Self::Discovery(Document::Core)),
+            ["apis"] => return Ok(Self::Discovery(Document::Groups)),
             ["apis", group] => {
-                return Ok(Self::Discovery(discovery::Document::Group((*group).to_owned())));
+                return Ok(Self::Discovery(Document::Group((*group).to_owned())));
             }
             ["api", version, rest @ ..] => ("", *version, rest),
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
@@ -132,7 +136,7 @@ impl Target {
         let (namespace, rest) = match rest {
             [] => {
                 let (group, version) = (group.to_owned(), version.to_owned());
-                return Ok(Self::Discovery(discovery::Document::Resources { group, version }));
+                return Ok(Self::Discovery(Document::Resources { group, version }));
             }
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() && *rest != ["status"] => {
                 (Some((*namespace).to_owned()), rest)
@@ -144,13 +148,10 @@ impl Target {
         if namespace.is_some() && kind.scope == Scope::Cluster {
             return Err(Refusal::no_such_path());
         }
-        if let ([name, part], Some(namespace), "pods") = (rest, &namespace, kind.resource) {
-            let pod = Id { namespace: namespace.clone(), name: (*name).to_owned() };
-            match *part {
-                "binding" => return Ok(Self::Binding { pod }),
-                "eviction" => return Ok(Self::Eviction { pod }),
-                _ => {}
-            }
+        if let ([name, part], Some(namespace), "pods") = (rest, &namespace, kind.resource)
+            && let Some(target) = Self::of_pod(namespace, name, part)
+        {
+            return Ok(target);
         }
         let (name, part) = match rest {
             [] => return Ok(Self::Many { kind, namespace }),
@@ -163,6 +164,16 @@ impl Target {
         }
         let id = Id { namespace: namespace.unwrap_or_default(), name: name.to_owned() };
         Ok(Self::One { kind, id, part })
+    }
+
+    /// A subresource that pods alone have.
+    fn of_pod(namespace: &str, name: &str, part: &str) -> Option<Self> {
+        let pod = Id { namespace: namespace.to_owned(), name: name.to_owned() };
+        match part {
+            "binding" => Some(Self::Binding { pod }),
+            "eviction" => Some(Self::Eviction { pod }),
+            _ => None,
+        }
     }
 }
 
@@ -223,6 +234,7 @@ mod tests {
                     format!("{} {} {}", kind.resource, or(&id.namespace), or(&id.name))
                 }
                 Target::Binding { pod } => format!("binding {} {}", pod.namespace, pod.name),
+                Target::Review => "review".to_owned(),
                 Target::Eviction { pod } => format!("eviction {} {}", pod.namespace, pod.name),
                 other => format!("{other:?}"),
             };

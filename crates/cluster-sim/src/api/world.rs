@@ -107,7 +107,10 @@ impl World {
             Target::One { kind, id, part } => self.attend_one(kind, id, (*part, asked)),
             Target::Binding { pod } if asked.method == "POST" => self.bind(pod, &asked.body),
             Target::Eviction { pod } if asked.method == "POST" => self.evict(pod, &asked.body),
-            Target::Binding { .. } | Target::Eviction { .. } => Err(Refusal::no_such_verb()),
+            Target::Review if asked.method == "POST" => Ok(self.review(&asked.body)),
+            Target::Binding { .. } | Target::Eviction { .. } | Target::Review => {
+                Err(Refusal::no_such_verb())
+            }
         }
     }
 
