@@ -49,7 +49,7 @@ use self::{
 pub use self::{
     gangs::{Gathering, Turn},
     inspection::{Changes, GpuHolder, Holder, Inspected},
-    occupancy::ClaimPart,
+    occupancy::{ClaimPart, Conflict},
 };
 use crate::facts::{GangError, GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
 

@@ -23,15 +23,25 @@ pub(super) fn check(index: &mut Index) -> Vec<Finding> {
             Finding::warning(AREA, subject.clone(), format!("{id}: {obstacle}"))
                 .remedy("`windlass doctor` on the node has the remedy")
         }));
-    }
-    let conflicts = index.conflicts();
-    if conflicts > 0 {
-        let detail = format!("{conflicts} pods and claims hold more than their node had free");
-        findings.push(Finding::problem(AREA, "conflicts", detail).remedy(
-            "the extender's log names them; another scheduler has placed pods on the same GPUs",
-        ));
+        findings.extend(conflicts(node));
     }
     findings
+}
+
+/// Pods and claims that hold more than the node has. One without GPUs has an agent that is away, and takes none back.
+fn conflicts(node: &Inspected<'_>) -> Option<Finding> {
+    let holders: Vec<_> = node.conflicts.iter().map(|it| it.holder.as_str()).collect();
+    if holders.is_empty() {
+        return None;
+    }
+    let (subject, holders) = (format!("node {}", node.facts.name), holders.join(", "));
+    Some(if node.facts.gpus.is_empty() {
+        Finding::warning(AREA, subject, format!("publishes no GPU, and {holders} hold some"))
+            .remedy("its agent is away: see its pod; what they hold is kept for them")
+    } else {
+        Finding::problem(AREA, subject, format!("{holders} hold more than it has free"))
+            .remedy("another scheduler has placed them on GPUs of others: delete one of them")
+    })
 }
 
 fn devices(nodes: &[Inspected<'_>]) -> Finding {

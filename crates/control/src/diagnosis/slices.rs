@@ -48,8 +48,13 @@ fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     Finding::ok(AREA, subject, format!("{devices} devices"))
 }
 
+/// Taint of a device that the device plugin gave to a pod.
+const IN_USE: &str = "windlass.dev/device-plugin";
+
 fn tainted(pool: &str, device: &Device) -> Option<Finding> {
-    let taint = device.taints.iter().flatten().find(|taint| taint.effect != "None")?;
+    let mut taints = device.taints.iter().flatten();
+    // A device that a pod of the device plugin has is in use, and well.
+    let taint = taints.find(|taint| taint.effect != "None" && taint.key != IN_USE)?;
     let value = taint.value.as_deref().unwrap_or_default();
     let detail = format!("{}={value}:{}", taint.key, taint.effect);
     Some(

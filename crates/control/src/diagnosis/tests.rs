@@ -75,10 +75,12 @@ fn an_agent_that_is_not_ready_and_a_node_without_one_are_named_with_the_reason()
 #[test]
 fn incomplete_pools_tainted_devices_and_missing_classes_are_found() {
     let taint = json!([{"key": "windlass.dev/unhealthy", "value": "xid", "effect": "NoExecute"}]);
+    let in_use =
+        json!([{"key": "windlass.dev/device-plugin", "value": "gpu", "effect": "NoSchedule"}]);
     let items = json!([
         slice("n", 1, 1, json!([{"name": "old"}])),
         slice("n", 2, 2, json!([{"name": "gpu-0", "taints": taint}])),
-        slice("whole", 1, 1, json!([{"name": "gpu-1"}])),
+        slice("whole", 1, 1, json!([{"name": "gpu-1", "taints": in_use}])),
         {"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "d"},
          "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.x"}}]}}},
     ]);
@@ -111,6 +113,32 @@ fn a_waiting_pod_has_its_reason_and_the_departure_that_helps() {
     assert!(found[0].starts_with("Warning pod d/waiting: waits for 1 GPU"), "{found:?}");
     let remedies: Vec<_> = evidence.findings().into_iter().filter_map(|it| it.remedy).collect();
     assert_eq!(remedies, ["n can serve it once pod d/holder is gone"]);
+}
+
+#[test]
+fn pods_that_hold_more_than_their_node_has_are_named_with_the_likely_cause() {
+    let devices = json!({"devices": [{"id": "GPU-0", "model": "A10"}]}).to_string();
+    let node = |name: &str, annotations: &Value| {
+        json!({"kind": "Node", "metadata": {"name": name, "annotations": annotations},
+               "status": {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "10"}}})
+    };
+    let pod = |name: &str, node: &str| {
+        json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "uid": name},
+               "spec": {"nodeName": node, "containers": [{"name": "c", "resources":
+                   {"limits": {"nvidia.com/gpu": "1"}}}]}})
+    };
+    let items = json!([
+        node("away", &json!({})),
+        node("full", &json!({"windlass.dev/devices": devices})),
+        pod("held", "away"),
+        pod("one", "full"),
+        pod("two", "full"),
+    ]);
+    let expected = [
+        "Warning node away: publishes no GPU, and d/held hold some",
+        "Problem node full: d/two hold more than it has free",
+    ];
+    assert_eq!(found(&evidence(items, agents(1, 1))), expected);
 }
 
 #[test]

@@ -5,7 +5,10 @@ use windlass_sched::{
     view::NodeIx,
 };
 
-use super::{Index, occupancy::ClaimPart};
+use super::{
+    Index,
+    occupancy::{ClaimPart, Conflict},
+};
 use crate::facts::{NodeFacts, PodFacts};
 
 /// A node with its state, its pods and its claims.
@@ -21,6 +24,8 @@ pub struct Inspected<'a> {
     pub holders: Vec<Holder<'a>>,
     /// Its claims with the GPUs that they hold.
     pub claims: &'a [ClaimPart],
+    /// Pods and claims that hold more than it has free.
+    pub conflicts: &'a [Conflict],
 }
 
 /// A pod and the part of its node that it holds.
@@ -136,6 +141,7 @@ impl Index {
                 fragmentation,
                 holders: holders.filter_map(holder).collect(),
                 claims: entry.occupancy.claims(),
+                conflicts: entry.occupancy.conflicts(),
             }
         };
         nodes.into_iter().zip(fragmentation).map(inspected).collect()

@@ -34,8 +34,9 @@ pub struct ClaimPart {
 
 /// A pod or a claim that holds more than its node has free.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Conflict {
-    holder: String,
+pub struct Conflict {
+    /// The pod or claim.
+    pub holder: String,
     wanted: Gpus,
 }
 

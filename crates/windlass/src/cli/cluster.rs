@@ -141,7 +141,7 @@ Examples:
 
 Exit codes: 0 a node can serve the pod, or it has one; 1 none can, or failed; 64 wrong command line or file.")]
 pub(crate) struct ExplainPodArgs {
-    /// Name of the pod.
+    /// Name of the pod, or NAMESPACE/NAME.
     pub(crate) pod: String,
     /// Its namespace [default: any, if the name is the only one]
     #[arg(short, long, value_name = "NAME")]

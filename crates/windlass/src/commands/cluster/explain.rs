@@ -16,10 +16,17 @@ const SHOWN: usize = 10;
 
 pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
     let objects = view::objects(&args.view).await?;
-    let pods = objects.pods_named(args.namespace.as_deref(), &args.pod);
+    let (namespace, name) = match args.pod.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (args.namespace.as_deref(), args.pod.as_str()),
+    };
+    let pods = objects.pods_named(namespace, name);
     let pod = match pods.as_slice() {
         [pod] => pod,
-        [] => return Err(Misuse(anyhow!("no pod {}", args.pod)).into()),
+        [] => {
+            let place = namespace.map(|it| format!(" in namespace {it}")).unwrap_or_default();
+            return Err(Misuse(anyhow!("no pod {name}{place}")).into());
+        }
         several => {
             let spaces: Vec<_> = several.iter().map(|pod| pod.namespace.as_str()).collect();
             let spaces = spaces.join(", ");

@@ -121,7 +121,8 @@ impl Report {
         Self {
             gpus: nodes.iter().map(|node| node.gpus.len()).sum(),
             free_gpus: nodes.iter().map(|node| node.free_gpus).sum(),
-            idle_gpus: nodes.iter().map(|node| node.idle_gpus).sum(),
+            // An empty sum is -0.0.
+            idle_gpus: nodes.iter().map(|node| node.idle_gpus).sum::<f64>() + 0.0,
             fragmented_gpus,
             nodes,
         }
