@@ -2,7 +2,10 @@
 //!
 //! `WINDLASS_MODEL_RUNS` sets the number of contests.
 
-use std::{collections::VecDeque, env};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    env,
+};
 
 use windlass_control::{
     facts::{Gang, GpuFacts, GpuWish, NodeFacts, PodFacts, Wish},
@@ -15,11 +18,13 @@ const RUNS: u64 = 1000;
 /// Questions and binds after which all gangs must have started.
 const MOST_STEPS: usize = 2000;
 
-/// A scheduler with some gangs to start. Its binds are asked for some time after its questions.
+/// A scheduler with some gangs to start. Its binds are asked for some time after its questions, and it offers no node that
+/// is full by the pods whose bind it waits for.
 struct Contest {
     random: Random,
     index: Index,
-    names: Vec<String>,
+    /// GPUs of each node.
+    nodes: BTreeMap<String, usize>,
     pending: Vec<PodFacts>,
     /// Binds that are on their way.
     binds: VecDeque<(PodFacts, String)>,
@@ -69,6 +74,13 @@ fn pod(gang: &Gang, n: usize, gpus: u8) -> PodFacts {
     }
 }
 
+fn gpus(pod: &PodFacts) -> usize {
+    match pod.wish.gpus {
+        Ok(GpuWish::Whole(count)) => usize::from(count),
+        _ => 0,
+    }
+}
+
 // === impl Contest ===
 
 impl Contest {
@@ -76,8 +88,11 @@ impl Contest {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut index = Index::default();
+        let mut nodes = BTreeMap::new();
         for n in 0..4 {
-            index.set_node(node(n, 2 + random.below(3)));
+            let node = node(n, 2 + random.below(3));
+            nodes.insert(node.name.clone(), node.gpus.len());
+            index.set_node(node);
         }
         let mut pending = Vec::new();
         for name in ["a", "b", "c"] {
@@ -89,9 +104,8 @@ impl Contest {
             index.set_pod(pod.clone());
         }
         index.set_synced();
-        let names = (0..4).map(|n| format!("node-{n}")).collect();
         let (binds, waiting) = (VecDeque::new(), Vec::new());
-        Self { random, index, names, pending, binds, waiting, version: 1 }
+        Self { random, index, nodes, pending, binds, waiting, version: 1 }
     }
 
     fn step(&mut self) {
@@ -108,12 +122,26 @@ impl Contest {
         }
         let nth = self.random.below(self.pending.len());
         let pod = self.pending[nth].clone();
-        self.index.note_offer(&pod, &self.names);
-        let fitting = self.index.filter(&pod, &self.names);
+        let names = self.offered(&pod);
+        self.index.note_offer(&pod, &names);
+        let fitting = self.index.filter(&pod, &names);
         if let Some((name, _)) = fitting.into_iter().find(|(_, fits)| fits.is_ok()) {
             self.binds.push_back((pod, name.to_owned()));
             self.pending.swap_remove(nth);
         }
+    }
+
+    fn offered(&self, pod: &PodFacts) -> Vec<String> {
+        let waiting = self.waiting.iter().map(|(pod, name, _)| (pod, name));
+        let binds = self.binds.iter().map(|(pod, name)| (pod, name));
+        let mut free = self.nodes.clone();
+        for (pod, name) in waiting.chain(binds) {
+            // Two gangs may have been promised the same GPUs.
+            let left = free.get_mut(name).expect("a node");
+            *left = left.saturating_sub(gpus(pod));
+        }
+        free.retain(|_, free| *free >= gpus(pod));
+        free.into_keys().collect()
     }
 
     fn bind(&mut self) {

@@ -35,7 +35,8 @@ pub(super) struct Gangs {
     /// Pods that have not ended.
     members: BTreeMap<GangKey, BTreeSet<String>>,
     gatherings: BTreeMap<GangKey, Gathered>,
-    /// Nodes that kube-scheduler offered last for a member with such a request.
+    /// Nodes that kube-scheduler offered for members with such a request since the gang was tried anew. It leaves those
+    /// out that it keeps for members whose bind is on its way, so the last offer alone would be too small.
     offers: BTreeMap<GangKey, Offers>,
     begun: u64,
 }
@@ -215,12 +216,8 @@ impl Index {
     pub fn note_offer(&mut self, pod: &PodFacts, names: &[String]) {
         let Some(key) = key(pod).filter(|key| self.gangs.members.contains_key(key)) else { return };
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return };
-        let nodes = self.named(names);
-        self.gangs.offers.entry(key).or_default().insert(request, nodes);
-    }
-
-    fn named(&self, names: &[String]) -> NodeSet {
-        names.iter().filter_map(|name| self.nodes.get(name)).copied().collect()
+        let nodes = names.iter().filter_map(|name| self.nodes.get(name)).copied();
+        self.gangs.offers.entry(key).or_default().entry(request).or_default().extend(nodes);
     }
 
     /// The node of a pod whose gang has places side by side; none for a pod that may go by itself.
@@ -241,12 +238,8 @@ impl Index {
         }
         let (key, wanted) = (key_of(pod, &gang), Wanted::of(pod, gang, others));
         let reserved = self.take_reservations(&key, &pod.uid);
-        let request = pod.wish.request(self.view.catalog());
-        let planned = request.map_err(Refusal::from).and_then(|request| {
-            let mut offers = self.offers(&key);
-            offers.insert(request, self.named(names));
-            self.plan(&wanted, &offers, None)
-        });
+        let offered = names.iter().filter_map(|name| self.nodes.get(name)).copied().collect();
+        let planned = self.plan(&wanted, &self.offers(&key), Some(&offered));
         self.reserve(reserved);
         self.settle();
         let place = planned?[wanted.position];
@@ -271,7 +264,7 @@ impl Index {
         let planned = self.plan(&wanted, &offers, None).ok();
         let plan = match planned.filter(|plan| plan[wanted.position].node == node) {
             Some(plan) => plan,
-            None => self.plan(&wanted, &offers, Some(node))?,
+            None => self.plan(&wanted, &offers, Some(&NodeSet::from_iter([node])))?,
         };
         let placed = self.assume(pod, plan[wanted.position]);
         let others =
@@ -306,6 +299,7 @@ impl Index {
         }
         // Of a gang with more pods than its size some may not have come. They go by themselves.
         drop(self.take_reservations(&key, &pod.uid));
+        self.gangs.offers.remove(&key);
         match self.gangs.gatherings.remove(&key) {
             None => Turn::Alone,
             Some(gathered) => {
@@ -353,12 +347,12 @@ impl Index {
         self.gangs.offers.get(key).cloned().unwrap_or_default()
     }
 
-    /// A place for each pod, on the nodes that were offered for pods like it; for the pod in question on that node alone.
+    /// A place for each pod, on the nodes that were offered for pods like it; for the pod in question on those alone.
     fn plan(
         &mut self,
         wanted: &Wanted,
         offers: &Offers,
-        here: Option<NodeIx>,
+        only: Option<&NodeSet>,
     ) -> Result<Vec<Placement>, Refusal> {
         self.settle();
         let Wanted { gang, pods, .. } = wanted;
@@ -367,10 +361,12 @@ impl Index {
         for domain in self.domains(gang, &wanted.present) {
             let lists = self.node_lists(pods, &requests, offers, &domain);
             let list = |at: usize| &lists[&(requests[at], shared_by(&pods[at]))];
-            let only = here.filter(|here| list(wanted.position).contains(here));
+            let few: Vec<_> = only.map_or_else(Vec::new, |only| {
+                list(wanted.position).iter().filter(|node| only.contains(**node)).copied().collect()
+            });
             let members = (0..pods.len()).map(|at| {
-                let is_bound_to_one = here.is_some() && at == wanted.position;
-                let nodes = if is_bound_to_one { only.as_slice() } else { list(at) };
+                let is_restricted = only.is_some() && at == wanted.position;
+                let nodes = if is_restricted { &few } else { list(at) };
                 Member { request: requests[at], nodes }
             });
             let members: Vec<_> = members.collect();
@@ -466,6 +462,7 @@ impl Index {
     /// Ends the wait of a gang: the places of all of its members that are not bound are free.
     fn disperse(&mut self, key: &GangKey) {
         self.gangs.gatherings.remove(key);
+        self.gangs.offers.remove(key);
         for uid in self.gangs.absent(key) {
             if self.pods[&uid].assumed.as_ref().is_some_and(|it| it.is_reserved) {
                 self.forget(&uid);

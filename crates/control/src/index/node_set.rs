@@ -15,15 +15,21 @@ impl NodeSet {
     }
 }
 
+impl Extend<NodeIx> for NodeSet {
+    fn extend<I: IntoIterator<Item = NodeIx>>(&mut self, nodes: I) {
+        for (word, bit) in nodes.into_iter().map(place) {
+            if self.0.len() <= word {
+                self.0.resize(word + 1, 0);
+            }
+            self.0[word] |= bit;
+        }
+    }
+}
+
 impl FromIterator<NodeIx> for NodeSet {
     fn from_iter<I: IntoIterator<Item = NodeIx>>(nodes: I) -> Self {
         let mut set = Self::default();
-        for (word, bit) in nodes.into_iter().map(place) {
-            if set.0.len() <= word {
-                set.0.resize(word + 1, 0);
-            }
-            set.0[word] |= bit;
-        }
+        set.extend(nodes);
         set
     }
 }
