@@ -42,6 +42,7 @@ mod sysfs;
 mod vfio;
 
 use std::{
+    borrow::Cow,
     fs,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Component, Path, PathBuf},
@@ -122,6 +123,14 @@ impl Host {
     /// The container runtime's name of a path of the agent below this root; `None` for another path.
     pub fn on_node(&self, path: &Path) -> Option<PathBuf> {
         Some(self.path_on_node(Path::new("/").join(path.strip_prefix(&self.root).ok()?)))
+    }
+
+    /// A path of the container runtime as one of this host. One that is not below the root there is its own.
+    pub fn of_node<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
+        match path.strip_prefix(&self.root_on_node) {
+            Ok(below) => Path::new("/").join(below).into(),
+            Err(_) => path.into(),
+        }
     }
 
     /// Path of a host file for the agent.

@@ -97,6 +97,12 @@ fn what_was_generated_is_listed_and_right() {
     let check = run(&["cdi", "check", &folder]);
     assert!(check.status.success(), "{}", out(&check));
     assert!(out(&check).ends_with("no mistake in 1 document\n"), "{}", out(&check));
+    // As in a pod, where the agent sees the host's files in one folder, and documents name another.
+    let host = scene.path("machine/host");
+    let here = run(&["cdi", "check", &folder, "--host-root", &host, "--host-root-on-node", &host]);
+    assert!(here.status.success(), "{}", out(&here));
+    let machine = scene.path("machine");
+    assert!(!run(&["cdi", "check", &folder, "--host-root", &machine]).status.success());
 }
 
 #[test]

@@ -63,6 +63,9 @@ pub(crate) struct CheckArgs {
     /// Root of the files that documents refer to.
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT", default_value = "/")]
     pub(crate) host_root: PathBuf,
+    /// The same root as documents name it
+    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", default_value = "/")]
+    pub(crate) host_root_on_node: PathBuf,
 }
 
 /// The given places, or the existing default folders.

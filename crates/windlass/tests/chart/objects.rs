@@ -261,6 +261,14 @@ fn without_a_value_the_chart_gives_the_plain_manifest() {
 }
 
 #[test]
+fn the_chart_gives_the_simulated_machine_of_the_manifest() {
+    let Some((helm, kubectl)) = programs() else { return };
+    let folder = Path::new(DEPLOY).join("simulated");
+    let simulated = kustomized(&kubectl, &folder);
+    are_same(simulated, charted(&helm, &folder.join("values.yaml")), "simulated");
+}
+
+#[test]
 fn another_namespace_is_that_of_every_object_and_policy() {
     let Some(helm) = program(HELM) else { return };
     let overlay = overlay(&[], ALL_AS_VALUES, "");

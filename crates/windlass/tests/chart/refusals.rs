@@ -6,7 +6,7 @@ use super::{CLUSTER, HELM, program, rendered};
 use crate::program::folder;
 
 /// Values for `--set`, and words of the refusal.
-const REFUSED: [(&str, &[&str]); 30] = [
+const REFUSED: [(&str, &[&str]); 32] = [
     ("cdi=maybe", &["cdi", "boolean"]),
     ("claims=true", &["claims", "object"]),
     ("acess=privileged", &["acess"]),
@@ -23,6 +23,11 @@ const REFUSED: [(&str, &[&str]); 30] = [
     ("driverLimits=true", &["driverLimits", "set cdi to true"]),
     ("nvFractions=true", &["nvFractions", "set driverLimits to true"]),
     ("mps=true", &["mps", "set access to privileged"]),
+    ("simulated.enabled=true", &["image.repository", "windlass-laboratory, in place of windlass"]),
+    (
+        "simulated.enabled=true,image.repository=windlass-laboratory,driverRoot=/run/nvidia/driver",
+        &["simulated.enabled: a simulated machine has a driver of its own"],
+    ),
     ("gke=true", &["gke", "set access to privileged"]),
     ("gke=true,access=privileged", &["gke", "set cdi to true"]),
     (

@@ -30,6 +30,14 @@
 {{- if and .mps (ne .access "privileged") -}}
 {{- fail (printf "mps: only a privileged agent can start MPS daemons: set access to privileged, in place of %s" .access) -}}
 {{- end -}}
+{{- if .simulated.enabled -}}
+{{- if not (hasSuffix "windlass-laboratory" .image.repository) -}}
+{{- fail (printf "simulated.enabled: the image for nodes has no simulated machines: set image.repository to that of windlass-laboratory, in place of %s" .image.repository) -}}
+{{- end -}}
+{{- if or .gke .mps (ne .driverRoot "/") -}}
+{{- fail "simulated.enabled: a simulated machine has a driver of its own: leave gke, mps and driverRoot out" -}}
+{{- end -}}
+{{- end -}}
 {{- if .gke -}}
 {{- if ne .access "privileged" -}}
 {{- fail (printf "gke: nodes of GKE have no runtime of NVIDIA: set access to privileged, in place of %s" .access) -}}
@@ -94,7 +102,7 @@
 {{- if ne ($dra.driver | default "windlass.dev") "windlass.dev" -}}
 {{- fail (printf "config.dra.driver is %s, and the chart has the rights and classes of windlass.dev: with Kustomize, change the name in deploy/rbac.yaml and deploy/deviceclasses.yaml" $dra.driver) -}}
 {{- end -}}
-{{- if not $values.cdi -}}
+{{- if not (or $values.cdi $values.simulated.enabled) -}}
 {{- range (kindIs "slice" $given.deviceList | ternary $given.deviceList (list $given.deviceList)) -}}
 {{- if hasPrefix "cdi-" (toString .) -}}
 {{- fail (printf "config.deviceList has %s, and the agent has no folder for CDI documents: set cdi to true" .) -}}

@@ -5,7 +5,10 @@
 {{- if include "windlass.isOfAnotherPlugin" $given -}}
 {{- kindIs "string" .Values.config | ternary .Values.config (toYaml $given) -}}
 {{- else -}}
-{{- $config := dict "deviceList" (ternary "cdi-cri" "envvar" .Values.cdi) -}}
+{{- $config := dict "deviceList" (ternary "cdi-cri" "envvar" (or .Values.cdi .Values.simulated.enabled)) -}}
+{{- if .Values.simulated.enabled -}}
+{{- $_ := set $config "disclose" (list "pods") -}}
+{{- end -}}
 {{- range $path, $need := include "windlass.neededKeys" . | fromYaml -}}
 {{- $keys := splitList "." $path -}}
 {{- $section := get $config (first $keys) | default dict -}}
@@ -60,8 +63,9 @@ nvFractions.enabled: {is: true, for: nvFractions}
 {{- if ne .labels.to "none" }}
 labels.to: {is: {{ .labels.to }}, for: labels.to}
 {{- end }}
-{{- if or .labels.devices .scheduler.enabled }}
-labels.devices: {is: true, for: {{ .labels.devices | ternary "labels.devices" "scheduler.enabled" }}}
+{{- $for := .simulated.enabled | ternary "simulated.enabled" "scheduler.enabled" }}
+{{- if or .labels.devices .scheduler.enabled .simulated.enabled }}
+labels.devices: {is: true, for: {{ .labels.devices | ternary "labels.devices" $for }}}
 {{- end }}
 {{- end }}
 {{- with include "windlass.driverRoot" . }}

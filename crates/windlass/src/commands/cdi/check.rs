@@ -23,7 +23,7 @@ const BINDS: [&str; 2] = ["bind", "rbind"];
 
 pub(super) fn run(args: CheckArgs) -> Result<()> {
     let documents = read(&places(args.places))?;
-    let host = Host::new(args.host_root, "/");
+    let host = Host::new(args.host_root, args.host_root_on_node);
     let mut known = DefinedNames::default();
     let mut mistakes = 0;
     for document in &documents {
@@ -56,7 +56,8 @@ fn missing(spec: &Spec, host: &Host) -> Vec<String> {
     let devices = spec.devices.iter().map(|device| (device.name.as_str(), &device.container_edits));
     let all = devices.chain([("every device", &spec.container_edits)]);
     let missing = |(name, edits): (&str, &ContainerEdits)| {
-        let absent = named(edits).into_iter().filter(|path| path.has_root() && !host.has(path));
+        let is_absent = |path: &PathBuf| path.has_root() && !host.has(host.of_node(path));
+        let absent = named(edits).into_iter().filter(is_absent);
         let text = |path: PathBuf| format!("{name}: the host has no {}", path.display());
         absent.map(text).collect::<Vec<_>>()
     };
