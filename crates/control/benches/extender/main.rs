@@ -59,6 +59,8 @@ const GPUS: usize = 8;
 /// Pods per node that are there already.
 const PODS: usize = 4;
 const ASKED: usize = 300;
+/// Pods of the gang that waits, with a GPU each.
+const GANG: usize = 64;
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -87,6 +89,10 @@ async fn measure(budget: Budget) -> bool {
         let times = client.ask("POST", &format!("/{verb}"), &body).await;
         all_held &= row(nodes, verb, times, limit, idle);
     }
+    // One of its members is asked for: all are planned.
+    let body = json!({"Pod": member(0), "NodeNames": names}).to_string();
+    let times = client.ask("POST", "/filter", &body).await;
+    row(nodes, &format!("filter, gang {GANG}"), times, None, idle);
     all_held &= started <= budget.start;
     extender.report(nodes, started, (Some(budget.start), &format!("{} pods", nodes * PODS)));
     extender.stop().await;
@@ -231,6 +237,9 @@ impl Client {
 
 fn fill(server: &ApiServer, nodes: usize) {
     let objects = server.objects();
+    for n in 0..GANG {
+        objects.put::<Pod>(&object(member(n)));
+    }
     for n in 0..nodes {
         let gpu = |g: usize| json!({"id": format!("GPU-{n}-{g}"), "model": "NVIDIA A10", "memoryMib": 23028});
         let devices = json!({"devices": (0..GPUS).map(gpu).collect::<Vec<_>>()}).to_string();
@@ -260,6 +269,14 @@ fn pod(name: &str, limits: &Value) -> Value {
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]},
     })
+}
+
+fn member(n: usize) -> Value {
+    let mut pod = pod(&format!("member-{n}"), &json!({"nvidia.com/gpu": "1", "cpu": "2"}));
+    pod["metadata"]["uid"] = format!("member-{n}").into();
+    pod["metadata"]["labels"] = json!({"windlass.dev/gang": "train"});
+    pod["metadata"]["annotations"] = json!({"windlass.dev/gang-size": GANG.to_string()});
+    pod
 }
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
