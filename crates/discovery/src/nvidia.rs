@@ -20,7 +20,6 @@ mod fabric;
 mod facts;
 mod known;
 mod partition;
-mod pending_call;
 mod probe;
 mod procfs;
 mod samples;

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
 use windlass_config::HealthPolicy;
-use windlass_host::{Roots, clock::until, deadline};
+use windlass_host::{Roots, clock::until, deadline, pending_call::PendingCall};
 use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 
 pub(super) use self::slot::NumberedSet;
@@ -19,7 +19,6 @@ use super::{
     events::EventWatch,
     facts::DriverFacts,
     known::KnownDevices,
-    pending_call::PendingCall,
     probe::ProbeReport,
     procfs::{Fingerprint, ListedGpu},
     samples::Samples,

@@ -6,9 +6,10 @@ use windlass_core::{
     device::DeviceId,
     health::{Observation, Reason},
 };
+use windlass_host::pending_call::PendingCall;
 use windlass_nvml::{Event, EventSet};
 
-use super::super::{facts::GpuFacts, pending_call::PendingCall, probe::ProbeReport};
+use super::super::{facts::GpuFacts, probe::ProbeReport};
 
 #[derive(Default)]
 pub(super) struct Slot {
