@@ -4,6 +4,7 @@
 
 mod amounts;
 pub mod claim_gpus;
+mod gpu_kind;
 mod gpu_wish;
 mod node;
 mod pod;

@@ -7,4 +7,5 @@ mod model;
 mod page;
 mod questions;
 mod rig;
+mod several_vendors;
 mod virtual_gpus;
