@@ -1,10 +1,12 @@
 //! The extender against the embedded API server.
 
+mod agents;
 mod binding;
 mod claim_ranks;
 mod claims;
 mod model;
 mod page;
+mod page_beside;
 mod questions;
 mod rig;
 mod several_vendors;

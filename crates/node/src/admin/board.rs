@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use bytes::Bytes;
 use tokio::sync::watch;
 use windlass_allocations::{ledger::Ledger, podresources::Holders};
 use windlass_config::Disclosed;
@@ -11,9 +12,7 @@ use windlass_core::{
     topology::ConnectionMatrix,
 };
 use windlass_host::shared::Shared;
-use windlass_page::{
-    Board, DeviceView, Document, Health, HolderView, LinkView, NodeView, Snapshot, Source,
-};
+use windlass_page::{Board, DeviceView, Health, HolderView, LinkView, NodeView, Snapshot, Source};
 use windlass_resources::{NodeState, Offering};
 
 use crate::metrics::MetricSources;
@@ -45,10 +44,10 @@ impl NodeBoard {
         Self { sources, ledger, answered, node, board: Shared::new(board) }
     }
 
-    /// The document, complete or since a revision.
-    pub(super) fn document(&self, after: Option<&str>) -> Document {
+    /// The document as JSON that readers share, complete or since a revision.
+    pub(super) fn json(&self, after: Option<&str>) -> Bytes {
         self.look();
-        self.board.step(|board| board.document(after))
+        self.board.step(|board| board.json(after))
     }
 
     /// Notes every change of devices and holders. Ends with the agent's snapshots.
