@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use tokio::sync::watch;
-use windlass_allocations::{ledger::Ledger, podresources::Holders};
+use windlass_allocations::podresources::Holders;
 use windlass_config::Disclosed;
 use windlass_core::{
     device::{Device, DeviceId},
@@ -24,7 +23,6 @@ const MAX_LINKED: usize = 64;
 #[derive(Debug)]
 pub(super) struct NodeBoard {
     sources: MetricSources,
-    ledger: watch::Receiver<Ledger>,
     /// Holders by the kubelet's last answer that was none of a failure.
     answered: Shared<Option<Arc<Holders>>>,
     node: String,
@@ -34,14 +32,10 @@ pub(super) struct NodeBoard {
 // === impl NodeBoard ===
 
 impl NodeBoard {
-    pub(super) fn new(
-        sources: MetricSources,
-        ledger: watch::Receiver<Ledger>,
-        node: String,
-    ) -> Self {
+    pub(super) fn new(sources: MetricSources, node: String) -> Self {
         let board = Board::new(Source::Node, env!("CARGO_PKG_VERSION"), sources.clock.now());
         let answered = Shared::default();
-        Self { sources, ledger, answered, node, board: Shared::new(board) }
+        Self { sources, answered, node, board: Shared::new(board) }
     }
 
     /// The document as JSON that readers share, complete or since a revision.
@@ -53,7 +47,7 @@ impl NodeBoard {
     /// Notes every change of devices and holders. Ends with the agent's snapshots.
     pub(super) async fn follow(&self) {
         let (mut state, mut holders) = (self.sources.state.clone(), self.sources.holders.clone());
-        let mut ledger = self.ledger.clone();
+        let mut ledger = self.sources.ledger.clone();
         loop {
             self.look();
             let is_over = tokio::select! {
@@ -172,7 +166,7 @@ impl NodeBoard {
             let is_first = view.container.is_none();
             view.container = is_first.then(|| holder.container.clone());
         }
-        let ledger = self.ledger.borrow();
+        let ledger = self.sources.ledger.borrow();
         for hold in ledger.claims().get(&device.id).into_iter().flat_map(|holds| holds.values()) {
             let claim = hold.claim();
             let name = format!("{}/{}", claim.namespace, claim.name);

@@ -177,6 +177,8 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         let (claim, limit) = (holder.claim.as_str(), (10_u64 << 30).to_string());
         let holds = format!(r#"holder="{claim}",enforcement="dmem"}}"#);
         measured(&agent, "windlass_share_memory_limit_bytes", &[&holds, &limit]).await;
+        let holder_label = format!(r#"namespace="ns",claim="{claim}"}} 1"#);
+        measured(&agent, "windlass_device_holder", &[gpu.id.as_str(), &holder_label]).await;
         assert_eq!(world.explained(&agent, &holder).enforcement, Enforcement::Dmem);
         // Neither a program of the host nor one of a pod without the claim counts.
         let (host, other) =
