@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
     document::{Document, Event, EventKind, NodeView, PendingPod, Source, Summary},
@@ -197,10 +197,8 @@ impl Board {
 
     /// The number of a revision of this board that is still known in full.
     fn number_of(&self, text: &str) -> Option<u64> {
-        let (board, number) = text.split_once('-')?;
-        let number = number.parse().ok()?;
-        let is_known =
-            board.parse() == Ok(self.id) && (self.forgotten..=self.number).contains(&number);
+        let Revision { board, number } = Revision::read(text)?;
+        let is_known = board == self.id && (self.forgotten..=self.number).contains(&number);
         is_known.then_some(number)
     }
 }
@@ -211,6 +209,11 @@ impl Revision {
     /// The text of the revision that a query names: `after=REVISION`.
     pub fn in_query(query: &str) -> Option<&str> {
         query.split('&').find_map(|pair| pair.strip_prefix("after="))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let (board, number) = text.rsplit_once('-')?;
+        Some(Self { board: board.parse().ok()?, number: number.parse().ok()? })
     }
 }
 
@@ -223,6 +226,13 @@ impl fmt::Display for Revision {
 impl Serialize for Revision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Revision {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::read(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no revision")))
     }
 }
 
@@ -283,6 +293,21 @@ mod tests {
             update(&mut board, &[node("a", 3)], &[]);
             assert_ne!(board.json(after), one, "{after:?}");
             update(&mut board, &[node("a", 2)], &[]);
+        }
+    }
+
+    #[test]
+    fn a_document_reads_back_as_it_was_written() {
+        let mut board =
+            Board::new(Source::Node, "0.0.0", "1969-12-31T00:00:00Z".parse().expect("a time"));
+        update(&mut board, &[node("a", 1)], &[]);
+        let first = board.revision().to_string();
+        let device = DeviceView { health: Health::Unhealthy, ..DeviceView::default() };
+        update(&mut board, &[NodeView { devices: vec![device], ..node("a", 0) }], &[]);
+        for after in [None, Some(first.as_str())] {
+            let read = serde_json::from_slice::<Document>(&board.json(after)).expect("a document");
+            assert_eq!(read, board.document(after));
+            assert_eq!(read.complete, after.is_none(), "a clock before 1970 too");
         }
     }
 
