@@ -67,7 +67,11 @@ impl Agents {
     ///
     /// No credentials.
     pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, RunError> {
-        Ok(Self::new(access::client(kubeconfig).await?, namespace))
+        let mut access = access::access(kubeconfig).await?;
+        // An agent that is not ready is the answer. kube would ask again until the limit, and the reason would be lost.
+        access.default_retry = false;
+        let client = Client::try_from(access).map_err(access::no_access)?;
+        Ok(Self::new(client, namespace))
     }
 
     /// Agents of this namespace alone: in another one, anybody could label a pod as theirs.

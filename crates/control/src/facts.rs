@@ -5,6 +5,7 @@
 mod amounts;
 pub mod claim_gpus;
 mod gang;
+mod gpu_kind;
 mod gpu_wish;
 mod node;
 mod pod;

@@ -9,6 +9,7 @@
 
 mod connections;
 mod tls;
+mod write_limit;
 
 use std::sync::Arc;
 

@@ -68,8 +68,7 @@ fn node(n: usize) -> NodeFacts {
         id: Some(format!("GPU-{n}-{g}").parse::<DeviceId>().expect("an id")),
         model: ["A10", "H100"][n % 2].to_owned(),
         memory_mib: GPU_MIB,
-        has_failed: false,
-        obstacle: None,
+        ..GpuFacts::default()
     };
     NodeFacts {
         name: format!("node-{n}"),

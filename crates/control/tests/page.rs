@@ -124,6 +124,10 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
     assert_eq!(names.len(), 1, "{changes}");
     assert_eq!(changes["nodes"][0]["name"], "c");
     assert_eq!(changes["history"][0]["kind"], "appeared");
+    let unknown = page.get("/node/a/state").await;
+    assert_eq!(unknown.code, 502);
+    assert!(unknown.body.starts_with("no agent of Windlass runs on node a in namespace"));
+    assert_eq!(page.get("/node/a%2Fb/state").await.code, 404);
     page.stop().await;
     extender.stop().await;
 }

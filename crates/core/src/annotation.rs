@@ -13,7 +13,7 @@ mod pod_placement;
 
 pub use self::{
     accepted_gpus::AcceptedGpus,
-    node_devices::{NodeDevice, NodeDevices},
+    node_devices::{NodeDevice, NodeDevices, OnlyFor},
     pod_placement::{DecidedDevice, PodPlacement},
 };
 

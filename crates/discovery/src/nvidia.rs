@@ -12,6 +12,7 @@
 //! a late answer starts the recovery. A GPU with a hanging call is not called again. Known devices stay in
 //! the snapshot, since the kubelet must not lose an id.
 
+mod baseline;
 mod conditions;
 mod connection;
 mod describe;
@@ -20,7 +21,6 @@ mod fabric;
 mod facts;
 mod known;
 mod partition;
-mod pending_call;
 mod probe;
 mod procfs;
 mod samples;
@@ -44,6 +44,7 @@ pub use describe::MIG_PROFILE;
 pub(super) use describe::resource;
 
 use self::{
+    baseline::Baselines,
     connection::{Connection, Driver, Listening},
     events::EventWatch,
     facts::DriverFacts,
@@ -66,6 +67,8 @@ pub(super) struct Nvidia {
     policy: PolicyWatch,
     roots: Roots,
     known: KnownDevices,
+    /// Baselines for the next initialisation.
+    baselines: Baselines,
     state: SourceState,
     simulated: Option<String>,
     attempt: JoinSet<Result<Driver, ConnectError>>,
@@ -139,6 +142,7 @@ impl Nvidia {
             roots: places.driver.roots(host.clone()),
             policy,
             known: KnownDevices::new(quiet_period, clock),
+            baselines: Baselines::new(),
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
@@ -237,7 +241,8 @@ impl Nvidia {
             Ok(Some(Ok(driver))) => {
                 let policy = self.policy.current();
                 let samples = Samples::new(self.telemetry.clone());
-                Ok(Connection::new(driver?, &self.roots, policy, self.patience, samples))
+                let baselines = self.baselines.clone();
+                Ok(Connection::new(driver?, &self.roots, policy, self.patience, baselines, samples))
             }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
         }
@@ -257,6 +262,7 @@ impl Nvidia {
         self.library_in_use.send_replace(Some(connection.nvml()));
         let ended = self.follow(&mut connection, &ready, to, stop).await;
         self.library_in_use.send_replace(None);
+        self.baselines = connection.baselines();
         match ended {
             Ended::Stopped => {
                 connection.abandon();

@@ -33,8 +33,8 @@ pub struct DrmProcesses {
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason.
     hidden: BTreeMap<String, String>,
     known: BTreeSet<(PciAddress, u64)>,
-    /// Other pods with a process, by the kubelet's UID.
-    others: BTreeSet<String>,
+    /// All pods with a process, by the kubelet's UID.
+    present: BTreeSet<String>,
 }
 
 /// Reason why the clients of DRM drivers are unknown.
@@ -111,12 +111,13 @@ impl DrmProcesses {
         for pid in processes {
             let container = there(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
             let Some(container) = container.flatten() else { continue };
-            if !pods.contains(&container.pod) {
-                found.others.insert(container.pod);
-            } else if let Err(error) = found.add(host, pid, &container) {
+            if pods.contains(&container.pod)
+                && let Err(error) = found.add(host, pid, &container)
+            {
                 // One pod shall not hide the others.
-                found.hidden.insert(container.pod, causes(&error));
+                found.hidden.insert(container.pod.clone(), causes(&error));
             }
+            found.present.insert(container.pod);
         }
         Ok(found)
     }
@@ -126,9 +127,9 @@ impl DrmProcesses {
         &self.hidden
     }
 
-    /// Other pods with a process, by the kubelet's UID. Their files were not read.
-    pub fn others(&self) -> &BTreeSet<String> {
-        &self.others
+    /// All pods with a process, by the kubelet's UID, also those whose files were not read.
+    pub fn present(&self) -> &BTreeSet<String> {
+        &self.present
     }
 
     /// Processes on a GPU.
@@ -434,7 +435,7 @@ mod tests {
         assert!(found.hidden()[UID].contains("files of process 40 are hidden"), "{found:?}");
         let others = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
         let others = others.expect("files of other pods are not read");
-        assert_eq!(others.others(), &[UID.to_owned()].into());
+        assert_eq!(others.present(), &[UID.to_owned()].into());
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod hwmon;
 pub mod keyed;
 pub mod nvidia_smi;
 pub mod own_process;
+pub mod pending_call;
 pub mod presence;
 pub mod shared;
 pub mod state_file;

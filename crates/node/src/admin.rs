@@ -114,13 +114,14 @@ pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToke
         telemetry,
         registrations: instruments.plugins.states(),
         holders: holders.holders(),
+        ledger: deps.ledger,
         memory,
         disclosed: disclosed.clone(),
         clock,
     };
     metrics::register_collectors(&mut registry, &sources);
     let registrations = sources.registrations.clone();
-    let board = Arc::new(NodeBoard::new(sources, deps.ledger, deps.node));
+    let board = Arc::new(NodeBoard::new(sources, deps.node));
     let admin = Admin {
         registry,
         state: state.clone(),

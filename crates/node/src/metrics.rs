@@ -15,12 +15,13 @@ mod reload;
 mod shares;
 mod transitions;
 mod watchdog;
+mod withheld;
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use tokio::sync::watch;
-use windlass_allocations::podresources::Holders;
+use windlass_allocations::{ledger::Ledger, podresources::Holders};
 use windlass_config::Disclosed;
 use windlass_core::{device::DeviceId, telemetry::Sample};
 use windlass_deviceplugin::{metrics::PluginMetrics, registration::RegistrationStates};
@@ -61,6 +62,8 @@ pub(crate) struct MetricSources {
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) registrations: watch::Receiver<RegistrationStates>,
     pub(crate) holders: watch::Receiver<Arc<Holders>>,
+    /// Claims and shares.
+    pub(crate) ledger: watch::Receiver<Ledger>,
     pub(crate) memory: watch::Receiver<Arc<SharedGpus>>,
     pub(crate) disclosed: BTreeSet<Disclosed>,
     pub(crate) clock: Clock,

@@ -119,8 +119,8 @@ pub(crate) struct Watchdog {
     running: JoinSet<()>,
     /// Pods with processes on each GPU at its latest measurement.
     present: BTreeMap<DeviceId, BTreeSet<String>>,
-    /// Pods without limits on GPUs of DRM drivers, if claims have limits there.
-    others: BTreeSet<String>,
+    /// Pods with processes anywhere, if claims have limits on GPUs of DRM drivers: any may use one.
+    candidates: BTreeSet<String>,
     states: GpuStates,
     publish: watch::Sender<Arc<SharedGpus>>,
     excesses: watch::Sender<Arc<MemoryExcesses>>,
@@ -156,7 +156,7 @@ impl Watchdog {
             },
             running: JoinSet::new(),
             present: BTreeMap::new(),
-            others: BTreeSet::new(),
+            candidates: BTreeSet::new(),
             states: GpuStates::default(),
             state_dir: deps.state_dir,
             publish: deps.publish,
@@ -231,10 +231,11 @@ impl Watchdog {
         self.compute.retain(limits);
         self.states.retain(limits);
         self.present.retain(|device, _| limits.contains_key(device));
-        self.tenants.retain(&self.present.values().flatten().chain(&self.others).collect());
+        self.tenants.retain(&self.present.values().flatten().chain(&self.candidates).collect());
     }
 
-    fn publish(&self, limits: &Limits) {
+    fn publish(&mut self, limits: &Limits) {
+        self.states.strangers = self.strangers(limits);
         let gpus = snapshot(limits, &self.accounts, &self.tenants, &self.states);
         windlass_host::watch::publish(&self.publish, Arc::new(gpus));
         let excesses = Arc::new(self.accounts.excesses());
@@ -285,12 +286,25 @@ impl Watchdog {
         of_drm.flat_map(|(_, gpu)| of_gpu(gpu)).collect()
     }
 
-    /// Takes in the pods whose files were not read: any may use a claim on a GPU of a DRM driver.
-    fn want_claims(&mut self, others: &BTreeSet<String>, limits: &Limits) {
+    /// Takes in the pods with processes: any may use a claim on a GPU of a DRM driver, and an idle one goes on to use it.
+    fn want_claims(&mut self, present: &BTreeSet<String>, limits: &Limits) {
         let mut of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
         let has_claims = of_drm.any(|(_, gpu)| gpu.has_claims());
-        self.others = if has_claims { others.clone() } else { BTreeSet::new() };
-        self.others.iter().for_each(|pod| self.tenants.want_claims(pod));
+        self.candidates = if has_claims { present.clone() } else { BTreeSet::new() };
+        self.candidates.iter().for_each(|pod| self.tenants.want_claims(pod));
+    }
+
+    /// Pods that may use a GPU with claims, and whose claims the API server does not tell: nobody knows for whom their processes
+    /// count.
+    fn strangers(&self, limits: &Limits) -> BTreeMap<DeviceId, BTreeSet<String>> {
+        let strangers = |device| {
+            let is_drm = self.drm_gpu(device).is_some();
+            let pods = if is_drm { Some(&self.candidates) } else { self.present.get(device) };
+            let pods = pods.into_iter().flatten();
+            pods.filter(|pod| self.tenants.is_unknown(pod)).cloned().collect()
+        };
+        let with_claims = limits.iter().filter(|(_, gpu)| gpu.has_claims());
+        with_claims.map(|(device, _)| (device.clone(), strangers(device))).collect()
     }
 
     /// PCI address of a GPU of a DRM driver.
@@ -315,7 +329,7 @@ impl Watchdog {
                 .map(|claim| claim.uid.clone())
                 .collect();
             self.states.hide(hidden, claims);
-            self.want_claims(found.others(), limits);
+            self.want_claims(found.present(), limits);
         }
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };

@@ -191,6 +191,18 @@ impl Kernel {
         self.write(&format!("/proc/{}/fdinfo/{file}", program.pid()), &text);
     }
 
+    /// Has a program close a file.
+    pub(crate) fn closes(&self, program: &Program, file: u32) {
+        let path = self.path(&format!("/proc/{}/fdinfo/{file}", program.pid()));
+        fs::remove_file(path).expect("it was open");
+    }
+
+    /// The kernel shows a program no longer: it ended.
+    pub(crate) fn forgets(&self, program: &Program) {
+        let path = self.path(&format!("/proc/{}", program.pid()));
+        fs::remove_dir_all(path).expect("it was there");
+    }
+
     /// Runs the hook for a pod's container as the container runtime does. Returns the limit in bytes.
     pub(crate) fn limit(
         &self,

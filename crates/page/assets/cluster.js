@@ -153,7 +153,7 @@ const FILTERS = {
 };
 
 const ORDERS = {
-  problems: (node) => -node.unhealthy - node.overLimit - (node.obstacle ? 0.5 : 0),
+  problems: (node) => -node.unhealthy - node.overLimit,
   free: (node) => -node.idle,
   fragmented: (node) => -(node.fragmented ?? 0),
 };

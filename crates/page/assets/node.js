@@ -44,7 +44,6 @@ const section = (name, ...children) =>
   h('section', { 'data-key': name, 'data-section': name }, h('h2', {}, t(name)), ...children);
 
 const heading = (name, node) => h('h1', { 'data-key': 'heading' }, h('span.dim', {}, `${t('node')} `), foreign(name),
-  node?.obstacle && h('span.tag', {}, foreign(node.obstacle, 120)),
   node && !node.hasAgent && h('span.tag', {}, t('noAgent')));
 
 function facts(node) {

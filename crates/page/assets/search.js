@@ -15,7 +15,7 @@ export function wordsOf(node) {
   if (!haystacks.has(node)) {
     const words = node.devices.flatMap((it) => [it.id, it.product, it.kind, it.pci, it.reason, it.resource,
       ...it.holders.map((holder) => `${holderName(holder)} ${holder.claim}`)]);
-    haystacks.set(node, [node.name, node.obstacle, ...words].join('\n').toLowerCase());
+    haystacks.set(node, [node.name, ...words].join('\n').toLowerCase());
   }
   return haystacks.get(node);
 }

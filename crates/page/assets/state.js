@@ -76,7 +76,7 @@ export function readNode(raw) {
   const usable = devices.filter((device) => device.isWhole && device.kind === 'gpu');
   const idle = idleGpus ?? usable.reduce((sum, device) => sum + (device.health === 'healthy' ? device.idle : 0), 0);
   return {
-    name: text(raw.name), hasAgent: raw.agent !== false, obstacle: text(raw.obstacle), devices, idle,
+    name: text(raw.name), hasAgent: raw.agent !== false, devices, idle,
     free: freeGpus ?? usable.filter((it) => it.health === 'healthy' && it.idle === 1).length,
     fragmented: fragmentedGpus, cpuFree, memoryFree: memoryFreeBytes,
     links: list(raw.links).map(readLink).filter(({ a, b }) => devices[a] && devices[b] && a !== b),

@@ -14,12 +14,11 @@ export function tile(node) {
   const hasGpus = wholes.some(({ kind }) => kind === 'gpu');
   const major = wholes.filter(({ kind }) => !hasGpus || kind === 'gpu');
   const minor = wholes.filter((device) => !major.includes(device));
-  const marks = [node.unhealthy && 'sick', node.obstacle && 'closed', !node.hasAgent && 'foreign'].filter(Boolean);
+  const marks = [node.unhealthy && 'sick', !node.hasAgent && 'foreign'].filter(Boolean);
   return h(['div.tile', ...marks].join('.'), { 'data-key': node.name, 'data-node': node.name, role: 'listitem' },
     h('div.head', {},
       h('a.name', { href: href('node', node.name), tabindex: -1 }, foreign(node.name, 120)),
-      h('span.note', {}, node.obstacle ? h('span.tag', {}, foreign(node.obstacle, 60))
-        : !node.hasAgent ? h('span.tag', {}, t('noAgent')) : node.idle > 0 && t('idleOf', { n: number(node.idle) }))),
+      h('span.note', {}, !node.hasAgent ? h('span.tag', {}, t('noAgent')) : node.idle > 0 && t('idleOf', { n: number(node.idle) }))),
     h('div.cells', {}, major.map((device) => cell(node, device))),
     minor.length > 0 && h('div.cells.minor', {}, minor.map((device) => cell(node, device))),
     h('div.foot', {}, wholes.length ? products(major) : t('noDevices')),

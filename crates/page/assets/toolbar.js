@@ -44,7 +44,7 @@ export function legendLine(shown) {
 
 /** Keys of the legend with their names, in order. */
 function legendKeys(mode, total) {
-  const word = (key) => [key, t(`key_${key}`)];
+  const word = (key) => [key, t(`entry_${key}`)];
   const classes = (prefix) => CLASSES.map((bound, at) => [prefix + at, `${bound}–${CLASSES[at + 1] ?? 100} %`]);
   switch (mode) {
     case 'health': return ['held', 'idle', 'unhealthy', 'unknown'].map(word);

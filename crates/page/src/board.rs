@@ -11,8 +11,9 @@ use std::{
     fmt,
 };
 
+use bytes::Bytes;
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
     document::{Document, Event, EventKind, NodeView, PendingPod, Source, Summary},
@@ -23,6 +24,9 @@ use crate::{
 const MAX_EVENTS: usize = 500;
 /// Most names of nodes that are gone. A reader from before the first of them gets the complete document.
 const MAX_GONE: usize = 1_000;
+
+/// Most documents of one state that are kept as JSON: readers a few changes behind, and one from anywhere.
+const MAX_WRITTEN: usize = 16;
 
 /// A numbered state of one board. Readers take it as an opaque word.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +67,8 @@ pub struct Board {
     events: VecDeque<Numbered<Event>>,
     /// The first state has been taken: it is where the history begins.
     has_begun: bool,
+    /// Documents of the newest state as JSON, by the number after which each tells; `None` for the complete one.
+    written: BTreeMap<Option<u64>, Bytes>,
 }
 
 /// A part of the state with the number of its last change.
@@ -90,6 +96,7 @@ impl Board {
             pending: Numbered { number: 0, value: Vec::new() },
             events: VecDeque::new(),
             has_begun: false,
+            written: BTreeMap::new(),
         }
     }
 
@@ -141,12 +148,30 @@ impl Board {
             self.summary = Summary::of(self.nodes.values().map(|node| &node.value));
             self.number = next;
             self.time = time;
+            self.written.clear();
         }
+    }
+
+    /// The document as JSON, written once for all readers that have the same revision.
+    pub fn json(&mut self, after: Option<&str>) -> Bytes {
+        let number = after.and_then(|text| self.number_of(text));
+        if let Some(written) = self.written.get(&number) {
+            return written.clone();
+        }
+        let document = serde_json::to_vec(&self.document_after(number));
+        let written = Bytes::from(document.expect("plain data is JSON"));
+        if number.is_none() || self.written.len() < MAX_WRITTEN {
+            self.written.insert(number, written.clone());
+        }
+        written
     }
 
     /// The complete document, or the changes since the revision that a reader names.
     pub fn document(&self, after: Option<&str>) -> Document {
-        let number = after.and_then(|text| self.number_of(text));
+        self.document_after(after.and_then(|text| self.number_of(text)))
+    }
+
+    fn document_after(&self, number: Option<u64>) -> Document {
         let is_new = |changed: u64| number.is_none_or(|number| changed > number);
         let nodes = self.nodes.values().filter(|node| is_new(node.number));
         let gone = self.gone.iter().filter(|_| number.is_some()).filter(|it| is_new(it.number));
@@ -172,10 +197,8 @@ impl Board {
 
     /// The number of a revision of this board that is still known in full.
     fn number_of(&self, text: &str) -> Option<u64> {
-        let (board, number) = text.split_once('-')?;
-        let number = number.parse().ok()?;
-        let is_known =
-            board.parse() == Ok(self.id) && (self.forgotten..=self.number).contains(&number);
+        let Revision { board, number } = Revision::read(text)?;
+        let is_known = board == self.id && (self.forgotten..=self.number).contains(&number);
         is_known.then_some(number)
     }
 }
@@ -186,6 +209,11 @@ impl Revision {
     /// The text of the revision that a query names: `after=REVISION`.
     pub fn in_query(query: &str) -> Option<&str> {
         query.split('&').find_map(|pair| pair.strip_prefix("after="))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let (board, number) = text.rsplit_once('-')?;
+        Some(Self { board: board.parse().ok()?, number: number.parse().ok()? })
     }
 }
 
@@ -198,6 +226,13 @@ impl fmt::Display for Revision {
 impl Serialize for Revision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Revision {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::read(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no revision")))
     }
 }
 
@@ -242,6 +277,52 @@ mod tests {
         assert_eq!(told(&board, Some(&first)), "new [b=3] gone [a]");
         update(&mut board, &[node("a", 9)], &[]);
         assert_eq!(told(&board, Some(&first)), "new [a=9 b=3] gone []");
+    }
+
+    #[test]
+    fn readers_of_one_revision_share_one_copy_until_the_next() {
+        let mut board = board();
+        update(&mut board, &[node("a", 1)], &[]);
+        let first = board.revision().to_string();
+        update(&mut board, &[node("a", 2)], &[]);
+        for after in [None, Some(first.as_str())] {
+            let (one, other) = (board.json(after), board.json(after));
+            assert_eq!(one.as_ptr(), other.as_ptr(), "{after:?}");
+            let expected = serde_json::to_vec(&board.document(after)).expect("JSON");
+            assert_eq!(one, expected, "{after:?}");
+            update(&mut board, &[node("a", 3)], &[]);
+            assert_ne!(board.json(after), one, "{after:?}");
+            update(&mut board, &[node("a", 2)], &[]);
+        }
+    }
+
+    #[test]
+    fn a_document_reads_back_as_it_was_written() {
+        let mut board =
+            Board::new(Source::Node, "0.0.0", "1969-12-31T00:00:00Z".parse().expect("a time"));
+        update(&mut board, &[node("a", 1)], &[]);
+        let first = board.revision().to_string();
+        let device = DeviceView { health: Health::Unhealthy, ..DeviceView::default() };
+        update(&mut board, &[NodeView { devices: vec![device], ..node("a", 0) }], &[]);
+        for after in [None, Some(first.as_str())] {
+            let read = serde_json::from_slice::<Document>(&board.json(after)).expect("a document");
+            assert_eq!(read, board.document(after));
+            assert_eq!(read.complete, after.is_none(), "a clock before 1970 too");
+        }
+    }
+
+    #[test]
+    fn documents_for_any_number_of_revisions_take_a_bounded_room() {
+        let mut board = board();
+        for free in 0..100 {
+            update(&mut board, &[node("a", free)], &[]);
+        }
+        for number in 0..100 {
+            board.json(Some(&Revision { number, ..board.revision() }.to_string()));
+        }
+        let complete = board.json(None);
+        assert_eq!(board.json(None).as_ptr(), complete.as_ptr(), "it has a place of its own");
+        assert_eq!(board.written.len(), MAX_WRITTEN + 1);
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! The document that the page reads. Absent fields are unknown, or mean nothing there.
+//! The document that the page and `windlass top` read. Absent fields are unknown, or mean nothing there.
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::board::Revision;
 
 /// Nodes with their devices: all of them, or those that changed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Document {
     /// Names this state in the next question.
@@ -26,18 +26,18 @@ pub struct Document {
     /// Nodes by name.
     pub nodes: Vec<NodeView>,
     /// Nodes that are there no more.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
     /// Pods without a node, the oldest first. Only the first ones are explained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<Vec<PendingPod>>,
     /// Events, the newest last.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Event>,
 }
 
 /// Program that makes a document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
     /// The cluster half, which sees all nodes.
@@ -47,8 +47,8 @@ pub enum Source {
 }
 
 /// Sums over all nodes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Summary {
     /// GPUs.
     pub gpus: usize,
@@ -62,8 +62,8 @@ pub struct Summary {
 }
 
 /// A node with its devices.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct NodeView {
     /// Its name.
     pub name: String,
@@ -93,8 +93,8 @@ pub struct NodeView {
 }
 
 /// A device.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct DeviceView {
     /// Its stable id; on a node without an agent, its position.
     pub id: String,
@@ -153,7 +153,7 @@ pub struct DeviceView {
 }
 
 /// Health of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Health {
     /// It serves.
@@ -161,13 +161,14 @@ pub enum Health {
     Healthy,
     /// It does not.
     Unhealthy,
-    /// Nobody can tell.
+    /// Nobody can tell, or not this version.
+    #[serde(other)]
     Unknown,
 }
 
 /// A pod or a claim that has a device. Without amounts it has the whole device.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct HolderView {
     /// The pod, as `namespace/name`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,7 +194,7 @@ pub struct HolderView {
 }
 
 /// A connection between two devices of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkView {
     /// Position of one device.
     pub a: usize,
@@ -204,7 +205,7 @@ pub struct LinkView {
 }
 
 /// A pod without a node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingPod {
     /// The pod, as `namespace/name`.
@@ -223,7 +224,7 @@ pub struct PendingPod {
 }
 
 /// Nodes that refuse a pod for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedNodes {
     /// The reason.
     pub reason: String,
@@ -232,7 +233,7 @@ pub struct RefusedNodes {
 }
 
 /// Something that happened to a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Its time, as it was seen.
     pub time: Timestamp,
@@ -251,7 +252,7 @@ pub struct Event {
 }
 
 /// Kind of an [`Event`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EventKind {
     /// A device became unhealthy, or unhealthy for another reason.

@@ -65,6 +65,7 @@ pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
             model: text(device, "productName").unwrap_or_default().to_owned(),
             memory_mib: memory_mib(device),
             has_failed: taint.is_some(),
+            only_for: None,
             obstacle: taint.map(|taint| {
                 let value = taint.value.as_deref().unwrap_or_default();
                 format!("tainted {}={value}", taint.key)

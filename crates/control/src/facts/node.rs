@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 use windlass_core::{
-    annotation::{NodeDevice, NodeDevices},
+    annotation::{NodeDevice, NodeDevices, OnlyFor},
     device::DeviceId,
     selector::Amount,
 };
@@ -14,7 +14,10 @@ use windlass_sched::{
     view::{Catalog, CatalogFull},
 };
 
-use super::amounts::{PER_MIB, PER_MILLI, PER_UNIT};
+use super::{
+    amounts::{PER_MIB, PER_MILLI, PER_UNIT},
+    gpu_kind::GpuKind,
+};
 
 /// A node, as far as placement looks at it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +45,7 @@ pub struct NodeFacts {
 }
 
 /// A GPU of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuFacts {
     /// Its id; `None` where nobody published one.
     pub id: Option<DeviceId>,
@@ -54,6 +57,8 @@ pub struct GpuFacts {
     pub obstacle: Option<String>,
     /// The obstacle is a failure.
     pub has_failed: bool,
+    /// The only pods that get it; `None` for all.
+    pub only_for: Option<OnlyFor>,
 }
 
 // === impl NodeFacts ===
@@ -111,7 +116,7 @@ impl NodeFacts {
     /// The catalogue has no room for one of its products.
     pub fn empty(&self, catalog: &mut Catalog) -> Result<node::Node, CatalogFull> {
         let mut gpu = |it: &GpuFacts| {
-            let gpu = Gpu::free(catalog.model(&it.model)?, it.memory_mib);
+            let gpu = Gpu::free(catalog.model(&it.kind().to_string())?, it.memory_mib);
             Ok(Gpu { is_usable: it.obstacle.is_none(), ..gpu })
         };
         Ok(node::Node {
@@ -123,18 +128,28 @@ impl NodeFacts {
     }
 }
 
+// === impl GpuFacts ===
+
+impl GpuFacts {
+    /// The product that it is in the catalogue.
+    pub(super) fn kind(&self) -> GpuKind<'_> {
+        GpuKind { product: &self.model, only_for: self.only_for }
+    }
+}
+
 /// Most GPUs of a node that the scheduling core can count.
 pub const MAX_GPUS: usize = 64;
 
 /// Published GPUs; of two with one id the first counts.
 fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
     let mut gpus: Vec<GpuFacts> = Vec::with_capacity(devices.len());
-    for NodeDevice { id, model, memory_mib, obstacle, failed: has_failed } in devices {
+    for NodeDevice { id, model, memory_mib, obstacle, failed, only_for } in devices {
         if gpus.iter().any(|known| known.id.as_ref() == Some(&id)) {
             mistakes.push(format!("annotation {} has {id} twice", NodeDevices::ANNOTATION));
             continue;
         }
-        gpus.push(GpuFacts { id: Some(id), model, memory_mib, obstacle, has_failed });
+        let (id, has_failed) = (Some(id), failed);
+        gpus.push(GpuFacts { id, model, memory_mib, obstacle, has_failed, only_for });
     }
     if gpus.len() > MAX_GPUS {
         let count = gpus.len();
@@ -157,7 +172,7 @@ fn counted(labels: &BTreeMap<String, String>, units: impl Fn(&str) -> u32) -> Ve
         (allocatable / replicas, number("nvidia.com/gpu.memory").unwrap_or(0))
     };
     let model = label("nvidia.com/gpu.product").to_owned();
-    let gpu = GpuFacts { id: None, model, memory_mib, obstacle: None, has_failed: false };
+    let gpu = GpuFacts { model, memory_mib, ..GpuFacts::default() };
     vec![gpu; (count as usize).min(MAX_GPUS)]
 }
 

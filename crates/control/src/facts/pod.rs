@@ -9,7 +9,7 @@ use windlass_core::{
 };
 use windlass_sched::{gpu::ModelSet, request::Request, view::Catalog};
 
-use super::{Gang, GangError, GpuWish, GpuWishError, NodeFacts, amounts};
+use super::{Gang, GangError, GpuWish, GpuWishError, NodeFacts, amounts, gpu_kind::GpuKind};
 
 /// gpushare's annotation of the chosen GPU.
 pub(crate) const GPUSHARE_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
@@ -142,9 +142,7 @@ impl Wish {
     ///
     /// The pod asks for GPUs that no node can have.
     pub fn request(&self, catalog: &Catalog) -> Result<Request, GpuWishError> {
-        let gpus = self.gpus.clone()?.gpus();
-        let (cpu_milli, memory_mib) = (self.cpu_milli, self.memory_mib);
-        Ok(Request { cpu_milli, memory_mib, gpus, models: self.models(catalog) })
+        Ok(self.request_for(self.gpus.clone()?, catalog))
     }
 
     /// The same for a pod that is on a node, where its names may count whole GPUs.
@@ -157,18 +155,31 @@ impl Wish {
         node: &NodeFacts,
         catalog: &Catalog,
     ) -> Result<Request, GpuWishError> {
-        let request = self.request(catalog)?;
         let gpus = self.gpus.clone()?;
         let gpus = if node.virtual_gpus { gpus } else { gpus.without_virtual_gpus() };
-        Ok(Request { gpus: gpus.gpus(), ..request })
+        Ok(self.request_for(gpus, catalog))
+    }
+
+    fn request_for(&self, gpus: GpuWish, catalog: &Catalog) -> Request {
+        let (cpu_milli, memory_mib) = (self.cpu_milli, self.memory_mib);
+        let models = self.models_for(&gpus, catalog);
+        Request { cpu_milli, memory_mib, gpus: gpus.gpus(), models }
     }
 
     /// The accepted products of a catalogue.
     pub(crate) fn models(&self, catalog: &Catalog) -> ModelSet {
-        if self.accepted.accepts_all_products() {
+        self.models_for(self.gpus.as_ref().unwrap_or(&GpuWish::None), catalog)
+    }
+
+    /// The accepted products of a catalogue whose GPUs serve the wish.
+    fn models_for(&self, gpus: &GpuWish, catalog: &Catalog) -> ModelSet {
+        let kinds = || catalog.models().map(|(model, name)| (model, GpuKind::named(name)));
+        if self.accepted.accepts_all_products() && kinds().all(|(_, kind)| kind.serves(gpus)) {
             return ModelSet::ANY;
         }
-        let models = catalog.models().filter(|(_, name)| self.accepted.accepts_product(name));
+        let serves =
+            |kind: GpuKind<'_>| kind.serves(gpus) && self.accepted.accepts_product(kind.product);
+        let models = kinds().filter(|(_, kind)| serves(*kind));
         models.fold(ModelSet::NONE, |set, (model, _)| set.with(model))
     }
 }

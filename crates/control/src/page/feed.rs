@@ -14,7 +14,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_host::{clock::Clock, shared::Shared};
-use windlass_page::{Board, NodeView, PendingPod, Revision, Snapshot, Source};
+use windlass_page::{Board, NodeView, PendingPod, Snapshot, Source};
 
 use super::view;
 use crate::{
@@ -47,8 +47,6 @@ const MAX_HELD: usize = 200;
 pub(crate) struct Feed {
     index: Arc<Shared<Index>>,
     board: Shared<Board>,
-    /// The newest complete document that was written.
-    complete: Shared<Option<(Revision, Bytes)>>,
     progress: Shared<Progress>,
     /// Looks at the index, one at a time.
     look: Semaphore,
@@ -99,7 +97,6 @@ impl Feed {
         Self {
             index,
             board: Shared::new(board),
-            complete: Shared::default(),
             progress: Shared::default(),
             look: Semaphore::new(1),
             held: Semaphore::new(MAX_HELD),
@@ -122,7 +119,7 @@ impl Feed {
         self.index.step(|index| index.is_synced())
     }
 
-    /// The document for a reader, as JSON: complete, or the changes after a revision. Waits for one.
+    /// The document for a reader, as JSON that readers share: complete, or the changes after a revision. Waits for one.
     pub(super) async fn document(&self, after: Option<&str>, stop: &CancellationToken) -> Bytes {
         let until = Instant::now() + HOLD;
         let place = self.held.try_acquire();
@@ -131,26 +128,11 @@ impl Feed {
             let is_news = after
                 .is_none_or(|after| self.board.step(|board| board.revision()).to_string() != after);
             if is_news || place.is_err() || Instant::now() >= until || stop.is_cancelled() {
-                return self.written(after);
+                return self.board.step(|board| board.json(after));
             }
             let next = Instant::now() + LOOK_PAUSE;
             stop.run_until_cancelled(sleep_until(next.min(until))).await;
         }
-    }
-
-    /// The document as JSON. Readers that come at one time share the complete one.
-    fn written(&self, after: Option<&str>) -> Bytes {
-        let revision = self.board.step(|board| board.revision());
-        let known = self.complete.step(|known| known.clone());
-        if let Some((_, bytes)) = known.filter(|(of, _)| after.is_none() && *of == revision) {
-            return bytes;
-        }
-        let document = self.board.step(|board| board.document(after));
-        let bytes = Bytes::from(serde_json::to_vec(&document).expect("plain data is JSON"));
-        if document.complete {
-            self.complete.step(|known| *known = Some((document.revision, bytes.clone())));
-        }
-        bytes
     }
 
     /// Brings the board up to date, unless that was done a moment ago or is being done.

@@ -13,12 +13,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, tls::TlsAcceptors};
+use super::{Answer, tls::TlsAcceptors, write_limit::WriteLimit};
 
 /// Most connections of a listener at a time; kube-scheduler keeps a few, and each reader of the page one or two.
 const MAX_CONNECTIONS: usize = 256;
 /// Time for a request's head, and for a TLS handshake.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// Time for an answer from its first write that has to wait: ten megabytes over a slow line. Each reader that does not read holds
+/// a version of the page's document as long.
+const WRITE_LIMIT: Duration = Duration::from_secs(60);
 /// Pause after a connection that could not be accepted: without descriptors the next one fails too.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Time for open requests at the end.
@@ -85,13 +88,83 @@ async fn converse(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_LIMIT)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(WriteLimit::new(stream, WRITE_LIMIT)), service)
     );
     tokio::select! {
         ended = connection.as_mut() => drop(ended),
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             drop(connection.await);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::{Response, body::Bytes};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+        time::Instant,
+    };
+
+    use super::*;
+
+    /// A document, for every reader.
+    struct Document(Bytes);
+
+    impl Site for Document {
+        async fn answer(&self, _: Request<Incoming>) -> Answer {
+            Response::new(Full::new(self.0.clone()))
+        }
+    }
+
+    const READERS: usize = 20;
+    const MIB: usize = 1 << 20;
+
+    /// Readers who have asked for a document, and their connections.
+    async fn asked(document: &Bytes) -> (Vec<DuplexStream>, JoinSet<()>) {
+        let site = Arc::new(Document(document.clone()));
+        let (mut readers, mut connections) = (Vec::new(), JoinSet::new());
+        for _ in 0..READERS {
+            let (mut reader, stream) = duplex(1 << 10);
+            reader.write_all(b"GET /state HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("sent");
+            connections.spawn(converse(stream, site.clone(), CancellationToken::new()));
+            readers.push(reader);
+        }
+        (readers, connections)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_who_do_not_read_hold_nothing_after_a_while() {
+        let document = Bytes::from(vec![b'x'; MIB]);
+        let begun = Instant::now();
+        let (readers, mut connections) = asked(&document).await;
+        while connections.join_next().await.is_some() {}
+        assert_eq!(begun.elapsed(), WRITE_LIMIT);
+        assert!(document.is_unique(), "no copy is left");
+        drop(readers);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_few_bytes_now_and_then_are_too_slow_and_a_slow_line_is_not() {
+        for (pause, is_served) in [(Duration::from_millis(10), true), (HEAD_LIMIT / 10, false)] {
+            let document = Bytes::from(vec![b'x'; MIB]);
+            let (mut readers, mut connections) = asked(&document).await;
+            let (mut reader, mut got, mut part) =
+                (readers.pop().expect("many"), 0, [0_u8; 1 << 10]);
+            drop(readers);
+            while got < MIB {
+                sleep(pause).await;
+                match reader.read(&mut part).await {
+                    Ok(0) | Err(_) => break,
+                    Ok(count) => got += count,
+                }
+            }
+            assert_eq!(got >= MIB, is_served, "{got} bytes");
+            drop(reader);
+            while connections.join_next().await.is_some() {}
+            assert!(document.is_unique());
         }
     }
 }

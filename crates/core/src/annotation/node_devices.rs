@@ -39,6 +39,19 @@ pub struct NodeDevice {
     /// True if the obstacle is a failure of the GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
+    /// The only pods that get it; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_for: Option<OnlyFor>,
+}
+
+/// Pods by their request for GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnlyFor {
+    /// Those that ask for whole GPUs as `nvidia.com/gpu`.
+    Whole,
+    /// Those that ask for shares.
+    Shares,
 }
 
 // === impl NodeDevices ===
@@ -74,6 +87,7 @@ mod tests {
             memory_mib: 23_028,
             obstacle: obstacle.map(str::to_owned),
             failed: false,
+            only_for: None,
         }
     }
 
@@ -94,9 +108,10 @@ mod tests {
 
     #[test]
     fn fields_of_a_newer_agent_are_ignored_and_damage_is_named() {
-        let newer = r#"{"devices":[{"id":"GPU-a","island":3}],"format":2}"#;
+        let newer = r#"{"devices":[{"id":"GPU-a","island":3,"onlyFor":"shares"}],"format":2}"#;
         let devices = NodeDevices::from_annotation(newer).expect("readable").devices;
         assert_eq!((devices[0].id.as_str(), devices[0].memory_mib), ("GPU-a", 0));
+        assert_eq!(devices[0].only_for, Some(OnlyFor::Shares));
         let error = NodeDevices::from_annotation("{\"devices\":7}").expect_err("damaged");
         assert_eq!(error.to_string(), "annotation windlass.dev/devices is unreadable");
         assert!(error.source.to_string().contains("column 12"), "{}", error.source);

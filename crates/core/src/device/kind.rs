@@ -96,6 +96,11 @@ impl DeviceKind {
     pub fn is_network(self) -> bool {
         self == Self::Nic
     }
+
+    /// A drive. CSI drivers provide storage, unless a configured source offers one.
+    pub fn is_storage(self) -> bool {
+        self == Self::Nvme
+    }
 }
 
 impl fmt::Display for DeviceKind {

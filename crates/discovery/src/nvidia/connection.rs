@@ -9,17 +9,17 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
 use windlass_config::HealthPolicy;
-use windlass_host::{Roots, clock::until, deadline};
+use windlass_host::{Roots, clock::until, deadline, pending_call::PendingCall};
 use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 
 pub(super) use self::slot::NumberedSet;
 use self::slot::Slot;
 use super::{
     ConnectError, Ended,
+    baseline::Baselines,
     events::EventWatch,
     facts::DriverFacts,
     known::KnownDevices,
-    pending_call::PendingCall,
     probe::ProbeReport,
     procfs::{Fingerprint, ListedGpu},
     samples::Samples,
@@ -38,6 +38,8 @@ pub(super) struct Connection {
     answers: JoinSet<CallResult>,
     round: Round,
     slots: Vec<Slot>,
+    /// Baselines of earlier initialisations.
+    earlier: Arc<Baselines>,
     samples: Samples,
     /// GPU list of the kernel module, read once a GPU does not report its id.
     listing: PendingCall,
@@ -94,6 +96,7 @@ impl Connection {
         roots: &Roots,
         policy: &HealthPolicy,
         patience: Duration,
+        earlier: Baselines,
         samples: Samples,
     ) -> Self {
         let (call, error, wants_gpus, is_outdated, wants_events) = Default::default();
@@ -118,6 +121,7 @@ impl Connection {
                 events_made: now,
             },
             slots: Vec::new(),
+            earlier: Arc::new(earlier),
             samples,
             listing: PendingCall::default(),
             listed: None,
@@ -135,6 +139,13 @@ impl Connection {
     /// True once every GPU answered or missed a deadline: earlier snapshots would be incomplete.
     pub(super) fn has_seen_every_gpu(&self) -> bool {
         self.round.call.is_settled() && self.slots.iter().all(Slot::is_settled)
+    }
+
+    /// Baselines for the next initialisation, of absent and silent GPUs too.
+    pub(super) fn baselines(&self) -> Baselines {
+        let mut baselines = (*self.earlier).clone();
+        baselines.extend(self.slots.iter().filter_map(Slot::baseline));
+        baselines
     }
 
     /// NVML, for other callers.

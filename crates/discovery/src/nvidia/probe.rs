@@ -11,6 +11,7 @@ use windlass_host::Roots;
 use windlass_nvml::{Gpu, Nvml, NvmlError};
 
 use super::{
+    baseline::Baselines,
     conditions::{Conditions, Moment, Readings},
     connection::NumberedSet,
     describe::{Describe, NO_NODE},
@@ -28,6 +29,8 @@ pub(super) struct Probe {
     pub(super) index: u32,
     /// Facts of an earlier probe.
     pub(super) known: Option<GpuFacts>,
+    /// Baselines of earlier initialisations.
+    pub(super) earlier: Arc<Baselines>,
     /// True if nothing was left to describe; otherwise an obstacle may be gone.
     pub(super) settled: bool,
     /// Event set to join, unless the GPU is in it.
@@ -87,15 +90,17 @@ impl Probe {
         readings: Readings,
     ) -> Result<GpuFacts, NvmlError> {
         let known = self.known.as_ref().filter(|known| known.id == id && known.gpu == gpu);
-        let before = known.map(|known| known.conditions.clone()).unwrap_or_default();
-        let conditions = Conditions::read(&gpu, readings, &before, self.moment);
+        let earlier = || self.earlier.get(&id).map(|it| (&it.links, &it.conditions));
+        let before = known.map(|known| (&known.links, &known.conditions)).or_else(earlier);
+        let conditions = before.map(|(_, conditions)| conditions.clone()).unwrap_or_default();
+        let conditions = Conditions::read(&gpu, readings, &conditions, self.moment);
         let up = gpu.nvlinks_up()?;
         let same = |known: &&GpuFacts| known.mig == mig && known.links.up == up;
         let partitions = self.partitions(&gpu, &id, &mig);
         if let Some(known) = known.filter(same) {
             return Ok(GpuFacts { partitions, conditions, ..known.clone() });
         }
-        let lost = known.map(|known| known.links.missing(&up, &mig)).unwrap_or_default();
+        let lost = before.map(|(links, _)| links.missing(&up, &mig)).unwrap_or_default();
         let links = LinkFacts::read(&gpu, up, lost.into_iter().collect());
         Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, id, mig, links)? })
     }

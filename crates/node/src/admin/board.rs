@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tokio::sync::watch;
-use windlass_allocations::{ledger::Ledger, podresources::Holders};
+use bytes::Bytes;
+use windlass_allocations::podresources::Holders;
 use windlass_config::Disclosed;
 use windlass_core::{
     device::{Device, DeviceId},
@@ -11,9 +11,7 @@ use windlass_core::{
     topology::ConnectionMatrix,
 };
 use windlass_host::shared::Shared;
-use windlass_page::{
-    Board, DeviceView, Document, Health, HolderView, LinkView, NodeView, Snapshot, Source,
-};
+use windlass_page::{Board, DeviceView, Health, HolderView, LinkView, NodeView, Snapshot, Source};
 use windlass_resources::{NodeState, Offering};
 
 use crate::metrics::MetricSources;
@@ -25,7 +23,6 @@ const MAX_LINKED: usize = 64;
 #[derive(Debug)]
 pub(super) struct NodeBoard {
     sources: MetricSources,
-    ledger: watch::Receiver<Ledger>,
     /// Holders by the kubelet's last answer that was none of a failure.
     answered: Shared<Option<Arc<Holders>>>,
     node: String,
@@ -35,26 +32,22 @@ pub(super) struct NodeBoard {
 // === impl NodeBoard ===
 
 impl NodeBoard {
-    pub(super) fn new(
-        sources: MetricSources,
-        ledger: watch::Receiver<Ledger>,
-        node: String,
-    ) -> Self {
+    pub(super) fn new(sources: MetricSources, node: String) -> Self {
         let board = Board::new(Source::Node, env!("CARGO_PKG_VERSION"), sources.clock.now());
         let answered = Shared::default();
-        Self { sources, ledger, answered, node, board: Shared::new(board) }
+        Self { sources, answered, node, board: Shared::new(board) }
     }
 
-    /// The document, complete or since a revision.
-    pub(super) fn document(&self, after: Option<&str>) -> Document {
+    /// The document as JSON that readers share, complete or since a revision.
+    pub(super) fn json(&self, after: Option<&str>) -> Bytes {
         self.look();
-        self.board.step(|board| board.document(after))
+        self.board.step(|board| board.json(after))
     }
 
     /// Notes every change of devices and holders. Ends with the agent's snapshots.
     pub(super) async fn follow(&self) {
         let (mut state, mut holders) = (self.sources.state.clone(), self.sources.holders.clone());
-        let mut ledger = self.ledger.clone();
+        let mut ledger = self.sources.ledger.clone();
         loop {
             self.look();
             let is_over = tokio::select! {
@@ -173,7 +166,7 @@ impl NodeBoard {
             let is_first = view.container.is_none();
             view.container = is_first.then(|| holder.container.clone());
         }
-        let ledger = self.ledger.borrow();
+        let ledger = self.sources.ledger.borrow();
         for hold in ledger.claims().get(&device.id).into_iter().flat_map(|holds| holds.values()) {
             let claim = hold.claim();
             let name = format!("{}/{}", claim.namespace, claim.name);

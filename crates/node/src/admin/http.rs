@@ -6,6 +6,7 @@
 
 use std::io;
 
+use bytes::{Buf as _, Bytes};
 pub(super) use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use windlass_page::CONTENT_SECURITY_POLICY;
@@ -26,7 +27,7 @@ pub(super) struct Request {
 pub(super) struct Response {
     pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
-    pub(super) body: String,
+    pub(super) body: Bytes,
 }
 
 /// Failure to read a request.
@@ -74,11 +75,9 @@ pub(super) async fn answer(
     method: &str,
     response: &Response,
 ) -> io::Result<()> {
-    let mut text = response.head();
-    if method != "HEAD" {
-        text += &response.body;
-    }
-    to.write_all(text.as_bytes()).await?;
+    let body = if method == "HEAD" { Bytes::new() } else { response.body.clone() };
+    let mut text = Bytes::from(response.head()).chain(body);
+    to.write_all_buf(&mut text).await?;
     to.shutdown().await?;
     // Closing with unread input resets the connection, and the client loses the response.
     tokio::io::copy(&mut to.take(MAX_REST), &mut tokio::io::sink()).await.map(drop)
@@ -119,7 +118,7 @@ fn parse(head: &str) -> Option<Request> {
 
 impl Response {
     pub(super) fn text(status: StatusCode, body: impl Into<String>) -> Self {
-        Self { status, content_type: TEXT, body: body.into() }
+        Self { status, content_type: TEXT, body: body.into().into() }
     }
 
     /// Status line and headers; responses are never cached.

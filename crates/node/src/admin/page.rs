@@ -1,5 +1,6 @@
 //! Routes and their answers.
 
+use bytes::Bytes;
 use prometheus_client::registry::Registry;
 use windlass_config::Disclosed;
 use windlass_core::attribute::AttributeName;
@@ -74,10 +75,8 @@ async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
         Route::State => {
             admin.holders.refresh().await;
             let after = Revision::in_query(&request.query);
-            match serde_json::to_string(&admin.board.document(after)) {
-                Ok(body) => Response { status: StatusCode::OK, content_type: JSON, body },
-                Err(error) => failed(&error),
-            }
+            let body = admin.board.json(after);
+            Response { status: StatusCode::OK, content_type: JSON, body }
         }
     }
 }
@@ -100,19 +99,22 @@ fn standing_by(waiting: &Standby, route: Route, request: &Request) -> Response {
 fn exposition(registry: &Registry, request: &Request) -> Response {
     let format = Format::accepted(&request.accept);
     match format.text(registry) {
-        Ok(body) => Response { status: StatusCode::OK, content_type: format.content_type(), body },
+        Ok(body) => {
+            let (content_type, body) = (format.content_type(), body.into());
+            Response { status: StatusCode::OK, content_type, body }
+        }
         Err(error) => failed(&error),
     }
 }
 
 /// A page that leads on, by an address that holds behind a proxy too.
 fn to_page() -> Response {
-    let body = "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=page/\">\n".to_owned();
+    let body = "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=page/\">\n".into();
     Response { status: StatusCode::OK, content_type: "text/html; charset=utf-8", body }
 }
 
 fn file(asset: &Asset) -> Response {
-    let body = asset.text.to_owned();
+    let body = Bytes::from_static(asset.text.as_bytes());
     Response { status: StatusCode::OK, content_type: asset.media, body }
 }
 
@@ -124,7 +126,10 @@ fn devices(admin: &Admin) -> Response {
         }
     }
     match serde_json::to_string_pretty(&inventory) {
-        Ok(body) => Response { status: StatusCode::OK, content_type: JSON, body: body + "\n" },
+        Ok(body) => {
+            let body = (body + "\n").into();
+            Response { status: StatusCode::OK, content_type: JSON, body }
+        }
         Err(error) => failed(&error),
     }
 }

@@ -26,6 +26,7 @@ fn admin() -> Admin {
         telemetry: Vec::new(),
         registrations: watch::channel(RegistrationStates::new()).1,
         holders: holders.holders(),
+        ledger: SharedLedger::default().watch(),
         memory: watch::channel(Arc::default()).1,
         disclosed: BTreeSet::new(),
         clock: Clock::starting_at(jiff::Timestamp::UNIX_EPOCH),
@@ -37,7 +38,7 @@ fn admin() -> Admin {
         registrations: sources.registrations.clone(),
         holders,
         disclosed: BTreeSet::new(),
-        board: Arc::new(NodeBoard::new(sources, SharedLedger::default().watch(), "n".to_owned())),
+        board: Arc::new(NodeBoard::new(sources, "n".to_owned())),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    annotation::{NodeDevice, NodeDevices},
+    annotation::{NodeDevice, NodeDevices, OnlyFor},
     device::Device,
     health::HealthState,
     labels::Labels,
@@ -21,9 +21,10 @@ pub(crate) async fn keep(
 ) {
     loop {
         let now = state.borrow_and_update().clone();
-        let is_known = |gpu: &Device| gpu.health.state != HealthState::Unknown;
-        if now.inventory.is_complete() && gpus(&now).all(is_known) {
-            let devices = gpus(&now).map(|gpu| device(&now, gpu)).collect();
+        let is_known = |gpu: &&Device| gpu.health.state != HealthState::Unknown;
+        let gpus = gpus(&now);
+        if now.inventory.is_complete() && gpus.iter().all(is_known) {
+            let devices = gpus.into_iter().map(|gpu| device(&now, gpu)).collect();
             let virtual_gpus = now.counts_virtual_gpus();
             let simulated = now.inventory.simulated.is_some();
             let text = NodeDevices { devices, virtual_gpus, simulated }.to_annotation();
@@ -37,13 +38,12 @@ pub(crate) async fn keep(
     }
 }
 
-/// The GPUs of which pods may have shares, or else NVIDIA's whole GPUs, in the order of their indices.
-fn gpus(state: &NodeState) -> impl Iterator<Item = &Device> {
-    let (devices, source) = (state.inventory.devices.iter(), &state.policy.shares.source);
-    devices.filter(move |it| {
-        let is_nvidias = it.family().is_managed && it.source == *source && !it.kind.is_instance();
-        is_nvidias || state.shareable.contains_key(&it.id)
-    })
+/// NVIDIA's whole GPUs and then others of which pods may have shares, each in the order of their indices.
+fn gpus(state: &NodeState) -> Vec<&Device> {
+    let is_nvidias = |it: &&Device| it.family().is_managed && !it.kind.is_instance();
+    let (mut gpus, others): (Vec<_>, Vec<_>) = state.inventory.devices.iter().partition(is_nvidias);
+    gpus.extend(others.into_iter().filter(|it| state.shareable.contains_key(&it.id)));
+    gpus
 }
 
 fn device(state: &NodeState, gpu: &Device) -> NodeDevice {
@@ -54,7 +54,17 @@ fn device(state: &NodeState, gpu: &Device) -> NodeDevice {
         memory_mib: memory_mib.unwrap_or_default(),
         obstacle: obstacle(state, gpu),
         failed: gpu.health.failure().is_some(),
+        only_for: only_for(state, gpu),
     }
+}
+
+/// On a node with GPUs of several vendors, NVIDIA's names count whole GPUs of NVIDIA, and shares count those of the
+/// configured vendor.
+fn only_for(state: &NodeState, gpu: &Device) -> Option<OnlyFor> {
+    if !gpu.family().is_managed {
+        return Some(OnlyFor::Shares);
+    }
+    (gpu.source != state.policy.shares.source).then_some(OnlyFor::Whole)
 }
 
 /// Reason against new pods on a GPU, apart from its holders. A failure's detail may change with each probe, and is

@@ -9,7 +9,10 @@ use std::{
 };
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
-use windlass_allocations::podresources::{Holder, Holders};
+use windlass_allocations::{
+    ledger::{ClaimRef, Ledger},
+    podresources::{Holder, Holders},
+};
 use windlass_config::Disclosed;
 use windlass_core::{
     attribute::AttributeName,
@@ -23,7 +26,7 @@ use windlass_host::counters::Labels;
 use super::{
     MetricSources,
     family::{FamilyHead, Value},
-    measures,
+    measures, withheld,
 };
 
 #[derive(Debug)]
@@ -42,11 +45,13 @@ const UNHEALTHY: FamilyHead = FamilyHead::new(
     "device_unhealthy",
     "1 while a device is unhealthy, with the reason and the operator's remedy",
 );
+const WITHHELD: FamilyHead =
+    FamilyHead::new("device_withheld", "1 while new pods cannot have a device, with the reason");
 const FAULTS: FamilyHead = FamilyHead::new("device_faults", "Faults of a device, by class");
 const LAST_XID: FamilyHead =
     FamilyHead::new("device_last_xid", "The newest XID that made a device unhealthy");
 const HOLDER: FamilyHead =
-    FamilyHead::new("device_holder", "Devices and replicas that a container holds");
+    FamilyHead::new("device_holder", "Devices and replicas that a container or a claim holds");
 const DRIVER: AttributeName = AttributeName::new("nvidia.com", "driverVersion");
 
 // === impl DeviceCollector ===
@@ -65,12 +70,20 @@ impl Collector for DeviceCollector {
         HEALTHY.gauges(&mut to, health)?;
         let unhealthy = listed().filter_map(unhealthy_labels);
         UNHEALTHY.gauges(&mut to, unhealthy.map(|labels| (labels, Value::Whole(1))))?;
+        let (offerings, ledger) = (state.offerings(), self.0.ledger.borrow().clone());
+        let withheld = listed().filter_map(|device| {
+            let reason = withheld::reason(&state, &ledger, offerings.get(&device.id), device)?;
+            let labels = device_labels(device).into_iter().chain([("reason", reason.to_owned())]);
+            Some((labels.collect(), Value::Whole(1)))
+        });
+        WITHHELD.gauges(&mut to, withheld)?;
         FAULTS.counters(&mut to, devices.iter().flat_map(faults))?;
         let xids = devices.iter().filter_map(|device| Some((id_labels(device), last_xid(device)?)));
         LAST_XID.gauges(&mut to, xids)?;
         self.measures(&mut to, &state.inventory, &holders)?;
         let offered = state.resources().keys().map(ToString::to_string).collect();
-        HOLDER.gauges(&mut to, holder_lines(&offered, &holders, self.names()))
+        let containers = holder_lines(&offered, &holders, self.names());
+        HOLDER.gauges(&mut to, containers.chain(claim_lines(&ledger, self.names())))
     }
 }
 
@@ -195,6 +208,25 @@ fn holder_lines(
     let all = all.flat_map(|(id, holders)| holders.iter().map(move |holder| (id, holder)));
     let offered = all.filter(|(_, holder)| offered.contains(&holder.resource));
     let lines: BTreeSet<_> = offered.map(|(id, holder)| holder_labels(id, holder, names)).collect();
+    lines.into_iter().map(|labels| (labels, Value::Whole(1)))
+}
+
+/// Claims, and pods with shares by amounts. Without names, several holders of one device are one line.
+fn claim_lines(
+    ledger: &Ledger,
+    names: HolderNames,
+) -> impl Iterator<Item = (Labels, Value)> + use<> {
+    let all = ledger.claims().iter();
+    let all = all.flat_map(|(id, holds)| holds.values().map(move |hold| (id, hold.claim())));
+    // An administrator's claim looks at devices that others have.
+    let all = all.filter(|(id, claim)| ledger.users(id).any(|uid| uid == claim.uid));
+    let labels = |(id, claim): (&DeviceId, &ClaimRef)| {
+        let holder = if claim.is_share() { "pod" } else { "claim" };
+        let own = [("namespace", claim.namespace.clone()), (holder, claim.name.clone())];
+        let own = own.into_iter().filter(|_| names == HolderNames::OfPods);
+        [("device", id.to_string())].into_iter().chain(own).collect::<Labels>()
+    };
+    let lines: BTreeSet<_> = all.map(labels).collect();
     lines.into_iter().map(|labels| (labels, Value::Whole(1)))
 }
 

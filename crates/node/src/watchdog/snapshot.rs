@@ -34,6 +34,8 @@ pub(super) struct GpuStates {
     unmeasured: BTreeMap<DeviceId, String>,
     /// Pods on GPUs of DRM drivers whose memory cannot be measured, by UID.
     hidden: BTreeSet<String>,
+    /// Pods with unknown claims that may use a GPU with claims, by UID.
+    pub(super) strangers: BTreeMap<DeviceId, BTreeSet<String>>,
     /// Pods and claims that the driver or the kernel limits.
     pub(super) limited: LimitedHolders,
 }
@@ -126,6 +128,19 @@ impl GpuStates {
         self.measured.get(device).is_some_and(|at| at.elapsed() < self.recent)
     }
 
+    /// True if all processes of a holder count for it. A stranger's may be those of any claim.
+    fn is_told_apart(&self, device: &DeviceId, holder: &ClaimRef) -> bool {
+        let Some(strangers) = self.strangers.get(device) else { return true };
+        let pod = holder.pod_of_share();
+        pod.map_or(strangers.is_empty(), |pod| !strangers.contains(pod))
+    }
+
+    /// True if the watchdog acts on all memory of a holder.
+    fn is_watched(&self, device: &DeviceId, holder: &ClaimRef, uid: &str) -> bool {
+        let is_measured = self.is_measured(device) && !self.hidden.contains(uid);
+        self.acts && is_measured && self.is_told_apart(device, holder)
+    }
+
     /// The strongest means that was seen to work for a holder.
     fn enforcement(&self, device: &DeviceId, holder: &ClaimRef, limit: Limit) -> Enforcement {
         let of_gpu = self.limited.get(device);
@@ -134,7 +149,7 @@ impl GpuStates {
             *by
         } else if limit.is_mps {
             Enforcement::Mps
-        } else if self.acts && self.is_measured(device) && !self.hidden.contains(uid) {
+        } else if self.is_watched(device, holder, uid) {
             Enforcement::Watched
         } else {
             Enforcement::None

@@ -51,6 +51,12 @@ impl Tenants {
         self.known.get(pod)?.tenant.as_ref()
     }
 
+    /// True once a pod was looked up in vain. Its claims are unknown.
+    pub(super) fn is_unknown(&self, pod: &str) -> bool {
+        let known = self.known.get(pod);
+        known.map_or(self.api.is_none(), |known| known.tenant.is_none())
+    }
+
     /// The holder with its namespace and name. The kubelet names the holders of replicas by their UID alone.
     pub(super) fn named(&self, holder: &ClaimRef) -> ClaimRef {
         let uid = holder.pod_of_share().filter(|_| holder.namespace.is_empty());

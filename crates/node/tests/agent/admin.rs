@@ -12,8 +12,8 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use windlass_config::Disclosed;
-use windlass_core::health::HealthState;
+use windlass_config::{Disclosed, Selector};
+use windlass_core::{device::DeviceKind, health::HealthState};
 use windlass_node::{ListenError, StartError};
 use windlass_testkit::{GPU, Node, Running, until};
 
@@ -129,6 +129,31 @@ async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
     let text = get(&agent, "/metrics").await.body;
     let absent = r#"windlass_source_state{source="nvidia",state="absent"} 1"#;
     assert!(text.contains(absent), "{text}");
+}
+
+#[tokio::test]
+async fn a_device_that_new_pods_cannot_have_says_why_in_a_word() {
+    let mut world = world("dgx-h100");
+    let excluded = Selector { index: [7].into(), ..Selector::all(DeviceKind::Gpu) };
+    world.config.policy.exclude = vec![excluded];
+    world.config.policy.health.quiet_period = Duration::from_secs(3600);
+    let (kubelet, agent) = world.serving(7).await;
+    let withheld = |answer: &Answer| lines(&answer.body, "windlass_device_withheld").join("\n");
+    let at_first = get(&agent, "/metrics").await;
+    let [line] = lines(&at_first.body, "windlass_device_withheld")[..] else {
+        panic!("{}", withheld(&at_first));
+    };
+    assert!(line.contains(r#"index="7""#), "{line}");
+    assert!(line.ends_with(r#"reason="configuration"} 1"#), "{line}");
+    kubelet.admit(pod("trainer", 1)).await.expect("admitted");
+    world.inject("xid:79@3");
+    let told = |answer: &Answer| lines(&answer.body, "windlass_device_withheld").len() == 2;
+    let text = withheld(&get_until(&agent, "/metrics", told).await);
+    let unhealthy = text.lines().find(|line| line.contains(r#"index="3""#)).expect("a line");
+    assert!(
+        unhealthy.ends_with(r#"reason="unhealthy"} 1"#),
+        "held devices are not withheld: {text}"
+    );
 }
 
 #[tokio::test]

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tracing::Level;
 use windlass_core::{attribute::AttributeValue, device::Device, health::Reason};
 use windlass_machine::{MachineProfile, profile};
 use windlass_resources::NodeState;
-use windlass_testkit::Running;
+use windlass_testkit::{Running, Said};
 
 use crate::agent::{
     health::{each_fails_and_recovers, until_failure},
@@ -40,6 +41,39 @@ async fn a_condition_that_breaks_pods_has_its_reason_and_a_way_back() {
         ("fabric@4", 4, Reason::FabricFailed),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn a_broken_gpu_stays_out_over_a_new_initialisation_for_another_one() {
+    let world = gpu_node("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let said = Said::from(Level::INFO);
+    world.inject("nvlink:5@3");
+    counts(&kubelet, (8, 7)).await;
+    world.inject("lost@2");
+    counts(&kubelet, (8, 6)).await;
+    said.until(1, "a GPU stays lost; initialising NVML again").await;
+    world.inject("recover@2");
+    // GPU 2 waits longer than GPU 3 would: its last failure is the later one.
+    agent.until(|state| gpu(state, 2).is_some_and(|gpu| gpu.health.is_healthy())).await;
+    let state = agent.state.borrow().clone();
+    let broken = gpu(&state, 3).expect("listed");
+    let failure = broken.health.failure().map(|failure| failure.reason);
+    assert_eq!(failure, Some(Reason::NvlinkDown), "{}", broken.health);
+    world.inject("recover@3");
+    counts(&kubelet, (8, 8)).await;
+}
+
+#[tokio::test]
+async fn memory_errors_without_the_driver_count_once_it_is_back() {
+    let world = gpu_node("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    world.machine.remove_driver().expect("removed");
+    counts(&kubelet, (8, 0)).await;
+    world.inject("ecc-count@4");
+    world.machine.install_driver().expect("installed");
+    until_failure(&agent, 4, Reason::UncorrectedEcc).await;
+    counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::Node as NodeObject;
 use serde_json::json;
 use windlass_cluster_sim::api::ApiServer;
 use windlass_config::{LabelOutput, LabelPolicy, Policy};
-use windlass_core::annotation::NodeDevices;
+use windlass_core::annotation::{NodeDevices, OnlyFor};
+use windlass_machine::MachineProfile;
 use windlass_testkit::{Node, health, until};
 
 fn policy(devices: bool) -> Policy {
@@ -56,5 +57,27 @@ async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
     agent.follow(policy(false));
     let object = annotated(&api, |devices| devices.is_none()).await;
     assert_eq!(object.metadata.annotations.expect("annotations")["of"], "others");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn gpus_of_two_vendors_say_which_pods_get_them() {
+    let api = ApiServer::start();
+    let object = json!({"metadata": {"name": "n1"}});
+    api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
+    let profile = |name| MachineProfile::named(name).expect("a shipped profile");
+    let MachineProfile { driver, cards, gpus, .. } = profile("t4-edge");
+    let machine = MachineProfile { driver, cards, gpus, ..profile("mi300x") };
+    let mut policy = policy(true);
+    policy.shares.source = "amd".parse().expect("a source");
+    policy.shares.memory = Some("windlass.dev/gpu-memory".parse().expect("a name"));
+    let node = Node::new(&machine, policy).in_cluster("n1", &api.kubeconfig());
+    let agent = node.agent();
+    let object = annotated(&api, |devices| devices.is_some_and(|it| it.devices.len() == 9)).await;
+    let text = &object.metadata.annotations.expect("annotations")[NodeDevices::ANNOTATION];
+    let told = NodeDevices::from_annotation(text).expect("readable").devices;
+    let only_for: Vec<_> = told.iter().map(|gpu| gpu.only_for.expect("some pods")).collect();
+    assert_eq!((only_for[0], told[0].model.as_str()), (OnlyFor::Whole, "Tesla T4"));
+    assert_eq!(only_for[1..], [OnlyFor::Shares; 8]);
     agent.stop().await;
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::{
     resource::v1::{Device, ResourceClaim, ResourceSlice},
 };
 use serde_json::{Value, json};
+use windlass_cluster_sim::api::{Effect, Fault};
 use windlass_config::{
     Disclosed, MemoryLimitPolicy, RequiredLimit, Selector, ShareLimits, ShareManner, ShareMethod,
     WatchdogAction, WatchdogPolicy,
@@ -176,6 +177,8 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         let (claim, limit) = (holder.claim.as_str(), (10_u64 << 30).to_string());
         let holds = format!(r#"holder="{claim}",enforcement="dmem"}}"#);
         measured(&agent, "windlass_share_memory_limit_bytes", &[&holds, &limit]).await;
+        let holder_label = format!(r#"namespace="ns",claim="{claim}"}} 1"#);
+        measured(&agent, "windlass_device_holder", &[gpu.id.as_str(), &holder_label]).await;
         assert_eq!(world.explained(&agent, &holder).enforcement, Enforcement::Dmem);
         // Neither a program of the host nor one of a pod without the claim counts.
         let (host, other) =
@@ -194,6 +197,50 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         assert!(!record.exists());
         agent.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_pod_that_uses_nothing_of_its_claim_stays_known_while_other_claims_change() {
+    let world = World::new(MI300X, BY_KERNEL, Some(&MI300X.capacity()));
+    let (agent, mut kubelet) = world.shares.serving().await;
+    let holder = world.shares.schedule("part", &world.asks("10Gi")).expect("free");
+    world.shares.start(&mut kubelet, &holder).await;
+    let mut program = world.kernel.program(Some(&world.pod(&holder)));
+    let used = "windlass_share_memory_used_bytes";
+    world.kernel.opens(&program, 3, 1, 5);
+    measured(&agent, used, &[&holder.pod, &(5 << 20).to_string()]).await;
+    world.kernel.closes(&program, 3);
+    measured_until(&agent, used, <[String]>::is_empty).await;
+
+    // Nobody names pods any more.
+    let api = world.shares.cluster.server();
+    api.inject(Fault::at("/api/v1/pods", Effect::Drop));
+    let other = world.shares.schedule("other", &world.asks("1Gi")).expect("free");
+    world.shares.start(&mut kubelet, &other).await;
+    let limits = "windlass_share_memory_limit_bytes";
+    measured(&agent, limits, &[&other.claim]).await;
+    world.kernel.opens(&program, 3, 2, 7);
+    measured(&agent, used, &[&holder.pod, &(7 << 20).to_string()]).await;
+    assert!(program.runs());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_is_not_watched_while_a_pod_with_unknown_claims_may_use_it() {
+    let world = World::new(FLEX, TRUSTED, None);
+    let (agent, mut kubelet) = world.shares.serving().await;
+    let holder = world.shares.schedule("part", &world.asks("8Gi")).expect("free");
+    world.shares.start(&mut kubelet, &holder).await;
+    let _program = world.kernel.program(Some(&world.pod(&holder)));
+    let limits = "windlass_share_memory_limit_bytes";
+    let holds = |means: &str| format!(r#"holder="{}",enforcement="{means}"}}"#, holder.claim);
+    measured(&agent, limits, &[&holds("watched")]).await;
+    let stranger = world.kernel.program(Some(&"b".repeat(32)));
+    measured(&agent, limits, &[&holds("none")]).await;
+    world.kernel.forgets(&stranger);
+    drop(stranger);
+    measured(&agent, limits, &[&holds("watched")]).await;
+    agent.stop().await;
 }
 
 #[tokio::test]

@@ -24,6 +24,13 @@ use crate::{
     screen::{Paint, line},
 };
 
+/// Serial numbers and addresses in a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Identifiers {
+    Kept,
+    Anonymised,
+}
+
 /// Interval of progress messages.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -37,7 +44,8 @@ async fn record(args: RecordHostArgs) -> Result<()> {
     let config = host_config(args.host)?;
     new_folder(&args.dir)?;
     let inventory = agent::survey(&config, clock()).await.inventory;
-    let (recording, _) = write_recording(&args.dir, &config, &inventory, args.with_serials)?;
+    let identifiers = if args.with_serials { Identifiers::Kept } else { Identifiers::Anonymised };
+    let (recording, _) = write_recording(&args.dir, &config, &inventory, identifiers)?;
     report(&args.dir, &recording, &inventory)?;
     complete(&inventory)
 }
@@ -55,18 +63,22 @@ pub(super) fn write_recording(
     dir: &Path,
     config: &Config,
     inventory: &Inventory,
-    with_serials: bool,
+    identifiers: Identifiers,
 ) -> Result<(Snapshot, Anonymiser)> {
     let host = config.places.host();
     let extra = ExtraFiles::for_policy(&config.policy).with_mounts_of(inventory);
     let read = Snapshot::of(&host, &extra, Bounds::default(), &mut progress());
     let mut found = serde_json::to_value(inventory)?;
     let mut anonymiser = Anonymiser::of(&host);
-    let recording = if with_serials { read } else { anonymiser.anonymise(read) };
-    if !with_serials {
-        anonymiser.anonymise_document(&mut found);
-    }
-    let about = About::new(&host, &recording, (!with_serials).then_some(&anonymiser));
+    let (recording, by) = match identifiers {
+        Identifiers::Kept => (read, None),
+        Identifiers::Anonymised => {
+            let recording = anonymiser.anonymise(read);
+            anonymiser.anonymise_document(&mut found);
+            (recording, Some(&anonymiser))
+        }
+    };
+    let about = About::new(&host, &recording, by);
     write(dir, &recording, &about, &found)?;
     Ok((recording, anonymiser))
 }

@@ -4,9 +4,9 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use windlass_node::ask_agent;
+use windlass_page::{DeviceView, Document, Health, HolderView, Summary};
 
 use crate::{
     screen::{Paint, Redraw, Table, Tone, line, plain, shortened, terminal_width},
@@ -45,13 +45,13 @@ pub(super) async fn run(args: TopOfNodeArgs) -> Result<()> {
         let answer =
             answer.with_context(|| format!("the agent did not answer within {LIMIT:?}"))??;
         ensure!(answer.is_ok, "{}", answer.report.trim_end());
-        Ok(serde_json::from_str(&answer.report)?)
+        read(&answer.report)
     };
     show(state, args.once).await
 }
 
 /// Shows a node's state until stopped, or once.
-pub(super) async fn show(state: impl AsyncFn() -> Result<Value>, once: bool) -> Result<()> {
+pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) -> Result<()> {
     let Some(mut screen) = Redraw::new().filter(|_| !once) else {
         return Ok(picture(&state().await?, None).into_iter().try_for_each(line)?);
     };
@@ -79,23 +79,29 @@ pub(super) async fn show(state: impl AsyncFn() -> Result<Value>, once: bool) -> 
     }
 }
 
+/// Reads the document of an agent.
+pub(super) fn read(text: &str) -> Result<Document> {
+    serde_json::from_str(text)
+        .context("the agent's answer is no document of the page: is it of another version?")
+}
+
 /// The lines of a node's state.
-fn picture(state: &Value, width: Option<usize>) -> Vec<String> {
+fn picture(state: &Document, width: Option<usize>) -> Vec<String> {
     let paint = Paint::for_stdout();
-    let node = &state["nodes"][0];
-    let simulated = if state["simulated"] == true { ", SIMULATED" } else { "" };
-    let name = node["name"].as_str().unwrap_or("this node");
-    let (gpus, free) = (&state["summary"]["gpus"], &state["summary"]["freeGpus"]);
-    let time = state["time"].as_str().unwrap_or_default();
-    let headline = plain(&format!("{name}{simulated}: {gpus} GPUs, {free} free, {time}"));
+    let node = state.nodes.first();
+    let simulated = if state.simulated { ", SIMULATED" } else { "" };
+    let name = node.map_or("this node", |node| &node.name);
+    let Summary { gpus, free_gpus, .. } = state.summary;
+    let headline =
+        plain(&format!("{name}{simulated}: {gpus} GPUs, {free_gpus} free, {}", state.time));
     let mut lines = vec![paint.text(Tone::Strong, cut(&headline, width))];
     let mut table = Table::new(["DEVICE", "LOAD", "MEMORY", "TEMP", "POWER", "HEALTH", "HELD BY"]);
     let mut faults = Vec::new();
-    let devices = node["devices"].as_array().into_iter().flatten();
+    let devices = node.into_iter().flat_map(|node| &node.devices);
     for device in devices.filter(|device| is_shown(device)) {
         table.row(row(device));
-        if let Some(reason) = device["reason"].as_str() {
-            let action = device["action"].as_str().map(|it| format!("; {it}")).unwrap_or_default();
+        if let Some(reason) = &device.reason {
+            let action = device.action.as_ref().map(|it| format!("; {it}")).unwrap_or_default();
             let text = plain(&format!("{}: {reason}{action}", title(device)));
             faults.push(paint.text(Tone::Bad, cut(&text, width)));
         }
@@ -106,51 +112,58 @@ fn picture(state: &Value, width: Option<usize>) -> Vec<String> {
 }
 
 /// Devices that containers can have, or that need attention. Others, such as disks, are there for the topology.
-fn is_shown(device: &Value) -> bool {
-    let is_gpu = ["gpu", "mig"].iter().any(|kind| device["kind"] == *kind);
-    let has = |field: &str| !device[field].is_null();
-    is_gpu || has("resource") || has("holders") || device["health"] == "unhealthy"
+fn is_shown(device: &DeviceView) -> bool {
+    let is_gpu = ["gpu", "mig"].contains(&device.kind.as_str());
+    let is_had = device.resource.is_some() || !device.holders.is_empty();
+    is_gpu || is_had || device.health == Health::Unhealthy
 }
 
 fn cut(text: &str, width: Option<usize>) -> String {
     width.map_or_else(|| text.to_owned(), |width| shortened(text, width))
 }
 
-fn row(device: &Value) -> [String; 7] {
-    let number = |field: &str| device[field].as_f64();
+fn row(device: &DeviceView) -> [String; 7] {
     let unknown = || "-".to_owned();
-    let gib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 30));
-    let total = number("memoryBytes").map(|bytes| format!("{} GiB", gib(bytes)));
-    let memory = match (number("memoryUsedBytes"), total) {
+    let total = device.memory_bytes.map(|bytes| format!("{} GiB", gib(bytes)));
+    let memory = match (device.memory_used_bytes, total) {
         (Some(used), Some(total)) => format!("{}/{total}", gib(used)),
         (None, Some(total)) => total,
         _ => unknown(),
     };
+    let health = match device.health {
+        Health::Healthy => "healthy",
+        Health::Unhealthy => "unhealthy",
+        Health::Unknown => "unknown",
+    };
     [
         title(device),
-        number("utilization").map_or_else(unknown, |part| format!("{:.0} %", part * 100.0)),
+        device.utilization.map_or_else(unknown, |part| format!("{:.0} %", part * 100.0)),
         memory,
-        number("temperatureCelsius").map_or_else(unknown, |it| format!("{it:.0} C")),
-        number("powerWatts").map_or_else(unknown, |it| format!("{it:.0} W")),
-        device["health"].as_str().unwrap_or("unknown").to_owned(),
+        device.temperature_celsius.map_or_else(unknown, |it| format!("{it} C")),
+        device.power_watts.map_or_else(unknown, |it| format!("{it:.0} W")),
+        health.to_owned(),
         holders(device),
     ]
 }
 
-/// `GPU3`, as `windlass devices` counts.
-fn title(device: &Value) -> String {
-    let kind = device["kind"].as_str().unwrap_or("device").to_uppercase();
-    format!("{kind}{}", device["index"])
+/// GiB with one decimal.
+fn gib(bytes: u64) -> String {
+    let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
+    format!("{:.1}", f64::from(mib) / 1024.0)
 }
 
-fn holders(device: &Value) -> String {
-    let all: Vec<_> = device["holders"].as_array().into_iter().flatten().collect();
-    let name = |holder: &&Value| {
-        let claim = holder["claim"].as_str().map(|name| format!("claim {name}"));
-        let pod = holder["pod"].as_str().map(str::to_owned);
-        let over = if holder["overLimit"] == true { " (over its limit)" } else { "" };
-        pod.or(claim).unwrap_or_else(|| "a container".to_owned()) + over
+/// `GPU3`, as `windlass devices` counts.
+fn title(device: &DeviceView) -> String {
+    format!("{}{}", device.kind.to_uppercase(), device.index)
+}
+
+fn holders(device: &DeviceView) -> String {
+    let name = |holder: &HolderView| {
+        let claim = || Some(format!("claim {}", holder.claim.as_ref()?));
+        let over = if holder.over_limit { " (over its limit)" } else { "" };
+        holder.pod.clone().or_else(claim).unwrap_or_else(|| "a container".to_owned()) + over
     };
+    let all = &device.holders;
     if all.is_empty() { "-".to_owned() } else { first_holders(all.iter().map(name)) }
 }
 
@@ -170,9 +183,10 @@ mod tests {
     #[test]
     fn the_table_shows_load_memory_health_and_holders_in_eighty_columns() {
         let holder = |pod: &str| json!({"pod": pod});
-        let state = json!({
+        let text = json!({
+            "revision": "1-2", "complete": true, "source": "node", "version": "0.1.0", "newer": 7,
             "simulated": true, "time": "2026-11-26T16:00:00Z",
-            "summary": {"gpus": 2, "freeGpus": 0},
+            "summary": {"gpus": 2, "freeGpus": 0, "idleGpus": 0},
             "nodes": [{"name": "n", "devices": [
                 {"kind": "gpu", "index": 0, "health": "healthy", "utilization": 0.934,
                  "memoryBytes": 85_899_345_920_u64, "memoryUsedBytes": 1_073_741_824_u64,
@@ -180,8 +194,11 @@ mod tests {
                  "holders": [holder("d/a"), holder("d/b"), holder("d/c"), holder("d/d")]},
                 {"kind": "gpu", "index": 1, "health": "unhealthy", "reason": "XID 79", "action": "restart",
                  "holders": [{"claim": "d/c", "overLimit": true}, {}]},
+                {"kind": "nvme", "index": 0, "health": "healthy"},
+                {"kind": "mig", "index": 0, "health": "resting"},
             ]}],
         });
+        let state = read(&text.to_string()).expect("a document of a newer agent");
         let lines = picture(&state, Some(80));
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
         assert_eq!(
@@ -191,15 +208,17 @@ mod tests {
                 "DEVICE  LOAD  MEMORY        TEMP  POWER  HEALTH     HELD BY",
                 "GPU0    93 %  1.0/80.0 GiB  54 C  412 W  healthy    d/a, d/b, d/c, 1 more",
                 "GPU1    -     -             -     -      unhealthy  claim d/c (over its limit),…",
+                "MIG0    -     -             -     -      unknown    -",
                 "GPU1: XID 79; restart",
             ]
         );
     }
 
     #[test]
-    fn a_document_of_another_shape_breaks_nothing() {
-        for state in [json!({}), json!([]), json!({"nodes": [{"devices": [{"index": "x"}]}]})] {
-            assert!(!picture(&state, Some(20)).is_empty(), "{state}");
+    fn an_answer_of_another_shape_is_told() {
+        for text in ["", "{}", "[]", r#"{"nodes": 7}"#] {
+            let error = read(text).expect_err(text).to_string();
+            assert!(error.contains("is it of another version?"), "{error}");
         }
     }
 }

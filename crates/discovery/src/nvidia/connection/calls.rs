@@ -59,6 +59,7 @@ impl Connection {
                 moment: Moment { now: known.now(), lately: self.policy.quiet_period },
                 index: position(index),
                 known: slot.facts.clone(),
+                earlier: self.earlier.clone(),
                 settled: slot.has_no_obstacles(),
                 watch_in: slot.missing_set(&self.event_set),
             };

@@ -49,7 +49,7 @@ impl Connection {
         };
         let fault = match event.kind {
             EventKind::Xid(code) => {
-                slot.contained |= code == CONTAINED;
+                slot.errors.contained |= code == CONTAINED;
                 let meaning = judge_xid(code).1;
                 if !counts(&self.policy, code) {
                     let device = slot.ids.first().map(DeviceId::as_str);

@@ -6,9 +6,14 @@ use windlass_core::{
     device::DeviceId,
     health::{Observation, Reason},
 };
+use windlass_host::pending_call::PendingCall;
 use windlass_nvml::{Event, EventSet};
 
-use super::super::{facts::GpuFacts, pending_call::PendingCall, probe::ProbeReport};
+use super::super::{
+    baseline::{Baseline, Baselines, ErrorCount},
+    facts::GpuFacts,
+    probe::ProbeReport,
+};
 
 #[derive(Default)]
 pub(super) struct Slot {
@@ -24,10 +29,7 @@ pub(super) struct Slot {
     pub(super) watched_in: Option<u64>,
     /// True if the last probe reported it as lost.
     pub(super) lost: bool,
-    /// Uncorrected memory errors at the last probe.
-    uncorrected_errors: Option<u64>,
-    /// A contained error was reported since.
-    pub(super) contained: bool,
+    pub(super) errors: ErrorCount,
     /// Observation of a GPU without id.
     pub(super) unnamed: Option<Observation>,
 }
@@ -61,8 +63,12 @@ impl Slot {
     }
 
     /// Applies a probe's result. Returns the former ids.
-    pub(super) fn apply(&mut self, probed: &ProbeReport) -> Vec<DeviceId> {
+    pub(super) fn apply(&mut self, probed: &ProbeReport, earlier: &Baselines) -> Vec<DeviceId> {
         (self.lost, self.unnamed) = (false, None);
+        if self.facts.as_ref().is_none_or(|facts| facts.id != probed.facts.id) {
+            let baseline = earlier.get(&probed.facts.id);
+            self.errors = baseline.map(|baseline| baseline.errors).unwrap_or_default();
+        }
         self.watched_in = probed.watched_in.or(self.watched_in);
         self.facts = Some(probed.facts.clone());
         let Some(devices) = &probed.described else { return Vec::new() };
@@ -71,12 +77,11 @@ impl Slot {
         std::mem::replace(&mut self.ids, ids)
     }
 
-    /// New uncorrected errors since the last probe, unless a contained error explains them.
-    pub(super) fn count_errors(&mut self, counted: Option<u64>) -> Option<u64> {
-        let before = std::mem::replace(&mut self.uncorrected_errors, counted);
-        let contained = std::mem::take(&mut self.contained);
-        let new = counted?.checked_sub(before?).filter(|&new| new > 0)?;
-        (!contained).then_some(new)
+    /// Baseline of the GPU, once it answered.
+    pub(super) fn baseline(&self) -> Option<(DeviceId, Baseline)> {
+        let GpuFacts { id, links, conditions, .. } = self.facts.as_ref()?;
+        let (links, conditions) = (links.clone(), conditions.clone());
+        Some((id.clone(), Baseline { links, conditions, errors: self.errors }))
     }
 
     /// Devices of an event: the named instance, or all.

@@ -121,8 +121,8 @@ impl Connection {
     fn take_probed(&mut self, index: usize, probed: ProbeReport, known: &mut KnownDevices) {
         self.samples.want(index, &probed);
         let slot = &mut self.slots[index];
-        let gone = slot.apply(&probed);
-        let errors = slot.count_errors(probed.readings.uncorrected_errors);
+        let gone = slot.apply(&probed, &self.earlier);
+        let errors = slot.errors.count(probed.readings.uncorrected_errors);
         for device in probed.described.into_iter().flatten() {
             known.describe(device);
         }

@@ -7,6 +7,6 @@ use crate::{cli::ClusterNodeArgs, commands::top};
 
 pub(super) async fn run(args: ClusterNodeArgs) -> Result<()> {
     let agents = Agents::connect(args.kubeconfig, &args.agents).await?;
-    let state = async || Ok(serde_json::from_str(&agents.state(&args.node).await?)?);
+    let state = async || top::read(&agents.state(&args.node).await?);
     top::show(state, args.once).await
 }

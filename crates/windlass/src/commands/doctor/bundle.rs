@@ -11,7 +11,7 @@ use crate::{
     cli::LONG_VERSION,
     commands::{
         aside,
-        host::{new_folder, write_recording},
+        host::{Identifiers, new_folder, write_recording},
     },
     screen::shell_word,
 };
@@ -27,7 +27,7 @@ pub(super) fn write(
     inventory: &Inventory,
     report: &Diagnosis,
 ) -> Result<()> {
-    let (_, anonymiser) = write_recording(folder, config, inventory, false)?;
+    let (_, anonymiser) = write_recording(folder, config, inventory, Identifiers::Anonymised)?;
     let mut findings = serde_json::to_value(report)?;
     anonymiser.anonymise_document(&mut findings);
     for (name, text) in [

@@ -57,6 +57,7 @@ impl Fleet {
                         memory_mib: model.memory_mib,
                         failed: false,
                         obstacle: None,
+                        only_for: None,
                     })
                 };
                 let devices = (0..model.gpus).map(device).collect::<Result<_>>();

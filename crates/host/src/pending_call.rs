@@ -9,17 +9,17 @@
 
 use std::time::Duration;
 
+use crate::deadline::Deadline;
 use tokio::time::Instant;
-use windlass_host::deadline::Deadline;
 
 /// A driver call that may never return.
-#[derive(Default)]
-pub(super) struct PendingCall {
+#[derive(Debug, Default)]
+pub struct PendingCall {
     state: PendingCallState,
     settled: bool,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum PendingCallState {
     #[default]
     Idle,
@@ -32,7 +32,7 @@ enum PendingCallState {
 impl PendingCall {
     /// Starts the call unless one is running; returns true if the caller must make it. It becomes overdue
     /// after `limit`.
-    pub(super) fn begin(&mut self, now: Instant, limit: Duration) -> bool {
+    pub fn begin(&mut self, now: Instant, limit: Duration) -> bool {
         let idle = self.is_idle();
         if idle {
             self.state = PendingCallState::Open(Deadline::starting_at(now, limit));
@@ -41,12 +41,12 @@ impl PendingCall {
     }
 
     /// Records an answer, late or not.
-    pub(super) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         *self = Self { state: PendingCallState::Idle, settled: true };
     }
 
     /// True once, when the deadline passes.
-    pub(super) fn became_overdue(&mut self, now: Instant) -> bool {
+    pub fn became_overdue(&mut self, now: Instant) -> bool {
         let PendingCallState::Open(deadline) = &mut self.state else { return false };
         let late = deadline.has_passed(now);
         if late {
@@ -56,7 +56,7 @@ impl PendingCall {
     }
 
     /// Time of the next deadline check; `None` without a running call.
-    pub(super) fn next_check(&self) -> Option<Instant> {
+    pub fn next_check(&self) -> Option<Instant> {
         match self.state {
             PendingCallState::Open(deadline) => Some(deadline.next_check()),
             PendingCallState::Idle | PendingCallState::Overdue => None,
@@ -64,17 +64,17 @@ impl PendingCall {
     }
 
     /// True while a call is running within its deadline.
-    pub(super) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         matches!(self.state, PendingCallState::Open(_))
     }
 
     /// True once it was answered or overdue.
-    pub(super) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.settled
     }
 
     /// True without a running call.
-    pub(super) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.state == PendingCallState::Idle
     }
 }

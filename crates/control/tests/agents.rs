@@ -1,0 +1,177 @@
+//! Agents behind the API server's proxy of their pods.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
+
+use http_body_util::Full;
+use hyper::{
+    Request, Response,
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, task::JoinSet};
+use windlass_control::agents::{AgentError, Agents};
+
+/// An API server with the pods of some agents.
+struct Server {
+    agents: Agents,
+    asked: Arc<Mutex<Vec<String>>>,
+    _folder: TempDir,
+    _serving: JoinSet<()>,
+}
+
+const DOCUMENT: &str = r#"{"nodes":[]}"#;
+const PODS: &str = "/api/v1/namespaces/windlass-system/pods";
+
+/// Pods of the nodes: each node is named after its pods.
+fn pods(node: &str) -> Vec<Value> {
+    let pod = |name: &str, phase: &str, ports: Value| {
+        json!({
+            "metadata": {"name": name, "namespace": "windlass-system"},
+            "spec": {"nodeName": node, "containers": [
+                {"name": "helper", "ports": [{"name": "other", "containerPort": 1}]},
+                {"name": "agent", "ports": ports},
+            ]},
+            "status": {"phase": phase},
+        })
+    };
+    let http = json!([{"name": "http", "containerPort": 9400}]);
+    match node {
+        "renewed" => {
+            let mut ending = pod("ending", "Running", http.clone());
+            ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            let pending = pod("pending", "Pending", http.clone());
+            vec![ending, pending, pod("renewed", "Running", http)]
+        }
+        "pending" => vec![pod("pending", "Pending", http)],
+        "portless" => vec![pod("portless", "Running", json!([]))],
+        "empty" => Vec::new(),
+        name => vec![pod(name, "Running", http)],
+    }
+}
+
+async fn answer(path: &str, query: &str) -> (u16, String) {
+    if path == PODS {
+        assert!(query.contains("labelSelector=app.kubernetes.io"), "{query}");
+        let (_, node) = query.split_once("fieldSelector=spec.nodeName%3D").expect("one node");
+        let node = node.split('&').next().expect("a name");
+        let list =
+            json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods(node)});
+        return (200, list.to_string());
+    }
+    let agent = path.strip_prefix(PODS).and_then(|it| it.strip_prefix('/'));
+    let agent = agent.and_then(|it| it.strip_suffix(":9400/proxy/page/state"));
+    let failure = |code: u16, why: &str| {
+        (
+            code,
+            json!({"kind": "Status", "status": "Failure", "code": code, "message": why, "reason": why}),
+        )
+    };
+    let (code, status) = match agent {
+        Some("renewed") => return (200, DOCUMENT.to_owned()),
+        Some("silent") => std::future::pending().await,
+        Some("forbidden") => failure(403, "Forbidden"),
+        Some("unready") => failure(503, "ServiceUnavailable"),
+        other => panic!("{path} was asked for: {other:?}"),
+    };
+    (code, status.to_string())
+}
+
+// === impl Server ===
+
+impl Server {
+    async fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (mut serving, asked) = (JoinSet::new(), Arc::<Mutex<Vec<String>>>::default());
+        let noted = asked.clone();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let noted = noted.clone();
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let uri = request.uri().clone();
+                    noted.lock().expect("no panic").push(uri.path().to_owned());
+                    async move {
+                        let (code, text) =
+                            answer(uri.path(), uri.query().unwrap_or_default()).await;
+                        let answer = Response::builder().status(code);
+                        let answer = answer.header("content-type", "application/json");
+                        let body = Full::new(Bytes::from(text));
+                        Ok::<_, Infallible>(answer.body(body).expect("a constant header"))
+                    }
+                });
+                let serve = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                connections.spawn(async move { drop(serve.await) });
+            }
+        });
+        let folder = tempfile::tempdir().expect("a folder");
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+            "users": [{"name": "c", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        });
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(&path, kubeconfig.to_string()).expect("written");
+        let agents = Agents::connect(Some(path), "windlass-system").await.expect("a client");
+        Self { agents, asked, _folder: folder, _serving: serving }
+    }
+
+    /// The error for a node.
+    async fn refusal(&self, node: &str) -> AgentError {
+        self.agents.state(node).await.expect_err(node)
+    }
+}
+
+#[tokio::test]
+async fn a_nodes_document_is_that_of_the_agent_that_runs_there() {
+    let server = Server::start().await;
+    assert_eq!(server.agents.state("renewed").await.expect("it runs"), DOCUMENT);
+    let asked = server.asked.lock().expect("no panic").clone();
+    assert_eq!(asked, [PODS.to_owned(), format!("{PODS}/renewed:9400/proxy/page/state")]);
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_be_asked_has_its_reason() {
+    let server = Server::start().await;
+    for node in ["empty", "pending"] {
+        let error = server.refusal(node).await;
+        assert!(
+            matches!(&error, AgentError::NoAgent { node: named, .. } if named == node),
+            "{error:?}"
+        );
+    }
+    let reasons = tokio::join!(
+        server.refusal("portless"),
+        server.refusal("forbidden"),
+        server.refusal("unready"),
+        server.refusal("silent"),
+    );
+    let (
+        AgentError::NoPort(one),
+        AgentError::Forbidden(two, _),
+        AgentError::Unreached(three, _),
+        AgentError::Late(four),
+    ) = &reasons
+    else {
+        panic!("{reasons:?}");
+    };
+    assert_eq!([one, two, three, four], ["portless", "forbidden", "unready", "silent"]);
+}
+
+#[tokio::test]
+async fn a_name_that_would_lead_to_another_address_is_not_asked_for() {
+    let server = Server::start().await;
+    for name in ["", "a/b", "..%2f", "a?b", "a b", "n\u{e9}"] {
+        let error = server.refusal(name).await;
+        assert!(matches!(&error, AgentError::NoName(named) if named == name), "{error:?}");
+    }
+    assert!(server.asked.lock().expect("no panic").is_empty());
+}

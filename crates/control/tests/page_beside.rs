@@ -1,0 +1,145 @@
+//! The page beside the extender: with TLS, for readers with a token, or for all.
+
+use std::{io, net::SocketAddr, path::Path, sync::Arc};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore,
+        pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+    },
+};
+use tokio_util::sync::CancellationToken;
+use windlass_control::{Config, PageConfig, RunError, TlsFiles, run};
+
+use crate::rig::{LIMIT, Rig};
+
+/// An extender with a page.
+struct Served {
+    verbs: SocketAddr,
+    page: SocketAddr,
+    stop: CancellationToken,
+    running: JoinSet<Result<(), RunError>>,
+}
+
+/// Certificate and key of `localhost`, valid until 2126, for tests alone.
+fn files() -> TlsFiles {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+    let certificate = folder.join("server.pem");
+    // No client has a certificate of it.
+    let client_ca = Some(certificate.clone());
+    TlsFiles { certificate, key: folder.join("server.key"), client_ca }
+}
+
+/// A free port of an address that other tests do not use.
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind(("127.0.0.2", 0)).expect("a free port");
+    listener.local_addr().expect("bound")
+}
+
+// === impl Served ===
+
+impl Served {
+    async fn start(rig: &Rig, is_open: bool) -> Self {
+        let (stop, (bound, verbs)) = (CancellationToken::new(), oneshot::channel());
+        let page = free_address();
+        let config = Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            metrics: None,
+            page: Some(PageConfig { listen: page, is_open }),
+            tls: Some(files()),
+            kubeconfig: Some(rig.kubeconfig()),
+            namespace: Some("default".to_owned()),
+            lease: "windlass-extender".to_owned(),
+            identity: "one".to_owned(),
+        };
+        let ready = move |address| bound.send(address).expect("awaited below");
+        let mut running = JoinSet::new();
+        running.spawn(run(config, stop.clone(), ready));
+        Self { verbs: verbs.await.expect("it listens"), page, stop, running }
+    }
+
+    /// Status, head and body of the page's answer over TLS.
+    async fn get(&self, path: &str) -> (u16, String, String) {
+        let mut stream = over_tls(self.page).await.expect("no certificate is asked for");
+        let answer = timeout(LIMIT, get(&mut stream, path)).await.expect("in time");
+        let answer = answer.expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
+        (code, head.to_lowercase(), body.to_owned())
+    }
+
+    async fn stop(mut self) {
+        self.stop.cancel();
+        let ended = timeout(LIMIT, self.running.join_next()).await.expect("it ends in time");
+        ended.expect("started").expect("no panic").expect("a clean end");
+    }
+}
+
+async fn over_tls(address: SocketAddr) -> io::Result<impl AsyncRead + AsyncWrite + Unpin> {
+    let mut roots = RootCertStore::empty();
+    let own = CertificateDer::from_pem_file(files().certificate).expect("a certificate");
+    roots.add(own).expect("a certificate");
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = TcpStream::connect(address).await?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// Asks for a path, and for the connection's end.
+async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> io::Result<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
+    let rig = Rig::start();
+    rig.add_node("a", 1);
+    let served = Served::start(&rig, true).await;
+    let wait = async {
+        loop {
+            let (code, head, body) = served.get("/state").await;
+            if code == 200 {
+                return serde_json::from_str::<Value>(&body).expect("JSON");
+            }
+            assert!(code == 503 && head.contains("retry-after: 2"), "{code} {head}");
+        }
+    };
+    let state = timeout(LIMIT, wait).await.expect("all objects are seen in time");
+    assert_eq!(state["nodes"][0]["name"], json!("a"));
+    assert_eq!(served.get("/").await.0, 200);
+    // Agents would be asked with the rights of the extender.
+    let (code, _, body) = served.get("/node/a/state").await;
+    assert_eq!((code, body.as_str()), (404, "agents are asked by `windlass cluster page` alone\n"));
+    // Without TLS there is no answer.
+    let mut plain = TcpStream::connect(served.page).await.expect("connected");
+    let answer = timeout(LIMIT, get(&mut plain, "/")).await.expect("in time");
+    assert!(answer.is_err() || answer.is_ok_and(|text| !text.starts_with("HTTP")));
+    // kube-scheduler's listener asks for a certificate, which this client lacks.
+    let asked = async { get(&mut over_tls(served.verbs).await?, "/healthz").await };
+    timeout(LIMIT, asked).await.expect("in time").expect_err("no certificate");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_that_is_not_open_shows_its_files_to_all_and_its_state_to_nobody_without_a_token() {
+    let rig = Rig::start();
+    let served = Served::start(&rig, false).await;
+    assert_eq!(served.get("/").await.0, 200);
+    let (code, head, body) = served.get("/state").await;
+    assert_eq!((code, body.as_str()), (401, "a token of this cluster is needed\n"));
+    assert!(head.contains("www-authenticate: bearer"), "{head}");
+    served.stop().await;
+}

@@ -1,0 +1,64 @@
+//! A node with GPUs of two vendors: whole ones of NVIDIA, and shares of AMD's.
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+
+use crate::rig::{Extender, Rig};
+
+fn add_node(rig: &Rig) {
+    let gpu = |id: &str, model, only_for| json!({"id": id, "model": model, "memoryMib": 24576, "onlyFor": only_for});
+    let devices = json!({"devices": [
+        gpu("GPU-0", "A10", "whole"), gpu("GPU-1", "A10", "whole"),
+        gpu("amd-0", "MI300X", "shares"), gpu("amd-1", "MI300X", "shares"),
+    ]});
+    let node = json!({
+        "metadata": {"name": "a", "annotations": {"windlass.dev/devices": devices.to_string()}},
+        "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
+    });
+    rig.server.objects().put::<Node>(&serde_json::from_value(node).expect("a Node"));
+}
+
+/// Binds a pod, and returns the ids of its GPUs.
+async fn bound(rig: &Rig, extender: &Extender, name: &str, limits: Value) -> Vec<String> {
+    let pod = rig.add_pod(name, limits);
+    assert_eq!(extender.bind(&pod, "a").await, "", "{name}");
+    let placement: Value =
+        serde_json::from_str(&rig.placement(name).expect("bound").1).expect("JSON");
+    let devices = placement["devices"].as_array().expect("GPUs").iter();
+    devices.map(|device| device["id"].as_str().expect("an id").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn whole_gpus_are_nvidias_and_shares_are_of_the_other_vendors() {
+    let rig = Rig::start();
+    add_node(&rig);
+    let extender = rig.extender("one").await;
+    let whole = |count: &str| json!({"nvidia.com/gpu": count});
+    let share = |gib: &str| json!({"windlass.dev/gpu-memory": gib});
+    let three = rig.add_pod("three", whole("3"));
+    assert!(extender.filter(&three, &["a"]).await.0.is_empty(), "AMD's are not counted");
+    assert_eq!(bound(&rig, &extender, "first", share("8")).await, ["amd-0"]);
+    assert_eq!(bound(&rig, &extender, "both", whole("2")).await, ["GPU-0", "GPU-1"]);
+    assert_eq!(bound(&rig, &extender, "second", share("24")).await, ["amd-1"]);
+    let third = rig.add_pod("third", share("17"));
+    assert!(extender.filter(&third, &["a"]).await.0.is_empty(), "NVIDIA's are not shared");
+    extender.stop().await;
+    // The next replica reads them back.
+    let extender = rig.extender("two").await;
+    assert_eq!(bound(&rig, &extender, "last", share("16")).await, ["amd-0"]);
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_accepts_a_product_gets_it_under_any_kind() {
+    let rig = Rig::start();
+    add_node(&rig);
+    let extender = rig.extender("one").await;
+    let accepts = |product: &str| json!({"nvidia.com/use-gputype": product});
+    let limits = json!({"windlass.dev/gpu-memory": "8"});
+    let pod = rig.add_pod_with("amd", &limits, &accepts("MI300X"));
+    assert_eq!(extender.bind(&pod, "a").await, "");
+    let pod = rig.add_pod_with("nvidia", &limits, &accepts("A10"));
+    assert!(extender.filter(&pod, &["a"]).await.0.is_empty());
+    extender.stop().await;
+}

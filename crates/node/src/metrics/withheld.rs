@@ -1,0 +1,128 @@
+//! Reasons why devices are withheld from new pods, in few words: labels of a metric. `/devices` has the sentences.
+
+use windlass_allocations::ledger::Ledger;
+use windlass_core::{device::Device, health::HealthState};
+use windlass_resources::{NodeState, Offering, obstacle::ObstacleKind};
+
+/// Reason why neither pods nor claims can have a device that the configuration gives them; `None` for one that they can
+/// have, or that no rule concerns.
+pub(super) fn reason(
+    state: &NodeState,
+    ledger: &Ledger,
+    offering: Option<&Offering>,
+    device: &Device,
+) -> Option<&'static str> {
+    let id = &device.id;
+    // A drive is listed for its place only.
+    if device.kind.is_storage() && device.withheld.is_some() {
+        return None;
+    }
+    if state.withheld.contains_key(id) {
+        return Some(if device.withheld.is_some() { "host" } else { "configuration" });
+    }
+    let is_for_claims = state.is_claimable(id);
+    if offering.is_none() && !is_for_claims {
+        return state.not_for_claims(id).map(|_| "configuration");
+    }
+    if is_for_claims || offering.is_some_and(|it| it.obstacle.is_some()) {
+        let of_pods = || offering?.obstacle.as_ref().map(|_| of_another(state, ledger, device));
+        return of_device(state, device).or_else(of_pods);
+    }
+    None
+}
+
+/// A reason that lies in the device itself.
+fn of_device(state: &NodeState, device: &Device) -> Option<&'static str> {
+    let id = &device.id;
+    let node = || state.absent.contains_key(id).then_some(ObstacleKind::DeviceNode.word());
+    match device.health.state {
+        HealthState::Unhealthy => Some("unhealthy"),
+        HealthState::Unknown => Some("unknown"),
+        HealthState::Healthy if state.unclean.contains_key(id) => Some("cleanup-failed"),
+        HealthState::Healthy if state.unready.contains_key(id) => Some("cleanup"),
+        HealthState::Healthy => state.obstacle(device).map(|it| it.kind.word()).or_else(node),
+    }
+}
+
+/// A reason that lies in another holder, or in what an agent does by itself.
+fn of_another(state: &NodeState, ledger: &Ledger, device: &Device) -> &'static str {
+    let overlap = state.overlaps.overlap(&device.id);
+    let is_held = ledger.claim(&overlap).is_some() || ledger.container(&overlap).is_some();
+    if is_held { "held" } else { "other" }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use windlass_allocations::ledger::{ClaimRef, SharedLedger, Use};
+    use windlass_core::{
+        device::{DeviceId, DeviceKind, SourceName},
+        health::Health,
+    };
+    use windlass_resources::obstacle::Obstacle;
+
+    use super::*;
+
+    fn id() -> DeviceId {
+        "GPU-a".parse().expect("an id")
+    }
+
+    /// A device in a health, with what there is against it.
+    fn reason_of(
+        health: HealthState,
+        obstacle: Option<&str>,
+        change: impl FnOnce(&mut NodeState, &SharedLedger, &mut Device),
+    ) -> Option<&'static str> {
+        let (mut state, ledger) = (NodeState::default(), SharedLedger::default());
+        let now = Timestamp::UNIX_EPOCH;
+        let mut device = Device::new(id(), DeviceKind::Gpu, SourceName::NVIDIA, now);
+        device.health = Health { state: health, ..Health::unknown(now) };
+        change(&mut state, &ledger, &mut device);
+        let offering = Offering {
+            resource: None,
+            shared: None,
+            enforcement: None,
+            obstacle: obstacle.map(str::to_owned),
+        };
+        let ledger = ledger.watch().borrow().clone();
+        reason(&state, &ledger, Some(&offering), &device)
+    }
+
+    #[test]
+    fn each_reason_has_its_word_and_the_devices_own_comes_first() {
+        use HealthState::{Healthy, Unhealthy, Unknown};
+        let against = Some("a sentence");
+        assert_eq!(reason_of(Healthy, None, |_, _, _| {}), None);
+        assert_eq!(reason_of(Healthy, against, |_, _, _| {}), Some("other"));
+        assert_eq!(reason_of(Unhealthy, against, |_, _, _| {}), Some("unhealthy"));
+        assert_eq!(reason_of(Unknown, against, |_, _, _| {}), Some("unknown"));
+        let excluded = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
+            state.withheld.insert(id(), "excluded".to_owned());
+        };
+        assert_eq!(reason_of(Unhealthy, against, excluded), Some("configuration"));
+        let unbound = |state: &mut NodeState, ledger: &SharedLedger, device: &mut Device| {
+            excluded(state, ledger, device);
+            device.withheld = Some("no driver".to_owned());
+        };
+        assert_eq!(reason_of(Healthy, against, unbound), Some("host"));
+        let drive = |state: &mut NodeState, ledger: &SharedLedger, device: &mut Device| {
+            unbound(state, ledger, device);
+            device.kind = DeviceKind::Nvme;
+        };
+        assert_eq!(reason_of(Healthy, against, drive), None);
+        let cleaned = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
+            state.unready.insert(id(), "cleaning");
+        };
+        assert_eq!(reason_of(Healthy, against, cleaned), Some("cleanup"));
+        let leased = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
+            let why = "another node holds it".to_owned();
+            state.obstacles.insert(id(), Obstacle { kind: ObstacleKind::Lease, why });
+        };
+        assert_eq!(reason_of(Healthy, against, leased), Some("lease"));
+        let claimed = |_: &mut NodeState, ledger: &SharedLedger, _: &mut Device| {
+            let (namespace, name, uid) = ("ns".to_owned(), "c".to_owned(), "u".to_owned());
+            ledger.restore_claim(&ClaimRef { namespace, name, uid }, [(&id(), Use::Alone)]);
+        };
+        assert_eq!(reason_of(Healthy, against, claimed), Some("held"));
+    }
+}
