@@ -3,7 +3,11 @@
 //! The Binding carries the placement in its annotations. The API server merges them with the node's name in one
 //! update, and refuses it for a pod of another identity, a deleted one and a bound one.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::core::v1::{Binding, ObjectReference, Pod},
@@ -11,7 +15,7 @@ use k8s_openapi::{
 };
 use kube::{Api, api::PostParams, core::Status};
 use tokio::{
-    sync::oneshot,
+    sync::{Semaphore, oneshot},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
@@ -25,7 +29,7 @@ use crate::{
     facts::{GpuWish, PodFacts, SharedBy},
     fence::{Fence, FenceError},
     gpushare,
-    index::{Gathering, Index, Placed, Refusal, Turn},
+    index::{GangWait, Index, Placed, Refusal, Turn},
     metrics::Metrics,
 };
 
@@ -36,13 +40,22 @@ pub(crate) struct Binder {
     fence: Arc<Fence>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    patience: Patience,
+    limits: WaitLimits,
+    pauses: Shared<HashMap<String, Pause>>,
+    writes: Semaphore,
     tasks: Shared<JoinSet<()>>,
 }
 
-/// The wait for the other members of a gang.
-pub(crate) struct Patience {
-    /// Time in which all have to come for their bind.
+/// Rest of a gang that was given up.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    until: Instant,
+    lasts: Duration,
+}
+
+/// Limits of the wait for the other members of a gang.
+pub(crate) struct WaitLimits {
+    /// Time in which all have to arrive for their bind.
     pub(crate) gang_wait: Duration,
     /// Ends every wait.
     pub(crate) stop: CancellationToken,
@@ -63,6 +76,16 @@ enum End {
 
 /// Time after which the API server has given up a request that it still held (`--request-timeout`, a minute).
 const WRITE_LIMIT: Duration = Duration::from_secs(65);
+/// Longest pause before a gang that was given up is planned again. The first is half of its wait, and each later one twice
+/// as long, so that a gang of which one pod fits no node leaves the GPUs to others most of the time.
+const LAST_PAUSE: Duration = Duration::from_secs(120);
+/// Most gangs whose pauses are known.
+const MAX_PAUSES: usize = 4096;
+/// Binds of gangs that are written at a time.
+const MAX_WRITES: usize = 32;
+/// Pause before a write that the API server put off, and the number of tries.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+const BUSY_TRIES: usize = 3;
 /// Time between looks after the Lease while a gang waits: below the time for which a bind needs it.
 const KEEP_INTERVAL: Duration = Duration::from_secs(4);
 /// Pause before a pod of an unknown end is read again.
@@ -85,16 +108,21 @@ pub(crate) enum BindError {
         /// The reason.
         source: Refusal,
     },
-    /// Other members of the pod's gang did not come to be bound.
+    /// Other members of the pod's gang did not arrive.
     #[error(
-        "gang {gang} was not whole within {limit:?}: a member is missing, or fits no node; all are tried again"
+        "gang {gang} was not whole within {limit:?}: a pod is missing, or fits no node that kube-scheduler offers"
     )]
-    Scattered {
+    TimedOut {
         /// Name of the gang.
         gang: String,
-        /// Time in which all had to come.
+        /// Time in which all had to arrive.
         limit: Duration,
     },
+    /// The wait for the pod's gang has ended for another reason.
+    #[error(
+        "gang {0} was given up, because this replica no longer binds or the pod was asked for anew: try again"
+    )]
+    GivenUp(String),
     /// Another replica binds.
     #[error(transparent)]
     Fenced(#[from] FenceError),
@@ -128,9 +156,11 @@ impl Binder {
         fence: Arc<Fence>,
         clock: Clock,
         metrics: Arc<Metrics>,
-        patience: Patience,
+        limits: WaitLimits,
     ) -> Self {
-        Self { client, index, fence, clock, metrics, patience, tasks: Shared::default() }
+        let (pauses, tasks) = (Shared::default(), Shared::default());
+        let writes = Semaphore::new(MAX_WRITES);
+        Self { client, index, fence, clock, metrics, limits, pauses, writes, tasks }
     }
 
     /// Binds the pod, in a task of its own: a client that goes away leaves no bind half done.
@@ -151,8 +181,13 @@ impl Binder {
     }
 
     /// Binds the pod and tells the outcome. While it is unknown, the pod keeps its devices, and its object is read.
-    async fn bind_and_settle(&self, args: &BindArgs, tell: oneshot::Sender<Result<(), BindError>>) {
-        let failure = match self.place_and_write(args).await {
+    async fn bind_and_settle(
+        &self,
+        args: &BindArgs,
+        mut tell: oneshot::Sender<Result<(), BindError>>,
+    ) {
+        let mut number = 0;
+        let failure = match self.place_and_write(args, &mut tell, &mut number).await {
             Ok(()) => {
                 let _ = tell.send(Ok(()));
                 return;
@@ -165,7 +200,7 @@ impl Binder {
         };
         let failed = Instant::now();
         let is_refused = failure.is_refusal();
-        let mut end = self.look(args, is_refused).await;
+        let mut end = self.look(args, number, is_refused).await;
         let _ = tell.send(match end {
             End::Bound => Ok(()),
             End::Unbound | End::Unknown => Err(failure),
@@ -173,11 +208,16 @@ impl Binder {
         while matches!(end, End::Unknown) {
             sleep(LOOK_AGAIN).await;
             let is_over = failed.elapsed() > WRITE_LIMIT;
-            end = self.look(args, is_over).await;
+            end = self.look(args, number, is_over).await;
         }
     }
 
-    async fn place_and_write(&self, args: &BindArgs) -> Result<(), Failed> {
+    async fn place_and_write(
+        &self,
+        args: &BindArgs,
+        tell: &mut oneshot::Sender<Result<(), BindError>>,
+        decided: &mut u64,
+    ) -> Result<(), Failed> {
         if !self.index.step(|index| index.is_synced()) {
             return Err(Failed::Before(BindError::NotReady));
         }
@@ -191,13 +231,19 @@ impl Binder {
         let arrived = self.index.step(|index| index.arrive(&pod, &args.node));
         let refused = |source| BindError::Refused { node: args.node.clone(), source };
         let (placed, turn) = arrived.map_err(|refusal| Failed::Before(refused(refusal)))?;
+        let number = placed.number;
+        *decided = number;
         match turn {
             Turn::Alone => {}
             Turn::Last => self.metrics.gathered(true),
-            Turn::Waits(gathering) => self.gather(gathering).await.map_err(Failed::Before)?,
+            Turn::Waits(wait) => {
+                let waited = self.wait_for_gang(args, number, wait, tell).await;
+                waited.map_err(Failed::Before)?;
+            }
         }
+        let _permit = self.writes.acquire().await.expect("never closed");
         if let Err(error) = self.fence.keep().await {
-            self.index.step(|index| index.forget(&args.pod_uid));
+            self.index.step(|index| index.forget(&args.pod_uid, number));
             return Err(Failed::Before(error.into()));
         }
         self.write(args, self.annotations(&pod, &placed)).await.map_err(Failed::Writing)?;
@@ -207,35 +253,89 @@ impl Binder {
         Ok(())
     }
 
-    /// Waits for the other members of the pod's gang.
-    async fn gather(&self, mut gathering: Gathering) -> Result<(), BindError> {
+    /// Waits for the other members of the pod's gang, as long as somebody waits for the answer.
+    async fn wait_for_gang(
+        &self,
+        args: &BindArgs,
+        number: u64,
+        mut wait: GangWait,
+        tell: &mut oneshot::Sender<Result<(), BindError>>,
+    ) -> Result<(), BindError> {
+        let WaitLimits { gang_wait, stop } = &self.limits;
         // The reserved places are sure as long as nobody else may bind.
         let keep = async {
             while self.fence.keep().await.is_ok() {
                 sleep(KEEP_INTERVAL).await;
             }
         };
-        let Patience { gang_wait, stop } = &self.patience;
+        let mut is_late = false;
         tokio::select! {
-            is_whole = timeout(*gang_wait, gathering.is_whole()) => {
-                if matches!(is_whole, Ok(true)) {
-                    return Ok(());
-                }
-            }
+            arrived = timeout(*gang_wait, wait.all_arrived()) => is_late = arrived.is_err(),
+            () = tell.closed() => self.index.step(|it| it.depart(&args.pod_uid, number, &wait)),
             () = keep => {}
             () = stop.cancelled() => {}
         }
-        let gang = gathering.gang().to_owned();
-        if self.index.step(|index| index.give_up(&gathering)) {
+        let gang = wait.gang().to_owned();
+        let is_given_up = self.index.step(|index| {
+            let is_given_up = !tell.is_closed() && index.give_up(&wait);
+            // Another bind of this pod may have taken its turn meanwhile.
+            if wait.is_whole() && index.is_current(&args.pod_uid, number) {
+                return None;
+            }
+            Some(is_given_up)
+        });
+        let Some(is_given_up) = is_given_up else {
+            self.pauses.step(|pauses| pauses.remove(&wait.title()));
+            return Ok(());
+        };
+        if is_given_up {
             self.metrics.gathered(false);
-            tracing::warn!(gang, "gang given up: not all of its pods came to be bound in time");
+            tracing::warn!(
+                gang,
+                is_late,
+                "gang given up: not all of its pods came to be bound in time"
+            );
         }
-        Err(BindError::Scattered { gang, limit: *gang_wait })
+        if !is_late {
+            return Err(BindError::GivenUp(gang));
+        }
+        if is_given_up {
+            self.pause(wait.title());
+        }
+        Err(BindError::TimedOut { gang, limit: *gang_wait })
+    }
+
+    /// Notes that a gang was given up: it rests for a while.
+    fn pause(&self, gang: String) {
+        let now = Instant::now();
+        self.pauses.step(|pauses| {
+            if pauses.len() >= MAX_PAUSES {
+                pauses.retain(|_, pause| pause.until + LAST_PAUSE > now);
+            }
+            let lasts = pauses
+                .get(&gang)
+                .map_or(self.limits.gang_wait / 2, |it| (it.lasts * 2).min(LAST_PAUSE));
+            pauses.insert(gang, Pause { until: now + lasts, lasts });
+        });
+    }
+
+    /// Reason why the pod is not placed yet: its gang was given up a while ago, and rests.
+    pub(crate) fn pause_of(&self, pod: &PodFacts) -> Option<String> {
+        let gang = pod.gang.as_ref()?.as_ref().ok()?;
+        let title = format!("{}/{}", pod.namespace, gang.name);
+        let Pause { until, .. } = self.pauses.step(|pauses| pauses.get(&title).copied())?;
+        let left = until.saturating_duration_since(Instant::now()).as_secs();
+        (left > 0).then(|| {
+            format!(
+                "gang {} was not whole in time, and is tried again in {left} s: look at the events of all its pods",
+                gang.name
+            )
+        })
     }
 
     /// Reads the pod after a failed write. One that is not bound is free of it only once the write can have no effect any
     /// more.
-    async fn look(&self, args: &BindArgs, is_over: bool) -> End {
+    async fn look(&self, args: &BindArgs, number: u64, is_over: bool) -> End {
         match self.read(args).await {
             Ok(pod) if pod.node.is_some() => {
                 let is_ours = pod.node.as_ref() == Some(&args.node);
@@ -243,7 +343,7 @@ impl Binder {
                 if is_ours { End::Bound } else { End::Unbound }
             }
             Ok(_) if is_over => {
-                self.index.step(|index| index.forget(&args.pod_uid));
+                self.index.step(|index| index.forget(&args.pod_uid, number));
                 End::Unbound
             }
             Err(BindError::Gone(_)) => {
@@ -282,14 +382,23 @@ impl Binder {
             },
         };
         let (pods, how) = (self.pods(args), PostParams::default());
-        let posted =
-            pods.create_subresource::<_, Status>("binding", &args.pod_name, &how, &binding);
-        call(posted).await.map(drop)
+        let mut tries = BUSY_TRIES;
+        loop {
+            let posted =
+                pods.create_subresource::<_, Status>("binding", &args.pod_name, &how, &binding);
+            match call(posted).await {
+                // Too many requests at a time: this one had no effect.
+                Err(BindError::Kube(error)) if is_busy(&error) && tries > 0 => tries -= 1,
+                answer => return answer.map(drop),
+            }
+            sleep(BUSY_PAUSE).await;
+            self.fence.keep().await?;
+        }
     }
 
     fn annotations(&self, pod: &PodFacts, placed: &Placed) -> BTreeMap<String, String> {
         let mut annotations = BTreeMap::new();
-        let Placed { placement, first } = placed;
+        let Placed { placement, first, .. } = placed;
         if !placement.devices.is_empty() {
             annotations.insert(PodPlacement::ANNOTATION.to_owned(), placement.to_annotation());
         }
@@ -304,6 +413,10 @@ impl Binder {
     fn pods(&self, args: &BindArgs) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &args.pod_namespace)
     }
+}
+
+fn is_busy(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 429)
 }
 
 async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, BindError> {

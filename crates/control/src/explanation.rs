@@ -26,6 +26,9 @@ pub struct Explanation {
     pub refused: Vec<RefusedNodes>,
     /// Changes that would let it be placed, the smallest first.
     pub remedies: Vec<Remedy>,
+    /// It starts with others or not at all.
+    #[serde(skip)]
+    pub wants_a_gang: bool,
 }
 
 /// A departure that would let a pod be placed. Documents have it as a sentence.
@@ -106,6 +109,7 @@ impl Explanation {
             fitting,
             refused,
             remedies,
+            wants_a_gang: pod.gang.is_some(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The verbs of kube-scheduler's extender: filter, prioritize, preempt, bind.
 //!
-//! Filter, prioritize and preempt are questions, which change nothing: kube-scheduler may ask them for pods that it
-//! then places nowhere. Bind alone decides, and writes once.
+//! Filter, prioritize and preempt are questions: kube-scheduler may ask them for pods that it then places nowhere. They
+//! place nothing. Bind alone decides, and writes once.
 
 mod wire;
 
@@ -66,12 +66,17 @@ impl Extender {
             return FilterResult::error("not ready: the cluster's objects have not been read yet");
         }
         let pod = PodFacts::of(&args.pod);
+        if let Some(pause) = self.binder.pause_of(&pod) {
+            return FilterResult::error(&pause);
+        }
         let outcomes = self.index.step(|index| {
             index.note_offer(&pod, names);
             index.filter(&pod, names)
         });
         // As an error, so that kube-scheduler asks again after its back-off: a pod that is made wakes no others.
-        if let Some((_, Err(refusal @ Refusal::GangIncomplete { .. }))) = outcomes.first() {
+        if let Some((_, Err(refusal))) = outcomes.first()
+            && matches!(refusal, Refusal::GangIncomplete { .. } | Refusal::GangsWait(_))
+        {
             self.metrics.refused(refusal);
             return FilterResult::error(&refusal.to_string());
         }
@@ -177,6 +182,8 @@ fn is_for_good(refusal: &Refusal) -> bool {
         | Refusal::GangIncomplete { .. }
         | Refusal::GangDoesNotFit { .. }
         | Refusal::GangElsewhere(_)
+        | Refusal::GangLostNode(_)
+        | Refusal::GangsWait(_)
         | Refusal::Bound { .. } => true,
         Refusal::NotAccepted { accepted, .. } => *accepted == 0,
         Refusal::Misfit(misfit) => matches!(misfit, Misfit::Model),

@@ -39,6 +39,7 @@ use windlass_sched::{
     view::{NodeIx, Placement, View},
 };
 
+pub(crate) use self::gangs::MAX_WAITING;
 use self::{
     claim_ranks::{Asked, ClaimRanks, Cluster},
     claims::ClaimIndex,
@@ -47,7 +48,7 @@ use self::{
     gangs::Gangs,
 };
 pub use self::{
-    gangs::{Gathering, Turn},
+    gangs::{GangWait, Turn},
     inspection::{Changes, GpuHolder, Holder, Inspected},
     occupancy::{ClaimPart, Conflict},
 };
@@ -70,6 +71,8 @@ pub struct Index {
     versions: Vec<u64>,
     /// Nodes that were built so far.
     builds: u64,
+    /// Placements that were decided so far.
+    decisions: u64,
     /// Pods that have changed since the begin of each list that is under way.
     touched: BTreeMap<u64, HashSet<String>>,
     lists: u64,
@@ -89,6 +92,8 @@ struct Assumed {
     part: Part,
     /// It is kept for a member of a gang that waits for the others: nothing has been written.
     is_reserved: bool,
+    /// Number of the bind that decided it last, by which a later one is told apart; zero before a bind.
+    number: u64,
 }
 
 /// The devices that were chosen for a pod.
@@ -96,6 +101,8 @@ struct Assumed {
 pub struct Placed {
     /// The devices by their ids; none where nobody published ids.
     pub placement: PodPlacement,
+    /// Number of this decision.
+    pub number: u64,
     /// The first GPU: its index on the node, and its facts.
     pub first: Option<(usize, GpuFacts)>,
 }
@@ -156,6 +163,12 @@ pub enum Refusal {
         /// Node label of which all nodes of the gang have one value.
         within: Option<String>,
     },
+    /// Members of gangs wait, as many as may.
+    #[error("{0} pods wait for others of their gangs, as many as may at a time: try again")]
+    GangsWait(usize),
+    /// A node of the pod's gang cannot serve it any more.
+    #[error("node {0} cannot serve its part of the pod's gang any more")]
+    GangLostNode(String),
     /// The place of the pod in its gang is on another node.
     #[error("the pod's gang has its places on other nodes, this pod's is on {0}")]
     GangElsewhere(String),
@@ -185,6 +198,7 @@ impl Default for Index {
             departures: Departures::default(),
             versions: Vec::new(),
             builds: 0,
+            decisions: 0,
             changed: BTreeSet::new(),
             touched: BTreeMap::new(),
             lists: 0,
@@ -313,7 +327,7 @@ impl Index {
     }
 
     /// The placement of a pod whose bind has an unknown end, on the same node.
-    fn known_placement(&self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
+    fn known_placement(&mut self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
         let known = self.pods.get(&pod.uid);
         let bound = pod.node.clone().or_else(|| known.and_then(|known| known.facts.node.clone()));
         if let Some(node) = bound {
@@ -326,17 +340,28 @@ impl Index {
         if node != name {
             return Err(Refusal::InDoubt(node.clone()));
         }
-        let node = *self.nodes.get(name).ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        Ok(Some(self.placed(node, pod, *part)))
+        let part = *part;
+        let node = self.nodes.get(name).copied().filter(|node| {
+            // A node that was made anew may have other GPUs.
+            let gpus = &self.entries[node.0 as usize].facts.gpus;
+            part.gpus.iter().all(|position| position < gpus.len())
+        });
+        let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
+        let number = self.next_number();
+        if let Some(assumed) = self.pods.get_mut(&pod.uid).and_then(|it| it.assumed.as_mut()) {
+            assumed.number = number;
+        }
+        Ok(Some(self.placed(node, pod, part, number)))
     }
 
     /// Counts the pod at its place from now on.
     fn assume(&mut self, pod: &PodFacts, Placement { node, part }: Placement) -> Placed {
-        let placed = self.placed(node, pod, part);
+        let number = self.next_number();
+        let placed = self.placed(node, pod, part, number);
         let name = self.entries[node.0 as usize].object.name.clone();
         self.touch_pod(&pod.uid);
         self.move_pod(&pod.uid, None, Some(&name));
-        let assumed = Some(Assumed { node: name, part, is_reserved: false });
+        let assumed = Some(Assumed { node: name, part, is_reserved: false, number });
         self.gangs.set(self.pods.get(&pod.uid).map(|known| &known.facts), pod);
         self.pods.insert(pod.uid.clone(), PodEntry { facts: pod.clone(), assumed });
         placed
@@ -413,8 +438,9 @@ impl Index {
         let (mut others, mut uids) = (Vec::new(), Vec::new());
         for (uid, part) in entry.occupancy.parts() {
             let Some(holder) = self.pods.get(uid) else { continue };
-            // kube-scheduler does not know the pod there, so it could not evict it.
-            if holder.assumed.as_ref().is_some_and(|it| it.is_reserved) {
+            // kube-scheduler may not know the pod there, and could not evict it then.
+            let is_reserved = holder.assumed.as_ref().is_some_and(|it| it.is_reserved);
+            if is_reserved && !given.contains(uid) {
                 continue;
             }
             let held = holder.facts.wish.request_on(&entry.facts, self.view.catalog());
@@ -452,8 +478,20 @@ impl Index {
         held.filter_map(holder).collect()
     }
 
-    /// Takes an assumed placement back: the API server has refused it.
-    pub fn forget(&mut self, uid: &str) {
+    /// The placement of this number is the pod's, and may be written.
+    pub fn is_current(&self, uid: &str, number: u64) -> bool {
+        let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
+        assumed.is_some_and(|assumed| assumed.number == number)
+    }
+
+    /// Takes the placement of this number back: the API server has refused it.
+    pub fn forget(&mut self, uid: &str, number: u64) {
+        if self.is_current(uid, number) {
+            self.forget_any(uid);
+        }
+    }
+
+    fn forget_any(&mut self, uid: &str) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
         if let Some(assumed) = entry.assumed.take() {
             let node = entry.facts.node.clone();
@@ -482,7 +520,12 @@ impl Index {
         nodes
     }
 
-    fn placed(&self, node: NodeIx, pod: &PodFacts, part: Part) -> Placed {
+    fn next_number(&mut self) -> u64 {
+        self.decisions += 1;
+        self.decisions
+    }
+
+    fn placed(&self, node: NodeIx, pod: &PodFacts, part: Part, number: u64) -> Placed {
         let gpus = &self.entries[node.0 as usize].facts.gpus;
         let wish = pod.wish.gpus.as_ref().ok();
         let device = |position: usize| {
@@ -495,7 +538,7 @@ impl Index {
         };
         let placement = PodPlacement { devices: part.gpus.iter().filter_map(device).collect() };
         let first = part.gpus.iter().next().map(|position| (position, gpus[position].clone()));
-        Placed { placement, first }
+        Placed { placement, number, first }
     }
 
     /// The node of a bind whose end is unknown.

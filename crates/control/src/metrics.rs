@@ -175,13 +175,15 @@ fn word(truth: bool) -> &'static str {
     if truth { "true" } else { "false" }
 }
 
-const REASONS: [&str; 18] = [
+const REASONS: [&str; 20] = [
     "bound",
     "cpu",
     "gang",
     "gang_does_not_fit",
     "gang_elsewhere",
     "gang_incomplete",
+    "gang_lost_node",
+    "gangs_wait",
     "in_doubt",
     "memory",
     "no_agent",
@@ -207,6 +209,8 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::GangDoesNotFit { .. } => "gang_does_not_fit",
         Refusal::GangElsewhere(_) => "gang_elsewhere",
         Refusal::GangIncomplete { .. } => "gang_incomplete",
+        Refusal::GangLostNode(_) => "gang_lost_node",
+        Refusal::GangsWait(_) => "gangs_wait",
         Refusal::Bound { .. } => "bound",
         Refusal::InDoubt(_) => "in_doubt",
         Refusal::Misfit(misfit) => match misfit {

@@ -230,6 +230,7 @@ fn recorded_pod(pod: &Pod) -> Pod {
         uid: pod.metadata.uid.clone(),
         resource_version: pod.metadata.resource_version.clone(),
         creation_timestamp: pod.metadata.creation_timestamp.clone(),
+        deletion_timestamp: pod.metadata.deletion_timestamp.clone(),
         labels: gang(&pod.metadata),
         annotations: ours(&pod.metadata),
         ..ObjectMeta::default()
@@ -249,6 +250,8 @@ fn recorded_pod(pod: &Pod) -> Pod {
         priority: spec.priority,
         resource_claims: spec.resource_claims.clone(),
         resources: spec.resources.clone(),
+        scheduler_name: spec.scheduler_name.clone(),
+        scheduling_gates: spec.scheduling_gates.clone(),
         ..PodSpec::default()
     });
     let status = pod.status.as_ref().map(|status| PodStatus {
@@ -286,13 +289,13 @@ fn named(metadata: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// Annotations that placement reads.
 /// The label of a pod's gang.
 fn gang(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let (key, name) = metadata.labels.as_ref()?.get_key_value(facts::GANG)?;
     Some(BTreeMap::from([(key.clone(), name.clone())]))
 }
 
+/// Annotations that placement reads.
 fn ours(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let mut annotations = metadata.annotations.clone()?;
     let prefixes = ["windlass.dev/", "nvidia.com/", gpushare::PREFIX];

@@ -22,9 +22,10 @@ struct Right {
     of_lease: bool,
 }
 
-const NEEDED: [Right; 8] = [
+const NEEDED: [Right; 9] = [
     Right { verb: "list", group: "", resource: "nodes", subresource: "", of_lease: false },
     Right { verb: "watch", group: "", resource: "nodes", subresource: "", of_lease: false },
+    Right { verb: "get", group: "", resource: "pods", subresource: "", of_lease: false },
     Right { verb: "list", group: "", resource: "pods", subresource: "", of_lease: false },
     Right { verb: "watch", group: "", resource: "pods", subresource: "", of_lease: false },
     Right { verb: "create", group: "", resource: "pods", subresource: "binding", of_lease: false },
@@ -101,7 +102,7 @@ impl Rights {
                     }
                 }
                 // A server that serves no reviews, or refuses them, cannot say more.
-                Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => break,
+                Err(kube::Error::Api(status)) if [403, 404, 405].contains(&status.code) => break,
                 Err(error) => tracing::debug!(%error, "rights not known yet"),
             }
             sleep(PAUSE).await;

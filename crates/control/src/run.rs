@@ -12,7 +12,7 @@ use windlass_host::{clock::Clock, shared::Shared};
 use crate::{
     access::{access, no_access},
     agents::Agents,
-    binder::{Binder, Patience},
+    binder::{Binder, WaitLimits},
     extender::Extender,
     fence::Fence,
     index::Index,
@@ -126,14 +126,14 @@ pub async fn run(
     let fence = Arc::new(Fence::new(leases, &config.lease, &config.identity, clock, refresh));
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry, index.clone());
-    let patience = Patience { gang_wait: config.gang_wait, stop: stop.clone() };
+    let limits = WaitLimits { gang_wait: config.gang_wait, stop: stop.clone() };
     let binder = Arc::new(Binder::new(
         client.clone(),
         index.clone(),
         fence.clone(),
         clock,
         metrics.clone(),
-        patience,
+        limits,
     ));
     let guard = guard(config.page, &client);
     let feed = Arc::new(Feed::new(index.clone(), clock));

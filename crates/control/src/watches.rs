@@ -181,7 +181,10 @@ impl Refresh {
         let pods = Api::<Pod>::all(self.client.clone());
         match access::list(&pods, Pod::facts).await {
             Ok(pods) => self.index.step(|index| {
-                index.give_up_all();
+                let given_up = index.give_up_all();
+                if given_up > 0 {
+                    tracing::warn!(given_up, "gangs given up: another replica may have bound pods");
+                }
                 index.end_list(list, pods);
             }),
             Err(error) => {

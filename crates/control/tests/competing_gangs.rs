@@ -9,7 +9,7 @@ use std::{
 
 use windlass_control::{
     facts::{Gang, GpuFacts, GpuWish, NodeFacts, PodFacts, Wish},
-    index::{Gathering, Index, Turn},
+    index::{GangWait, Index, Turn},
 };
 use windlass_core::annotation::AcceptedGpus;
 use windlass_sched::random::Random;
@@ -29,7 +29,7 @@ struct Contest {
     /// Binds that are on their way.
     binds: VecDeque<(PodFacts, String)>,
     /// Members that wait for the others.
-    waiting: Vec<(PodFacts, String, Gathering)>,
+    waiting: Vec<(PodFacts, String, GangWait)>,
     version: u64,
 }
 
@@ -39,6 +39,7 @@ fn node(n: usize, gpus: usize) -> NodeFacts {
         model: "H100".to_owned(),
         memory_mib: 81_920,
         has_failed: false,
+        only_for: None,
         obstacle: None,
     };
     NodeFacts {
@@ -96,7 +97,12 @@ impl Contest {
         }
         let mut pending = Vec::new();
         for name in ["a", "b", "c"] {
-            let gang = Gang { name: name.to_owned(), size: 2 + random.below(3), within: None };
+            let gang = Gang {
+                name: name.to_owned(),
+                size: 2 + random.below(3),
+                within: None,
+                scheduler: "windlass".to_owned(),
+            };
             let gpus = 1 + u8::from(random.below(3) > 0);
             pending.extend((0..gang.size).map(|n| pod(&gang, n, gpus)));
         }
@@ -148,7 +154,7 @@ impl Contest {
         let Some((pod, name)) = self.binds.pop_front() else { return };
         match self.index.arrive(&pod, &name) {
             Err(_) => self.pending.push(pod),
-            Ok((_, Turn::Waits(gathering))) => self.waiting.push((pod, name, gathering)),
+            Ok((_, Turn::Waits(wait))) => self.waiting.push((pod, name, wait)),
             Ok((_, Turn::Alone | Turn::Last)) => self.start(pod, name),
         }
     }
@@ -178,9 +184,9 @@ impl Contest {
             return;
         }
         let nth = self.random.below(self.waiting.len());
-        let gathering = self.waiting[nth].2.clone();
+        let wait = self.waiting[nth].2.clone();
         let gang = self.waiting[nth].0.gang.clone();
-        assert!(self.index.give_up(&gathering), "it waits");
+        assert!(self.index.give_up(&wait), "it waits");
         let (gone, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|it| it.0.gang == gang);
         self.waiting = waiting;

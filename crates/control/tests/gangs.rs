@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::rig::{Extender, GANG_WAIT, Rig};
 
@@ -84,7 +85,7 @@ async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
     let wrong = rig.add_member("wrong", "other", 1, &json!({"windlass.dev/gang-size": "many"}));
     let (_, reasons) = extender.filter(&wrong, &nodes).await;
     assert!(reasons["a"].as_str().expect("text").ends_with(
-        "the pod is of gang other, so its annotation windlass.dev/gang-size has to be a number from 1 to 512, not \
+        "the pod is of gang other, so its annotation windlass.dev/gang-size has to be a number from 1 to 128, not \
          \"many\""
     ));
     extender.stop().await;
@@ -106,8 +107,55 @@ async fn a_gang_whose_members_do_not_all_come_is_given_up_and_its_places_are_fre
     assert!(begun.elapsed() >= GANG_WAIT);
     extender.sees("idle_gpus", "2.0").await;
     assert!(rig.placement("one").is_none());
+    // It rests for a while, so that others get their turn.
+    let rests = schedule(&extender, &one, &nodes).await.expect_err("a rest");
+    assert!(
+        rests.starts_with("gang train was not whole in time, and is tried again in "),
+        "{rests}"
+    );
+    sleep(GANG_WAIT / 2).await;
     let both = tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes));
     assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_bind_that_nobody_waits_for_any_more_gives_its_turn_to_the_next() {
+    let rig = Rig::start();
+    let nodes = ["a", "b"];
+    for name in nodes {
+        rig.add_node(name, 1);
+    }
+    let extender = rig.extender("one").await;
+    let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
+    extender.sees("pods", "2.0").await;
+    // kube-scheduler hangs up, and asks again.
+    let hung_up = async {
+        tokio::select! {
+            _ = extender.bind(&one, "a") => panic!("the gang is not whole"),
+            () = extender.sees("idle_gpus", "0.0") => {}
+        }
+    };
+    hung_up.await;
+    extender.sees("idle_gpus", "2.0").await;
+    let both = tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes));
+    let mut both = [both.0, both.1].map(|node| node.expect("bound"));
+    both.sort_unstable();
+    assert_eq!(both, nodes, "each has a GPU of its own");
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn members_that_disagree_are_refused_and_name_the_other() {
+    let rig = Rig::start();
+    rig.add_node("a", 4);
+    let extender = rig.extender("one").await;
+    let (one, _) = (member(&rig, "one", 1, 2), member(&rig, "two", 1, 3));
+    extender.sees("pods", "2.0").await;
+    let (_, reasons) = extender.filter(&one, &["a"]).await;
+    let said = "for good: pods of gang train differ in windlass.dev/gang-size or windlass.dev/gang-within, two for \
+                one: let all have the same";
+    assert_eq!(reasons["a"], said);
     extender.stop().await;
 }
 
@@ -149,7 +197,7 @@ async fn an_extender_that_ends_does_not_wait_for_a_gang() {
         extender.ask_to_stop();
     };
     let (error, ()) = tokio::join!(extender.bind(&one, "a"), waiting);
-    assert!(error.starts_with("gang train was not whole"), "{error}");
+    assert!(error.starts_with("gang train was given up"), "{error}");
     assert!(begun.elapsed() < GANG_WAIT);
     extender.stop().await;
 }

@@ -12,7 +12,7 @@ use std::{
 
 use windlass_control::{
     facts::{Gang, GpuFacts, GpuWish, NodeFacts, PodFacts, SharedBy, Wish},
-    index::{Gathering, Index, Inspected, Turn},
+    index::{GangWait, Index, Inspected, Refusal, Turn},
 };
 use windlass_core::{
     annotation::{AcceptedGpus, PodPlacement},
@@ -60,7 +60,8 @@ struct Waiting {
     pod: PodFacts,
     node: String,
     placement: PodPlacement,
-    gathering: Gathering,
+    number: u64,
+    wait: GangWait,
 }
 
 fn node(n: usize) -> NodeFacts {
@@ -113,7 +114,8 @@ impl Model {
             0..26 if self.truth.pods.len() < MAX_PODS => self.create(None),
             26..30 if self.truth.pods.len() < MAX_PODS => self.create_gang(),
             0..59 => self.bind(),
-            59 => self.give_up(),
+            59 if self.random.below(2) == 0 => self.give_up(),
+            59 => self.leave_a_gang(),
             60..75 => self.end(),
             75..85 => self.deliver_some(),
             85..89 => self.toggle_health(),
@@ -132,7 +134,12 @@ impl Model {
     /// A gang of two to five pods, of which one may be made later or never.
     fn create_gang(&mut self) {
         let size = 2 + self.random.below(4);
-        let gang = Gang { name: format!("gang-{}", self.truth.made), size, within: None };
+        let gang = Gang {
+            name: format!("gang-{}", self.truth.made),
+            size,
+            within: None,
+            scheduler: "windlass".to_owned(),
+        };
         for _ in 0..size - usize::from(self.random.below(8) == 0) {
             self.create(Some(&gang));
         }
@@ -177,20 +184,8 @@ impl Model {
 
     /// kube-scheduler asks for nodes and binds to the best; the write succeeds, fails, or loses its answer.
     fn bind(&mut self) {
-        let is_waiting = |pod: &PodFacts| self.waiting.iter().any(|it| it.pod.uid == pod.uid);
-        let pods = self.truth.pods.values().map(|(pod, _)| pod);
-        let pending = pods.filter(|pod| pod.node.is_none() && !is_waiting(pod));
-        let pending: Vec<_> = pending.cloned().collect();
-        if pending.is_empty() {
-            return;
-        }
-        // A gang that waits has the turn now and then, as its members come one soon after the other.
-        let waits = |pod: &&PodFacts| self.waiting.iter().any(|it| it.pod.gang == pod.gang);
-        let others: Vec<_> = pending.iter().filter(waits).collect();
-        let pod = match self.random.below(2) {
-            0 if !others.is_empty() => others[self.random.below(others.len())],
-            _ => &pending[self.random.below(pending.len())],
-        };
+        let Some(pod) = self.pod_whose_turn_it_is() else { return };
+        let pod = &pod;
         let names: Vec<_> = self.truth.nodes.keys().cloned().collect();
         self.index.note_offer(pod, &names);
         let fitting = self.index.filter(pod, &names).into_iter();
@@ -202,29 +197,72 @@ impl Model {
             self.refused += 1;
             return;
         };
-        let (placed, turn) = self.index.arrive(pod, &name).expect("a node that fits can serve it");
+        let (placed, turn) = match self.index.arrive(pod, &name) {
+            Ok(arrived) => arrived,
+            // The place of another member is gone, and the whole gang is given up.
+            Err(Refusal::GangLostNode(_)) => {
+                self.waiting.retain(|it| it.pod.gang != pod.gang);
+                self.refused += 1;
+                return;
+            }
+            Err(refusal) => panic!("a node that fits can serve it: {refusal}"),
+        };
+        let (pod, placement, number) = (pod.clone(), placed.placement, placed.number);
         match turn {
-            Turn::Alone => self.write(&pod.uid, &name, placed.placement),
-            Turn::Waits(gathering) => {
-                let (pod, placement) = (pod.clone(), placed.placement);
-                self.waiting.push(Waiting { pod, node: name, placement, gathering });
+            Turn::Alone => self.write(&pod.uid, &name, placement, number),
+            Turn::Waits(wait) => {
+                self.waiting.push(Waiting { pod, node: name, placement, number, wait });
             }
             Turn::Last => {
                 self.gangs.0 += 1;
-                self.write(&pod.uid, &name, placed.placement);
-                let gang = pod.gang.clone();
-                let (come, waiting) = std::mem::take(&mut self.waiting)
+                self.write(&pod.uid, &name, placement, number);
+                let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
                     .into_iter()
-                    .partition(|it| it.pod.gang == gang);
+                    .partition(|it| it.pod.gang == pod.gang);
                 self.waiting = waiting;
-                let come: Vec<Waiting> = come;
-                for Waiting { pod, node, placement, .. } in come {
-                    if self.truth.pods.contains_key(&pod.uid) {
-                        self.write(&pod.uid, &node, placement);
+                for Waiting { pod, node, placement, number, .. } in over {
+                    // A pod that was asked for twice is written once.
+                    let is_current = self.index.is_current(&pod.uid, number);
+                    if is_current && self.truth.pods.contains_key(&pod.uid) {
+                        self.write(&pod.uid, &node, placement, number);
                     }
                 }
             }
         }
+    }
+
+    fn pod_whose_turn_it_is(&mut self) -> Option<PodFacts> {
+        let is_waiting = |pod: &PodFacts| self.waiting.iter().any(|it| it.pod.uid == pod.uid);
+        let pods = self.truth.pods.values().map(|(pod, _)| pod);
+        // kube-scheduler asks for a pod anew that waits already when it was restarted meanwhile.
+        let asks_again = self.random.below(20) == 0;
+        let pending = pods.filter(|pod| pod.node.is_none() && (asks_again || !is_waiting(pod)));
+        let pending: Vec<_> = pending.cloned().collect();
+        if pending.is_empty() {
+            return None;
+        }
+        // A gang that waits has the turn now and then, as its members come one soon after the other.
+        let waits = |pod: &&PodFacts| self.waiting.iter().any(|it| it.pod.gang == pod.gang);
+        let others: Vec<_> = pending.iter().filter(waits).collect();
+        Some(match self.random.below(2) {
+            0 if !others.is_empty() => others[self.random.below(others.len())].clone(),
+            _ => pending[self.random.below(pending.len())].clone(),
+        })
+    }
+
+    /// The author of a pending pod takes its label away.
+    fn leave_a_gang(&mut self) {
+        let pods = self.truth.pods.values().map(|(pod, _)| pod);
+        let members = pods.filter(|pod| pod.node.is_none() && pod.gang.is_some());
+        let members: Vec<_> = members.map(|pod| pod.uid.clone()).collect();
+        if members.is_empty() {
+            return;
+        }
+        let version = self.truth.next();
+        let uid = &members[self.random.below(members.len())];
+        let (pod, _) = self.truth.pods.get_mut(uid).expect("listed above");
+        (pod.gang, pod.version) = (None, version);
+        self.late.push_back(Event::Pod(Box::new(pod.clone())));
     }
 
     /// A gang's members did not come in time.
@@ -233,15 +271,15 @@ impl Model {
             return;
         }
         let nth = self.random.below(self.waiting.len());
-        let gathering = self.waiting[nth].gathering.clone();
+        let wait = self.waiting[nth].wait.clone();
         let gang = self.waiting[nth].pod.gang.clone();
-        self.gangs.1 += usize::from(self.index.give_up(&gathering));
+        self.gangs.1 += usize::from(self.index.give_up(&wait));
         self.waiting.retain(|it| it.pod.gang != gang);
     }
 
-    fn write(&mut self, uid: &str, name: &str, placement: PodPlacement) {
+    fn write(&mut self, uid: &str, name: &str, placement: PodPlacement, number: u64) {
         match self.random.below(10) {
-            0 => self.index.forget(uid),
+            0 => self.index.forget(uid, number),
             // The answer is lost: the watch brings it.
             outcome => {
                 let event = self.truth.bind(uid, name, placement);

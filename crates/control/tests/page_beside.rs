@@ -20,7 +20,7 @@ use tokio_rustls::{
 use tokio_util::sync::CancellationToken;
 use windlass_control::{Config, PageConfig, RunError, TlsFiles, run};
 
-use crate::rig::{LIMIT, Rig};
+use crate::rig::{GANG_WAIT, LIMIT, Rig};
 
 /// An extender with a page.
 struct Served {
@@ -60,6 +60,7 @@ impl Served {
             namespace: Some("default".to_owned()),
             lease: "windlass-extender".to_owned(),
             identity: "one".to_owned(),
+            gang_wait: GANG_WAIT,
         };
         let ready = move |address| bound.send(address).expect("awaited below");
         let mut running = JoinSet::new();

@@ -23,7 +23,7 @@ pub struct Member<'a> {
 
 /// Most nodes that are tried, counted over all members, before a gang counts as one that does not fit. A gang of equal
 /// members is decided in one try for each of them.
-const MOST_TRIES: usize = 4096;
+pub const MOST_TRIES: usize = 4096;
 /// Most nodes that are tried for one member: the best.
 const MOST_NODES: usize = 64;
 
@@ -36,15 +36,17 @@ struct Search<'a> {
     /// From each member on, all are alike, so another node for it would not help the others.
     is_uniform: Vec<bool>,
     placed: Vec<Placement>,
-    tries: usize,
+    /// Tries that are left.
+    tries: &'a mut usize,
 }
 
 /// Finds a place for each member, in the order of the members; none where they do not fit together. The view is as before,
-/// but for the numbers of its changes.
+/// but for the numbers of its changes. A search takes from the tries that are left, and ends without them.
 pub fn places(
     view: &mut View,
     scheduler: &mut Scheduler,
     members: &[Member<'_>],
+    tries: &mut usize,
 ) -> Option<Vec<Placement>> {
     let mut order: Vec<usize> = (0..members.len()).collect();
     order.sort_by_key(|at| {
@@ -57,7 +59,7 @@ pub fn places(
         is_uniform: uniform(&ordered, view.nodes().len()),
         placed: Vec::with_capacity(ordered.len()),
         members: ordered,
-        tries: 0,
+        tries,
         view,
         scheduler,
     };
@@ -78,10 +80,10 @@ impl Search<'_> {
             if failed.iter().any(|other| self.are_equal(nth, *other, node)) {
                 continue;
             }
-            if self.tries == MOST_TRIES {
+            if *self.tries == 0 {
                 return false;
             }
-            self.tries += 1;
+            *self.tries -= 1;
             let Some(part) = self.scheduler.part(self.view, node, &request) else { continue };
             let (place, before) = (Placement { node, part }, self.view.node(node).clone());
             if self.view.take(&request, place).is_err() {

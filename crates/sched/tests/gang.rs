@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
-    gang::{Member, places},
+    gang::{MOST_TRIES, Member, places},
     gpu::{Gpu, ModelId, ModelSet},
     node::{Amount, Node},
     policy::Policy,
@@ -34,6 +34,14 @@ fn requests() -> impl Strategy<Value = Request> {
     ]);
     let models = select(vec![ModelSet::ANY, ModelSet::NONE.with(ModelId(0))]);
     (gpus, models).prop_map(|(gpus, models)| Request { models, ..request(gpus) })
+}
+
+fn placed(
+    view: &mut View,
+    scheduler: &mut Scheduler,
+    members: &[Member<'_>],
+) -> Option<Vec<Placement>> {
+    places(view, scheduler, members, &mut MOST_TRIES.clone())
 }
 
 /// Some choice of nodes serves the requests from the first on.
@@ -79,7 +87,7 @@ proptest! {
         let members: Vec<_> =
             wanted.iter().map(|(request, nodes)| Member { request: *request, nodes }).collect();
         let before = view.clone();
-        let found = places(&mut view, &mut scheduler, &members);
+        let found = placed(&mut view, &mut scheduler, &members);
         prop_assert_eq!(before.nodes(), view.nodes());
         if let Some(places) = &found {
             take(&mut view.clone(), &members, places);
@@ -105,10 +113,10 @@ proptest! {
         let mut scheduler = Scheduler::learning(Policy::Windlass, 0);
         let all: Vec<_> = (0..).map(NodeIx).take(view.nodes().len()).collect();
         let member = Member { request: request(Gpus::Whole(gpus)), nodes: &all };
-        let found = places(&mut view, &mut scheduler, &vec![member; room]);
+        let found = placed(&mut view, &mut scheduler, &vec![member; room]);
         let found = found.expect("there is room");
         take(&mut view.clone(), &vec![member; room], &found);
-        prop_assert_eq!(places(&mut view, &mut scheduler, &vec![member; room + 1]), None);
+        prop_assert_eq!(placed(&mut view, &mut scheduler, &vec![member; room + 1]), None);
     }
 }
 
@@ -122,7 +130,7 @@ fn the_place_of_a_large_member_is_found_although_small_ones_rank_its_node_best()
     let small = Member { request: request(Gpus::Whole(2)), nodes: &second };
     let picky = Member { request: request(Gpus::Whole(2)), nodes: &first };
     let members = [small, picky, small, picky];
-    let found = places(&mut view, &mut scheduler, &members).expect("they fit");
+    let found = placed(&mut view, &mut scheduler, &members).expect("they fit");
     let nodes: Vec<_> = found.iter().map(|place| place.node).collect();
     assert_eq!(nodes, [all[1], all[0], all[1], all[0]]);
 }

@@ -44,6 +44,9 @@ fn waiting(explanation: &Explanation) -> Finding {
     let finding = Finding::warning(AREA, subject, detail);
     match explanation.remedies.first().map(Remedy::to_string) {
         Some(remedy) => finding.remedy(remedy),
+        None if explanation.wants_a_gang => finding.remedy(
+            "all pods of its gang start together: make those that are missing, or wait until all fit side by side",
+        ),
         None => {
             finding.remedy("the end of no single pod would free enough: add nodes, or ask for less")
         }

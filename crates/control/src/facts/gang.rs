@@ -8,9 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::Pod;
 
 use super::{GpuWish, Wish};
+use crate::index::MAX_WAITING;
 
 /// Label with the gang's name.
 pub(crate) const GANG: &str = "windlass.dev/gang";
@@ -18,8 +19,9 @@ pub(crate) const GANG: &str = "windlass.dev/gang";
 const SIZE: &str = "windlass.dev/gang-size";
 /// Annotation with the node label of which all its nodes have one value.
 const WITHIN: &str = "windlass.dev/gang-within";
-/// Most pods of a gang: kube-scheduler holds a connection for each of them while it waits.
-const MAX_SIZE: usize = 512;
+/// Most pods of a gang: all can wait at a time, and are planned and bound within the wait in a cluster of 15,000 nodes.
+const MAX_SIZE: usize = 128;
+const _: () = assert!(MAX_SIZE < MAX_WAITING);
 
 /// Gang of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct Gang {
     pub size: usize,
     /// Node label of which all its nodes have one value.
     pub within: Option<String>,
+    /// Scheduler of its pods. Pods of another one are another gang.
+    pub scheduler: String,
 }
 
 /// A gang that says nothing that can be done.
@@ -45,6 +49,16 @@ pub enum GangError {
         /// The size, as written.
         size: String,
     },
+    /// Members disagree.
+    #[error(
+        "pods of gang {gang} differ in {SIZE} or {WITHIN}, {other} for one: let all have the same"
+    )]
+    Differs {
+        /// Name of the gang.
+        gang: String,
+        /// Name of another member.
+        other: String,
+    },
     /// Ids of GPUs.
     #[error(
         "the pod is of gang {0}, so it cannot name GPUs by nvidia.com/use-gpuuuid or nouse-gpuuuid: use a product"
@@ -55,18 +69,23 @@ pub enum GangError {
 // === impl Gang ===
 
 impl Gang {
-    /// Reads the gang of a pod. kube-scheduler asks for pods with GPUs alone, so others are in no gang.
-    pub(super) fn of(pod: &ObjectMeta, wish: &Wish) -> Option<Result<Self, GangError>> {
-        if wish.gpus == Ok(GpuWish::None) {
+    /// Reads the gang of a pod. A pod that kube-scheduler does not ask for is in none: without GPUs, gated, or being
+    /// deleted.
+    pub(super) fn of(pod: &Pod, wish: &Wish) -> Option<Result<Self, GangError>> {
+        let (spec, pod) = (pod.spec.as_ref(), &pod.metadata);
+        let gates = spec.and_then(|spec| spec.scheduling_gates.as_ref());
+        let is_gated = gates.is_some_and(|gates| !gates.is_empty());
+        if wish.gpus == Ok(GpuWish::None) || is_gated || pod.deletion_timestamp.is_some() {
             return None;
         }
+        let scheduler = spec.and_then(|spec| spec.scheduler_name.clone()).unwrap_or_default();
         let text = |all: &Option<BTreeMap<String, String>>, key| all.as_ref()?.get(key).cloned();
         let name = text(&pod.labels, GANG).filter(|name| !name.is_empty())?;
         let size = text(&pod.annotations, SIZE).unwrap_or_default();
         let within = text(&pod.annotations, WITHIN).filter(|label| !label.is_empty());
         Some(match size.parse() {
             Ok(1..=MAX_SIZE) if !wish.accepted.accepts_all_ids() => Err(GangError::Ids(name)),
-            Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, within }),
+            Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, within, scheduler }),
             _ => Err(GangError::Size { gang: name, size }),
         })
     }
@@ -81,27 +100,33 @@ mod tests {
 
     #[test]
     fn a_gang_has_a_name_and_a_size() {
-        let read = |labels: serde_json::Value, annotations: serde_json::Value| {
-            let pod = json!({
-                "metadata": {"labels": labels, "annotations": annotations},
-                "spec": {"containers": [{"name": "c",
-                    "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-            });
-            PodFacts::of(&serde_json::from_value(pod).expect("a Pod")).gang
-        };
+        let read_as =
+            |labels: serde_json::Value, annotations: serde_json::Value, deleted: Option<&str>| {
+                let pod = json!({
+                    "metadata": {"labels": labels, "annotations": annotations,
+                                 "deletionTimestamp": deleted},
+                    "spec": {"schedulerName": "windlass","containers": [{"name": "c",
+                        "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+                });
+                PodFacts::of(&serde_json::from_value(pod).expect("a Pod")).gang
+            };
+        let read = |labels, annotations| read_as(labels, annotations, None);
         let label = json!({GANG: "train"});
+        let ends = read_as(label.clone(), json!({SIZE: "4"}), Some("2026-01-01T00:00:00Z"));
+        assert_eq!(ends, None, "a pod that ends is no member");
         assert_eq!(read(json!({}), json!({SIZE: "4"})), None);
         assert_eq!(read(json!({GANG: ""}), json!({})), None);
-        let gang = Gang { name: "train".into(), size: 4, within: None };
+        let scheduler = "windlass".to_owned();
+        let gang = Gang { name: "train".into(), size: 4, within: None, scheduler };
         assert_eq!(read(label.clone(), json!({SIZE: "4", WITHIN: ""})), Some(Ok(gang.clone())));
         let within = Some("example.com/rack".to_owned());
         let racked = read(label.clone(), json!({SIZE: "4", WITHIN: "example.com/rack"}));
         assert_eq!(racked, Some(Ok(Gang { within, ..gang })));
-        for size in ["0", "-1", "513", "four", ""] {
+        for size in ["0", "-1", "129", "four", ""] {
             let error = read(label.clone(), json!({SIZE: size})).expect("a gang").expect_err(size);
             let said = error.to_string();
             assert!(
-                said.contains("a number from 1 to 512") && said.ends_with(&format!("{size:?}"))
+                said.contains("a number from 1 to 128") && said.ends_with(&format!("{size:?}"))
             );
         }
         assert!(read(label.clone(), json!({})).expect("a gang").is_err());

@@ -79,7 +79,7 @@ impl PodFacts {
             created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             priority: spec.priority.unwrap_or(0),
             is_ended: matches!(phase, Some("Succeeded" | "Failed")),
-            gang: Gang::of(metadata, &wish),
+            gang: Gang::of(object, &wish),
             wish,
             gpu_index: annotations.get(GPUSHARE_INDEX).and_then(|text| text.parse().ok()),
             claims: claims(object),

@@ -48,19 +48,21 @@ impl Index {
         if known.is_some_and(is_old) {
             return;
         }
-        let is_new = known.is_none();
+        let (is_new, before) = (known.is_none(), known_node(known));
         // An event from before the binding leaves the assumption as it is.
         let assumed = match &facts.node {
             None => self.pods.get_mut(&facts.uid).and_then(|known| known.assumed.take()),
             Some(_) => None,
         };
-        let before = known_node(self.pods.get(&facts.uid));
+        let known = self.pods.get(&facts.uid).map(|known| &known.facts);
+        let is_in_its_gang = self.gangs.set(known, &facts);
+        // A place in a gang that the pod has left is free.
+        let assumed = assumed.filter(|assumed| is_in_its_gang || !assumed.is_reserved);
         let after = facts.node.clone().or_else(|| assumed.as_ref().map(|it| it.node.clone()));
         self.move_pod(&facts.uid, before.as_deref(), after.as_deref());
         if is_new && self.is_synced {
             self.observe(&facts);
         }
-        self.gangs.set(self.pods.get(&facts.uid).map(|known| &known.facts), &facts);
         self.pods.insert(facts.uid.clone(), PodEntry { facts, assumed });
     }
 

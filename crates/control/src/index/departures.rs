@@ -67,6 +67,7 @@ mod tests {
             model: "A10".to_owned(),
             memory_mib: 24_576,
             has_failed: false,
+            only_for: None,
             obstacle: None,
         };
         NodeFacts { name, pods: 110, gpus: vec![gpu], ..NodeFacts::default() }

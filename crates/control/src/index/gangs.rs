@@ -3,67 +3,62 @@
 //! ```text
 //!   filter: all members are there, and have places side by side
 //!     │
-//!   bind of the first: it waits, and places for those that have not come are reserved
+//!   bind of the first: it waits, and the places of the others are reserved
 //!     │                              │
-//!   binds of the others              └─ not all come in time ─> all places are free again, all members are tried anew
+//!   binds of the others              └─ not all arrive in time ─> all places are free again, all members are tried anew
 //!     │
-//!   the last has come: each is written
+//!   the last has arrived: each is written
 //! ```
 //!
-//! A filter plans for the members that have not come for their bind yet, as if their places were free. The bind of a
-//! member plans once more and reserves. So the places follow kube-scheduler where it refuses a node for a reason of its
-//! own, and no other pod gets one of them meanwhile.
+//! A member with a reserved place goes there. Where kube-scheduler does not offer that node, for a reason of its own, the
+//! members that have not arrived are planned anew, as if their places were free. No other pod gets one of them meanwhile.
+
+mod plan;
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
 };
 
 use tokio::sync::watch;
-use windlass_sched::{
-    gang::{Member, places},
-    request::Request,
-    view::{NodeIx, Placement},
-};
+use windlass_sched::{request::Request, view::Placement};
 
 use super::{Assumed, Index, Placed, Refusal, known_node, node_set::NodeSet};
-use crate::facts::{Gang, GpuWish, PodFacts, SharedBy};
+use crate::facts::{Gang, GangError, PodFacts};
+
+/// Most pods that wait for others of their gangs at a time: kube-scheduler holds a connection for each.
+pub(crate) const MAX_WAITING: usize = 512;
 
 /// Members of all gangs, and the gangs whose members wait for each other.
 #[derive(Debug, Default)]
 pub(super) struct Gangs {
-    /// Pods that have not ended.
     members: BTreeMap<GangKey, BTreeSet<String>>,
-    gatherings: BTreeMap<GangKey, Gathered>,
+    waiting: BTreeMap<GangKey, WaitingGang>,
     /// Nodes that kube-scheduler offered for members with such a request since the gang was tried anew. It leaves those
     /// out that it keeps for members whose bind is on its way, so the last offer alone would be too small.
     offers: BTreeMap<GangKey, Offers>,
-    begun: u64,
+    /// Number of times that a gang was given up in a part of the cluster, by the value of its node label.
+    given_up: BTreeMap<GangKey, BTreeMap<String, u32>>,
 }
 
-/// Namespace and name of a gang.
-type GangKey = (String, String);
+/// Namespace, name and scheduler of a gang.
+type GangKey = (String, String, String);
 
 /// Nodes that kube-scheduler offered for a request.
 type Offers = BTreeMap<Request, NodeSet>;
 
-/// A request, and the names by which it asks for shares.
-type Kind = (Request, Option<SharedBy>);
-
-/// Members of a gang that have come for their bind and wait.
+/// Members of a gang that have arrived for their bind and wait.
 #[derive(Debug)]
-struct Gathered {
-    number: u64,
-    pods: BTreeSet<String>,
+struct WaitingGang {
+    arrived: BTreeSet<String>,
     is_whole: watch::Sender<bool>,
 }
 
-/// The wait of one member for the others.
+/// Wait of one member for the others.
 #[derive(Clone, Debug)]
-pub struct Gathering {
+pub struct GangWait {
     key: GangKey,
-    number: u64,
-    /// Becomes true once all members have come; closed once they are given up.
+    /// Becomes true once all members have arrived; closed once the gang is given up.
     is_whole: watch::Receiver<bool>,
 }
 
@@ -72,8 +67,8 @@ pub struct Gathering {
 pub enum Turn {
     /// Now: it needs nobody.
     Alone,
-    /// Once the other members of its gang have come.
-    Waits(Gathering),
+    /// Once the other members of its gang have arrived.
+    Waits(GangWait),
     /// Now, with all members that waited for it.
     Last,
 }
@@ -81,85 +76,72 @@ pub enum Turn {
 /// The other members of a pod's gang.
 #[derive(Default)]
 struct Others {
-    /// Those that are bound, or whose bind is being written.
+    /// Members that are bound, or whose bind is being written.
     bound: Vec<String>,
-    /// Those that have come for their bind and wait.
-    come: Vec<String>,
+    /// Members that have arrived for their bind and wait.
+    arrived: Vec<String>,
     /// The oldest of the rest, as many as the gang lacks.
     awaited: Vec<PodFacts>,
 }
 
-/// A pod and the members that have not come, which need places side by side.
-struct Wanted {
-    gang: Gang,
-    /// The oldest first. Members are asked for one after the other, maybe before a bind, so all questions need one plan.
-    pods: Vec<PodFacts>,
-    /// Position of the pod in question.
-    position: usize,
-    /// Members that have their places.
-    present: Vec<String>,
-}
+// === impl GangWait ===
 
-// === impl Wanted ===
-
-impl Wanted {
-    fn of(pod: &PodFacts, gang: Gang, others: Others) -> Self {
-        let Others { bound, come, awaited: mut pods } = others;
-        pods.push(pod.clone());
-        pods.sort_by(by_age);
-        let position = pods.iter().position(|it| it.uid == pod.uid).expect("pushed above");
-        Self { gang, pods, position, present: [bound, come].concat() }
-    }
-}
-
-// === impl Gathering ===
-
-impl Gathering {
+impl GangWait {
     /// Name of the gang.
     pub fn gang(&self) -> &str {
         &self.key.1
     }
 
-    /// Waits for the other members; false once they are given up.
-    pub async fn is_whole(&mut self) -> bool {
+    /// `namespace/name` of the gang.
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.key.0, self.key.1)
+    }
+
+    /// Waits for the other members; false once the gang is given up.
+    pub async fn all_arrived(&mut self) -> bool {
         self.is_whole.wait_for(|is_whole| *is_whole).await.is_ok()
+    }
+
+    /// All members have arrived.
+    pub fn is_whole(&self) -> bool {
+        *self.is_whole.borrow()
     }
 }
 
 // === impl Gangs ===
 
 impl Gangs {
-    /// Notes a pod that is new or has changed.
-    pub(super) fn set(&mut self, before: Option<&PodFacts>, pod: &PodFacts) {
+    /// Notes a pod that is new or has changed. False if it has left the gang that it was in.
+    pub(super) fn set(&mut self, before: Option<&PodFacts>, pod: &PodFacts) -> bool {
         let key = key(pod);
-        if let Some(before) = before.filter(|before| self::key(before) != key) {
+        let left = before.filter(|before| self::key(before).is_some_and(|it| Some(it) != key));
+        if let Some(before) = left {
             self.remove(before);
         }
         if let Some(key) = key {
             self.members.entry(key).or_default().insert(pod.uid.clone());
         }
+        left.is_none()
     }
 
     /// Notes that a pod is gone.
     pub(super) fn remove(&mut self, pod: &PodFacts) {
         let Some(key) = key(pod) else { return };
-        if let Some(gathered) = self.gatherings.get_mut(&key) {
-            gathered.pods.remove(&pod.uid);
+        if let Some(waiting) = self.waiting.get_mut(&key) {
+            waiting.arrived.remove(&pod.uid);
         }
         if let Some(members) = self.members.get_mut(&key) {
             members.remove(&pod.uid);
             if members.is_empty() {
                 self.members.remove(&key);
                 self.offers.remove(&key);
+                self.given_up.remove(&key);
             }
         }
     }
 
-    /// Members that have not come for their bind.
-    fn absent(&self, key: &GangKey) -> Vec<String> {
-        let come = self.gatherings.get(key).map(|it| &it.pods);
-        let all = self.members.get(key).into_iter().flatten();
-        all.filter(|uid| come.is_none_or(|come| !come.contains(*uid))).cloned().collect()
+    fn has_arrived(&self, key: &GangKey, uid: &str) -> bool {
+        self.waiting.get(key).is_some_and(|waiting| waiting.arrived.contains(uid))
     }
 }
 
@@ -168,7 +150,12 @@ fn key(pod: &PodFacts) -> Option<GangKey> {
 }
 
 fn key_of(pod: &PodFacts, gang: &Gang) -> GangKey {
-    (pod.namespace.clone(), gang.name.clone())
+    (pod.namespace.clone(), gang.name.clone(), gang.scheduler.clone())
+}
+
+/// The oldest first, as kube-scheduler takes pods of one priority.
+fn by_age(a: &PodFacts, b: &PodFacts) -> Ordering {
+    (a.created, &a.uid).cmp(&(b.created, &b.uid))
 }
 
 // === impl Index ===
@@ -180,39 +167,66 @@ impl Index {
     ///
     /// As [`place`](Self::place), or the gang does not fit any more. Nothing has changed.
     pub fn arrive(&mut self, pod: &PodFacts, node: &str) -> Result<(Placed, Turn), Refusal> {
-        let Some(gang) = pod.gang.clone().transpose()? else {
-            return Ok((self.place(pod, node)?, Turn::Alone));
+        // A bind of an unknown end was that of a whole gang.
+        let is_in_doubt = self.assumed_node(&pod.uid).is_some();
+        let gang = match pod.gang.clone().transpose()? {
+            Some(gang) if !is_in_doubt => gang,
+            _ => return Ok((self.place(pod, node)?, Turn::Alone)),
         };
         let key = key_of(pod, &gang);
-        let reserved = self.take_reservations(&key, &pod.uid);
-        match self.place_beside_the_others(pod, &gang, node) {
-            Ok(placed) => Ok((placed, self.gather(pod, &gang, key))),
-            Err(refusal) => {
-                self.reserve(reserved);
-                Err(refusal)
-            }
-        }
+        let others = self.others(pod, &gang)?;
+        self.settle();
+        let placed = if let Some(placed) = self.take_over(pod, &others, node) {
+            placed
+        } else {
+            let reserved = self.take_reservations(&key, &pod.uid);
+            let placed = self.place_beside(pod, &gang, &others, node);
+            placed.inspect_err(|_| self.reserve(reserved))?
+        };
+        let turn = self.wait_or_go(pod, key, &others)?;
+        Ok((placed, turn))
     }
 
-    /// Gives up a gang of which not all members came: their places are free. False if its wait was over before.
-    pub fn give_up(&mut self, gathering: &Gathering) -> bool {
-        let Gathering { key, number, .. } = gathering;
-        let is_waiting = self.gangs.gatherings.get(key).is_some_and(|it| it.number == *number);
+    /// Gives up a gang of which not all members arrived: their places are free. False if its wait was over before.
+    pub fn give_up(&mut self, wait: &GangWait) -> bool {
+        let waiting = self.gangs.waiting.get(&wait.key);
+        let is_waiting =
+            waiting.is_some_and(|it| it.is_whole.subscribe().same_channel(&wait.is_whole));
         if is_waiting {
-            self.disperse(key);
+            self.release(&wait.key);
         }
         is_waiting
     }
 
-    /// Gives up all gangs that wait.
-    pub fn give_up_all(&mut self) {
-        for key in self.gangs.gatherings.keys().cloned().collect::<Vec<_>>() {
-            self.disperse(&key);
+    /// Gives up all gangs that wait, and tells their number.
+    pub fn give_up_all(&mut self) -> usize {
+        let keys: Vec<_> = self.gangs.waiting.keys().cloned().collect();
+        for key in &keys {
+            self.release(key);
+        }
+        keys.len()
+    }
+
+    /// Takes back one member that has arrived, since its bind is asked for no more. Its place stays reserved as long as
+    /// others wait.
+    pub fn depart(&mut self, uid: &str, number: u64, wait: &GangWait) {
+        if self.is_current(uid, number)
+            && let Some(waiting) = self.gangs.waiting.get_mut(&wait.key)
+        {
+            waiting.arrived.remove(uid);
+            if waiting.arrived.is_empty() {
+                self.release(&wait.key);
+            }
         }
     }
 
-    /// Notes the nodes that kube-scheduler offers for a member of a gang. Others like it are planned on these nodes too: only
-    /// kube-scheduler knows taints, cordons and selectors.
+    /// Pods that wait for others of their gangs.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.gangs.waiting.values().map(|waiting| waiting.arrived.len()).sum()
+    }
+
+    /// Notes the nodes that kube-scheduler offers for a member of a gang. Others like it are planned on these nodes too:
+    /// only kube-scheduler knows taints, cordons and selectors.
     pub fn note_offer(&mut self, pod: &PodFacts, names: &[String]) {
         let Some(key) = key(pod).filter(|key| self.gangs.members.contains_key(key)) else { return };
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return };
@@ -222,116 +236,124 @@ impl Index {
 
     /// The node of a pod whose gang has places side by side; none for a pod that may go by itself.
     ///
-    /// Only the named nodes may serve the pod, and others like it.
+    /// Only the named nodes may serve the pod.
     pub(super) fn gang_node(
         &mut self,
         pod: &PodFacts,
         names: &[String],
     ) -> Result<Option<String>, Refusal> {
-        let Some(gang) = pod.gang.clone().transpose()? else { return Ok(None) };
-        if pod.node.is_some() {
-            return Ok(None);
-        }
+        let gang = match pod.gang.clone().transpose()? {
+            Some(gang) if pod.node.is_none() => gang,
+            _ => return Ok(None),
+        };
         let others = self.others(pod, &gang)?;
-        if others.awaited.is_empty() && others.come.is_empty() && gang.within.is_none() {
+        if others.awaited.is_empty() && others.arrived.is_empty() && gang.within.is_none() {
             return Ok(None);
         }
-        let (key, wanted) = (key_of(pod, &gang), Wanted::of(pod, gang, others));
+        if let Some(node) = self.reserved_node(&pod.uid)
+            && names.contains(node)
+            && self.has_its_place(&pod.uid)
+        {
+            return Ok(Some(node.clone()));
+        }
+        if self.waiting_count() + others.awaited.len() >= MAX_WAITING {
+            return Err(Refusal::GangsWait(MAX_WAITING));
+        }
+        let key = key_of(pod, &gang);
         let reserved = self.take_reservations(&key, &pod.uid);
         let offered = names.iter().filter_map(|name| self.nodes.get(name)).copied().collect();
-        let planned = self.plan(&wanted, &self.offers(&key), Some(&offered));
+        let planned = self.plan(pod, &gang, &others, Some(&offered));
         self.reserve(reserved);
         self.settle();
-        let place = planned?[wanted.position];
+        let (place, _) = planned?;
         Ok(Some(self.entries[place.node.0 as usize].object.name.clone()))
     }
 
-    /// Places the pod, and reserves places for the members that have not come.
-    fn place_beside_the_others(
-        &mut self,
-        pod: &PodFacts,
-        gang: &Gang,
-        name: &str,
-    ) -> Result<Placed, Refusal> {
-        self.settle();
-        if let Some(placed) = self.known_placement(pod, name)? {
-            return Ok(placed);
+    /// The place that is reserved for the pod on this node, if all others have theirs.
+    fn take_over(&mut self, pod: &PodFacts, others: &Others, node: &str) -> Option<Placed> {
+        let have_places = others.awaited.iter().all(|it| self.reserved_node(&it.uid).is_some());
+        let is_here = self.reserved_node(&pod.uid).is_some_and(|it| it == node);
+        if !have_places || !is_here || !self.has_its_place(&pod.uid) {
+            return None;
         }
-        let node = *self.nodes.get(name).ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        let wanted = Wanted::of(pod, gang.clone(), self.others(pod, gang)?);
-        let offers = self.offers(&key_of(pod, gang));
-        // The plan of the filter, as long as nothing has changed since.
-        let planned = self.plan(&wanted, &offers, None).ok();
-        let plan = match planned.filter(|plan| plan[wanted.position].node == node) {
-            Some(plan) => plan,
-            None => self.plan(&wanted, &offers, Some(&NodeSet::from_iter([node])))?,
-        };
-        let placed = self.assume(pod, plan[wanted.position]);
-        let others =
-            wanted.pods.into_iter().zip(plan).filter(|(other, _)| other.uid != pod.uid).map(
-                |(other, place)| {
-                    let node = self.entries[place.node.0 as usize].object.name.clone();
-                    (other.uid, Assumed { node, part: place.part, is_reserved: true })
-                },
-            );
-        let others = others.collect();
-        self.reserve(others);
-        Ok(placed)
+        let entry = self.pods.get_mut(&pod.uid)?;
+        let Assumed { node, part, .. } = entry.assumed.take()?;
+        self.move_pod(&pod.uid, Some(&node), None);
+        let node = *self.nodes.get(&node)?;
+        Some(self.assume(pod, Placement { node, part }))
     }
 
     /// Counts a member that was placed among those that wait, or ends the wait of all.
-    fn gather(&mut self, pod: &PodFacts, gang: &Gang, key: GangKey) -> Turn {
-        let Ok(others) = self.others(pod, gang) else { return Turn::Alone };
-        if others.bound.len() + others.come.len() + 1 < gang.size {
-            self.set_reserved(&pod.uid, true);
-            let gangs = &mut self.gangs;
-            let gathered = gangs.gatherings.entry(key.clone()).or_insert_with(|| {
-                gangs.begun += 1;
-                let is_whole = watch::Sender::new(false);
-                Gathered { number: gangs.begun, pods: BTreeSet::new(), is_whole }
-            });
-            gathered.pods.insert(pod.uid.clone());
-            let (number, is_whole) = (gathered.number, gathered.is_whole.subscribe());
-            return Turn::Waits(Gathering { key, number, is_whole });
-        }
-        for uid in &others.come {
-            self.set_reserved(uid, false);
-        }
-        // Of a gang with more pods than its size some may not have come. They go by themselves.
-        drop(self.take_reservations(&key, &pod.uid));
-        self.gangs.offers.remove(&key);
-        match self.gangs.gatherings.remove(&key) {
-            None => Turn::Alone,
-            Some(gathered) => {
-                gathered.is_whole.send_replace(true);
-                Turn::Last
-            }
-        }
-    }
-
-    /// The other members of a pod's gang.
     ///
     /// # Errors
     ///
-    /// There are fewer than start together.
+    /// A node of the gang cannot serve it any more. All places are free.
+    fn wait_or_go(
+        &mut self,
+        pod: &PodFacts,
+        key: GangKey,
+        others: &Others,
+    ) -> Result<Turn, Refusal> {
+        if !others.awaited.is_empty() {
+            self.set_reserved(&pod.uid, true);
+            let waiting = self.gangs.waiting.entry(key.clone()).or_insert_with(|| WaitingGang {
+                arrived: BTreeSet::new(),
+                is_whole: watch::Sender::new(false),
+            });
+            waiting.arrived.insert(pod.uid.clone());
+            let is_whole = waiting.is_whole.subscribe();
+            return Ok(Turn::Waits(GangWait { key, is_whole }));
+        }
+        self.settle();
+        if let Some(lost) = others.arrived.iter().find(|uid| !self.has_its_place(uid)) {
+            let node = self.reserved_node(lost).cloned().unwrap_or_default();
+            self.forget_any(&pod.uid);
+            self.release(&key);
+            return Err(Refusal::GangLostNode(node));
+        }
+        for uid in &others.arrived {
+            self.set_reserved(uid, false);
+        }
+        // Of a gang with more pods than its size some may not have arrived. They go by themselves.
+        drop(self.take_reservations(&key, &pod.uid));
+        self.gangs.offers.remove(&key);
+        self.gangs.given_up.remove(&key);
+        Ok(match self.gangs.waiting.remove(&key) {
+            None => Turn::Alone,
+            Some(waiting) => {
+                waiting.is_whole.send_replace(true);
+                Turn::Last
+            }
+        })
+    }
+
+    /// The other members of a pod's gang. One that is bound says that the gang has started: then those that there are
+    /// suffice.
+    ///
+    /// # Errors
+    ///
+    /// There are fewer than start together, or they disagree about the gang.
     fn others(&self, pod: &PodFacts, gang: &Gang) -> Result<Others, Refusal> {
         let key = key_of(pod, gang);
-        let come = self.gangs.gatherings.get(&key).map(|it| &it.pods);
         let mut others = Others::default();
         for uid in self.gangs.members.get(&key).into_iter().flatten() {
             let Some(entry) = self.pods.get(uid).filter(|_| *uid != pod.uid) else { continue };
+            if entry.facts.gang.as_ref() != Some(&Ok(gang.clone())) {
+                let other = entry.facts.name.clone();
+                return Err(GangError::Differs { gang: gang.name.clone(), other }.into());
+            }
             let is_written = entry.assumed.as_ref().is_some_and(|it| !it.is_reserved);
             if entry.facts.node.is_some() || is_written {
                 others.bound.push(uid.clone());
-            } else if come.is_some_and(|come| come.contains(uid)) {
-                others.come.push(uid.clone());
+            } else if self.gangs.has_arrived(&key, uid) {
+                others.arrived.push(uid.clone());
             } else {
                 others.awaited.push(entry.facts.clone());
             }
         }
-        let lacking = gang.size.saturating_sub(others.bound.len() + others.come.len() + 1);
-        let there = gang.size - lacking + others.awaited.len();
-        if others.awaited.len() < lacking {
+        let lacking = gang.size.saturating_sub(others.bound.len() + others.arrived.len() + 1);
+        if others.awaited.len() < lacking && others.bound.is_empty() {
+            let there = gang.size - lacking + others.awaited.len();
             return Err(Refusal::GangIncomplete {
                 gang: gang.name.clone(),
                 there,
@@ -343,93 +365,11 @@ impl Index {
         Ok(others)
     }
 
-    fn offers(&self, key: &GangKey) -> Offers {
-        self.gangs.offers.get(key).cloned().unwrap_or_default()
-    }
-
-    /// A place for each pod, on the nodes that were offered for pods like it; for the pod in question on those alone.
-    fn plan(
-        &mut self,
-        wanted: &Wanted,
-        offers: &Offers,
-        only: Option<&NodeSet>,
-    ) -> Result<Vec<Placement>, Refusal> {
-        self.settle();
-        let Wanted { gang, pods, .. } = wanted;
-        let requests = pods.iter().map(|pod| pod.wish.request(self.view.catalog()));
-        let requests = requests.collect::<Result<Vec<_>, _>>()?;
-        for domain in self.domains(gang, &wanted.present) {
-            let lists = self.node_lists(pods, &requests, offers, &domain);
-            let list = |at: usize| &lists[&(requests[at], shared_by(&pods[at]))];
-            let few: Vec<_> = only.map_or_else(Vec::new, |only| {
-                list(wanted.position).iter().filter(|node| only.contains(**node)).copied().collect()
-            });
-            let members = (0..pods.len()).map(|at| {
-                let is_restricted = only.is_some() && at == wanted.position;
-                let nodes = if is_restricted { &few } else { list(at) };
-                Member { request: requests[at], nodes }
-            });
-            let members: Vec<_> = members.collect();
-            if let Some(found) = places(&mut self.view, &mut self.scheduler, &members) {
-                return Ok(found);
-            }
-        }
-        Err(Refusal::GangDoesNotFit {
-            gang: gang.name.clone(),
-            pods: pods.len(),
-            within: gang.within.clone(),
-        })
-    }
-
-    /// The parts of the cluster in which the gang may be, those with the least idle GPUs first; of each its nodes in the order
-    /// of their names.
-    fn domains(&self, gang: &Gang, present: &[String]) -> Vec<Vec<NodeIx>> {
-        let all = self.present().into_iter().map(|(_, node)| node);
-        let Some(label) = &gang.within else { return vec![all.collect()] };
-        let value = |node: NodeIx| self.entries[node.0 as usize].object.labels.get(label);
-        let here = present.first().map(|uid| {
-            let node = known_node(self.pods.get(uid)).and_then(|it| self.nodes.get(&it).copied());
-            node.and_then(value)
-        });
-        let mut domains: BTreeMap<&String, Vec<NodeIx>> = BTreeMap::new();
-        for node in all {
-            if let Some(value) = value(node).filter(|it| here.is_none_or(|here| here == Some(it))) {
-                domains.entry(value).or_default().push(node);
-            }
-        }
-        let mut domains: Vec<_> = domains.into_values().collect();
-        domains.sort_by_cached_key(|nodes| {
-            let idle = nodes.iter().map(|node| u64::from(self.view.node(*node).idle_milli()));
-            idle.sum::<u64>()
-        });
-        domains
-    }
-
-    /// The nodes of a domain that may serve pods of each kind.
-    fn node_lists(
-        &self,
-        pods: &[PodFacts],
-        requests: &[Request],
-        offers: &Offers,
-        domain: &[NodeIx],
-    ) -> HashMap<Kind, Vec<NodeIx>> {
-        let mut lists = HashMap::new();
-        for (pod, request) in pods.iter().zip(requests) {
-            lists.entry((*request, shared_by(pod))).or_insert_with(|| {
-                let offered = offers.get(request);
-                let may_serve = |node: &&NodeIx| {
-                    offered.is_none_or(|offered| offered.contains(**node))
-                        && self.serves(pod, **node).is_ok()
-                };
-                domain.iter().filter(may_serve).copied().collect()
-            });
-        }
-        lists
-    }
-
-    /// Takes back the places that are reserved for members that have not come, and for this pod.
+    /// Places that are reserved for members that have not arrived, and for this pod, are free from now on.
     fn take_reservations(&mut self, key: &GangKey, uid: &str) -> Vec<(String, Assumed)> {
-        let mut uids = self.gangs.absent(key);
+        let members = self.gangs.members.get(key).into_iter().flatten();
+        let absent = members.filter(|it| *it != uid && !self.gangs.has_arrived(key, it));
+        let mut uids: Vec<_> = absent.cloned().collect();
         uids.push(uid.to_owned());
         let mut taken = Vec::new();
         for uid in uids {
@@ -459,27 +399,48 @@ impl Index {
         }
     }
 
+    fn reserved_node(&self, uid: &str) -> Option<&String> {
+        let assumed = self.pods.get(uid)?.assumed.as_ref().filter(|it| it.is_reserved)?;
+        Some(&assumed.node)
+    }
+
+    /// The node of a reserved place is there, and nobody else holds the place.
+    fn has_its_place(&self, uid: &str) -> bool {
+        let node = self.reserved_node(uid).and_then(|name| self.nodes.get(name));
+        let Some((entry, pod)) =
+            node.map(|it| &self.entries[it.0 as usize]).zip(self.pods.get(uid))
+        else {
+            return false;
+        };
+        let title = pod.facts.title();
+        let part = pod.assumed.as_ref().map(|assumed| assumed.part);
+        let is_well = |at: usize| entry.facts.gpus.get(at).is_some_and(|gpu| !gpu.has_failed);
+        entry.is_there
+            && entry.occupancy.conflicts().iter().all(|conflict| conflict.holder != title)
+            && part.is_some_and(|part| part.gpus.iter().all(is_well))
+    }
+
     /// Ends the wait of a gang: the places of all of its members that are not bound are free.
-    fn disperse(&mut self, key: &GangKey) {
-        self.gangs.gatherings.remove(key);
+    fn release(&mut self, key: &GangKey) {
+        let arrived = self.gangs.waiting.remove(key).map(|waiting| waiting.arrived);
+        self.note_given_up(key, arrived.as_ref().and_then(BTreeSet::first));
         self.gangs.offers.remove(key);
-        for uid in self.gangs.absent(key) {
-            if self.pods[&uid].assumed.as_ref().is_some_and(|it| it.is_reserved) {
-                self.forget(&uid);
+        let members: Vec<_> = self.gangs.members.get(key).into_iter().flatten().cloned().collect();
+        for uid in members {
+            if self.reserved_node(&uid).is_some() {
+                self.forget_any(&uid);
             }
         }
     }
-}
 
-/// The oldest first, as kube-scheduler takes pods of one priority.
-fn by_age(a: &PodFacts, b: &PodFacts) -> Ordering {
-    (a.created, &a.uid).cmp(&(b.created, &b.uid))
-}
-
-/// The names by which a pod asks for shares, which decide whether a node serves them.
-fn shared_by(pod: &PodFacts) -> Option<SharedBy> {
-    match pod.wish.gpus {
-        Ok(GpuWish::Share { by, .. }) => Some(by),
-        _ => None,
+    /// Counts where a gang was given up, so that another part of the cluster is tried next.
+    fn note_given_up(&mut self, key: &GangKey, arrived: Option<&String>) {
+        let Some(entry) = arrived.and_then(|uid| self.pods.get(uid)) else { return };
+        let Some(Ok(Gang { within: Some(label), .. })) = &entry.facts.gang else { return };
+        let node = known_node(Some(entry)).and_then(|name| self.nodes.get(&name).copied());
+        let value = node.and_then(|it| self.entries[it.0 as usize].object.labels.get(label));
+        if let Some(value) = value.cloned() {
+            *self.gangs.given_up.entry(key.clone()).or_default().entry(value).or_default() += 1;
+        }
     }
 }

@@ -14,9 +14,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Answer, tls::TlsAcceptors, write_limit::WriteLimit};
+use crate::index::MAX_WAITING;
 
-/// Most connections of a listener at a time; kube-scheduler keeps a few, and each reader of the page one or two.
-const MAX_CONNECTIONS: usize = 256;
+/// Most connections of a listener at a time. Each pod that waits for its gang has one, kube-scheduler keeps a few more, and
+/// each reader of the page has one or two.
+const MAX_CONNECTIONS: usize = MAX_WAITING + 256;
 /// Time for a request's head, and for a TLS handshake.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Time for an answer from its first write that has to wait: ten megabytes over a slow line. Each reader that does not read holds

@@ -211,7 +211,7 @@ pub(crate) struct ExtendArgs {
     /// Seconds in which all pods of a gang have to come to be bound, after which their places are free again
     ///
     /// More than kube-scheduler's longest back-off (podMaxBackoffSeconds, 10 s), and less than the extender's
-    /// httpTimeout (30 s in the manifest that is shipped).
+    /// httpTimeout (60 s in the manifest that is shipped).
     #[arg(long, value_name = "SECONDS", default_value_t = 20,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) gang_wait: u64,

@@ -70,7 +70,7 @@ impl ClusterHalf {
             "extenders": [{
                 "urlPrefix": format!("http://127.0.0.1:{port}"), "filterVerb": "filter",
                 "prioritizeVerb": "prioritize", "preemptVerb": "preempt", "bindVerb": "bind",
-                "weight": 1000, "nodeCacheCapable": true, "httpTimeout": "30s", "managedResources": [
+                "weight": 1000, "nodeCacheCapable": true, "httpTimeout": "60s", "managedResources": [
                     {"name": "nvidia.com/gpu"}, {"name": MEMORY},
                     {"name": "windlass.dev/gpu-compute"},
                 ],

@@ -44,7 +44,7 @@ pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
 }
 
 fn print(explanation: &Explanation) -> Result<()> {
-    let Explanation { pod, wants, node, fitting, refused, remedies } = explanation;
+    let Explanation { pod, wants, node, fitting, refused, remedies, .. } = explanation;
     line(format!("{pod} asks for {wants}"))?;
     if let Some(node) = node {
         line(format!("It is on {node}. As things are now, another pod like it would see:"))?;

@@ -1,0 +1,164 @@
+//! Places of a gang's members, side by side and in one part of the cluster.
+
+use std::collections::{BTreeMap, HashMap};
+
+use windlass_sched::{
+    gang::{MOST_TRIES, Member, places},
+    request::{Gpus, Request},
+    view::{NodeIx, Placement},
+};
+
+use super::{
+    super::{Assumed, Index, Placed, Refusal, known_node, node_set::NodeSet},
+    Offers, Others, by_age, key_of,
+};
+use crate::facts::{Gang, GpuWish, PodFacts, SharedBy};
+
+/// A request, and the names by which it asks for shares.
+type Kind = (Request, Option<SharedBy>);
+
+/// The places of other members.
+type Reservations = Vec<(String, Assumed)>;
+
+// === impl Index ===
+
+impl Index {
+    /// Places the pod on a node, and reserves places for the members that have not arrived.
+    pub(super) fn place_beside(
+        &mut self,
+        pod: &PodFacts,
+        gang: &Gang,
+        others: &Others,
+        name: &str,
+    ) -> Result<Placed, Refusal> {
+        self.settle();
+        if let Some(placed) = self.known_placement(pod, name)? {
+            return Ok(placed);
+        }
+        let node = *self.nodes.get(name).ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
+        // The plan of the filter, as long as nothing has changed since.
+        let planned = self.plan(pod, gang, others, None).ok();
+        let (place, reservations) = match planned.filter(|(place, _)| place.node == node) {
+            Some(planned) => planned,
+            None => self.plan(pod, gang, others, Some(&NodeSet::from_iter([node])))?,
+        };
+        let placed = self.assume(pod, place);
+        self.reserve(reservations);
+        Ok(placed)
+    }
+
+    /// A place for the pod and for each member that has not arrived, on the nodes that were offered for pods like it; for
+    /// the pod in question on those alone.
+    pub(super) fn plan(
+        &mut self,
+        pod: &PodFacts,
+        gang: &Gang,
+        others: &Others,
+        only: Option<&NodeSet>,
+    ) -> Result<(Placement, Reservations), Refusal> {
+        self.settle();
+        // Members are asked for one after the other, maybe before a bind, so all questions need one order.
+        let mut pods: Vec<&PodFacts> = others.awaited.iter().chain([pod]).collect();
+        pods.sort_by(|a, b| by_age(a, b));
+        let asked = pods.iter().position(|it| it.uid == pod.uid).expect("chained above");
+        let requests = pods.iter().map(|pod| pod.wish.request(self.view.catalog()));
+        let requests = requests.collect::<Result<Vec<_>, _>>()?;
+        let offers = self.gangs.offers.get(&key_of(pod, gang)).cloned().unwrap_or_default();
+        let whole = requests.iter().filter(|it| matches!(it.gpus, Gpus::Whole(_)));
+        let whole: u64 = whole.map(|request| u64::from(request.gpu_count())).sum();
+        let mut tries = MOST_TRIES;
+        for domain in self.domains(pod, gang, others) {
+            if whole > self.free_gpus(&domain) {
+                continue;
+            }
+            let lists = self.node_lists(&pods, &requests, &offers, &domain);
+            let list = |at: usize| &lists[&(requests[at], shared_by(pods[at]))];
+            let few: Vec<_> = only.map_or_else(Vec::new, |only| {
+                list(asked).iter().filter(|node| only.contains(**node)).copied().collect()
+            });
+            let members = (0..pods.len()).map(|at| {
+                let is_restricted = only.is_some() && at == asked;
+                let nodes = if is_restricted { &few } else { list(at) };
+                Member { request: requests[at], nodes }
+            });
+            let members: Vec<_> = members.collect();
+            let found = places(&mut self.view, &mut self.scheduler, &members, &mut tries);
+            if let Some(found) = found {
+                let reservations = pods.iter().zip(&found).enumerate();
+                let reservations = reservations.filter(|(at, _)| *at != asked);
+                let reservations =
+                    reservations.map(|(_, (pod, place))| self.reservation(pod, *place));
+                return Ok((found[asked], reservations.collect()));
+            }
+        }
+        let (gang, within) = (gang.name.clone(), gang.within.clone());
+        Err(Refusal::GangDoesNotFit { gang, pods: pods.len(), within })
+    }
+
+    fn reservation(&self, pod: &PodFacts, place: Placement) -> (String, Assumed) {
+        let node = self.entries[place.node.0 as usize].object.name.clone();
+        (pod.uid.clone(), Assumed { node, part: place.part, is_reserved: true, number: 0 })
+    }
+
+    /// The parts of the cluster in which the gang may be, of each its nodes in the order of their names. Those come first in
+    /// which it was given up least often, then those with the least idle GPUs.
+    fn domains(&self, pod: &PodFacts, gang: &Gang, others: &Others) -> Vec<Vec<NodeIx>> {
+        let all = self.present().into_iter().map(|(_, node)| node);
+        let Some(label) = &gang.within else { return vec![all.collect()] };
+        let value = |node: NodeIx| self.entries[node.0 as usize].object.labels.get(label);
+        let present = others.bound.iter().chain(&others.arrived);
+        let mut values = present.filter_map(|uid| {
+            let node = known_node(self.pods.get(uid)).and_then(|it| self.nodes.get(&it).copied());
+            node.and_then(value)
+        });
+        let here = values.next();
+        let mut domains: BTreeMap<&String, Vec<NodeIx>> = BTreeMap::new();
+        for node in all {
+            if let Some(value) = value(node).filter(|it| here.is_none_or(|here| here == *it)) {
+                domains.entry(value).or_default().push(node);
+            }
+        }
+        let given_up = self.gangs.given_up.get(&key_of(pod, gang));
+        let given_up = |value: &String| given_up.and_then(|it| it.get(value)).copied().unwrap_or(0);
+        let mut domains: Vec<_> = domains.into_iter().collect();
+        domains.sort_by_cached_key(|(value, nodes)| {
+            let idle = nodes.iter().map(|node| u64::from(self.view.node(*node).idle_milli()));
+            (given_up(value), idle.sum::<u64>())
+        });
+        domains.into_iter().map(|(_, nodes)| nodes).collect()
+    }
+
+    fn free_gpus(&self, nodes: &[NodeIx]) -> u64 {
+        nodes.iter().map(|node| u64::from(self.view.node(*node).free_gpus().len())).sum()
+    }
+
+    /// The nodes of a domain that may serve pods of each kind.
+    fn node_lists(
+        &self,
+        pods: &[&PodFacts],
+        requests: &[Request],
+        offers: &Offers,
+        domain: &[NodeIx],
+    ) -> HashMap<Kind, Vec<NodeIx>> {
+        let mut lists = HashMap::new();
+        for (pod, request) in pods.iter().zip(requests) {
+            lists.entry((*request, shared_by(pod))).or_insert_with(|| {
+                let offered = offers.get(request);
+                let may_serve = |node: &&NodeIx| {
+                    offered.is_none_or(|offered| offered.contains(**node))
+                        && self.serves(pod, **node).is_ok()
+                };
+                domain.iter().filter(may_serve).copied().collect()
+            });
+        }
+        lists
+    }
+}
+
+/// The names by which a pod asks for shares, which decide whether a node serves them.
+fn shared_by(pod: &PodFacts) -> Option<SharedBy> {
+    match pod.wish.gpus {
+        Ok(GpuWish::Share { by, .. }) => Some(by),
+        _ => None,
+    }
+}
