@@ -3,11 +3,7 @@
 //! The Binding carries the placement in its annotations. The API server merges them with the node's name in one
 //! update, and refuses it for a pod of another identity, a deleted one and a bound one.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::core::v1::{Binding, ObjectReference, Pod},
@@ -41,16 +37,8 @@ pub(crate) struct Binder {
     clock: Clock,
     metrics: Arc<Metrics>,
     limits: WaitLimits,
-    pauses: Shared<HashMap<String, Pause>>,
     writes: Semaphore,
     tasks: Shared<JoinSet<()>>,
-}
-
-/// Rest of a gang that was given up.
-#[derive(Clone, Copy, Debug)]
-struct Pause {
-    until: Instant,
-    lasts: Duration,
 }
 
 /// Limits of the wait for the other members of a gang.
@@ -76,11 +64,6 @@ enum End {
 
 /// Time after which the API server has given up a request that it still held (`--request-timeout`, a minute).
 const WRITE_LIMIT: Duration = Duration::from_secs(65);
-/// Longest pause before a gang that was given up is planned again. The first is half of its wait, and each later one twice
-/// as long, so that a gang of which one pod fits no node leaves the GPUs to others most of the time.
-const LAST_PAUSE: Duration = Duration::from_secs(120);
-/// Most gangs whose pauses are known.
-const MAX_PAUSES: usize = 4096;
 /// Binds of gangs that are written at a time.
 const MAX_WRITES: usize = 32;
 /// Pause before a write that the API server put off, and the number of tries.
@@ -118,9 +101,9 @@ pub(crate) enum BindError {
         /// Time in which all had to arrive.
         limit: Duration,
     },
-    /// The wait for the pod's gang has ended for another reason.
+    /// The pod's gang was given up while it waited.
     #[error(
-        "gang {0} was given up, because this replica no longer binds or the pod was asked for anew: try again"
+        "gang {0} was given up, because not all of its pods arrived or this replica binds no more: all are tried again"
     )]
     GivenUp(String),
     /// Another replica binds.
@@ -158,9 +141,8 @@ impl Binder {
         metrics: Arc<Metrics>,
         limits: WaitLimits,
     ) -> Self {
-        let (pauses, tasks) = (Shared::default(), Shared::default());
-        let writes = Semaphore::new(MAX_WRITES);
-        Self { client, index, fence, clock, metrics, limits, pauses, writes, tasks }
+        let (writes, tasks) = (Semaphore::new(MAX_WRITES), Shared::default());
+        Self { client, index, fence, clock, metrics, limits, writes, tasks }
     }
 
     /// Binds the pod, in a task of its own: a client that goes away leaves no bind half done.
@@ -221,7 +203,7 @@ impl Binder {
         if !self.index.step(|index| index.is_synced()) {
             return Err(Failed::Before(BindError::NotReady));
         }
-        self.fence.hold().await.map_err(|error| Failed::Before(error.into()))?;
+        let term = self.fence.hold().await.map_err(|error| Failed::Before(error.into()))?;
         let known = self.index.step(|index| index.pod(&args.pod_uid).cloned());
         let pod = match known {
             Some(pod) => pod,
@@ -229,24 +211,31 @@ impl Binder {
             None => self.read(args).await.map_err(Failed::Before)?,
         };
         let arrived = self.index.step(|index| index.arrive(&pod, &args.node));
+        if matches!(arrived, Err(Refusal::GangLostNode(_))) {
+            self.metrics.gathered(false);
+        }
         let refused = |source| BindError::Refused { node: args.node.clone(), source };
         let (placed, turn) = arrived.map_err(|refusal| Failed::Before(refused(refusal)))?;
         let number = placed.number;
         *decided = number;
+        let is_of_a_gang = !matches!(turn, Turn::Alone);
         match turn {
             Turn::Alone => {}
             Turn::Last => self.metrics.gathered(true),
             Turn::Waits(wait) => {
-                let waited = self.wait_for_gang(args, number, wait, tell).await;
+                let waited = self.wait_for_gang((&args.pod_uid, number), term, wait, tell).await;
                 waited.map_err(Failed::Before)?;
             }
         }
-        let _permit = self.writes.acquire().await.expect("never closed");
-        if let Err(error) = self.fence.keep().await {
+        // Others need not wait for the many binds of a gang.
+        let _permit = if is_of_a_gang { self.writes.acquire().await.ok() } else { None };
+        if let Err(error) = self.fence.keep(term).await {
             self.index.step(|index| index.forget(&args.pod_uid, number));
             return Err(Failed::Before(error.into()));
         }
-        self.write(args, self.annotations(&pod, &placed)).await.map_err(Failed::Writing)?;
+        self.index.step(|index| index.begin_write(&args.pod_uid, number));
+        let written = self.write(args, term, self.annotations(&pod, &placed)).await;
+        written.map_err(Failed::Writing)?;
         let devices: Vec<_> = placed.placement.devices.iter().map(|it| it.id.as_str()).collect();
         let devices = devices.join(",");
         tracing::info!(pod = pod.title(), node = args.node, devices, "pod bound");
@@ -256,38 +245,44 @@ impl Binder {
     /// Waits for the other members of the pod's gang, as long as somebody waits for the answer.
     async fn wait_for_gang(
         &self,
-        args: &BindArgs,
-        number: u64,
+        (uid, number): (&str, u64),
+        term: u64,
         mut wait: GangWait,
         tell: &mut oneshot::Sender<Result<(), BindError>>,
     ) -> Result<(), BindError> {
         let WaitLimits { gang_wait, stop } = &self.limits;
         // The reserved places are sure as long as nobody else may bind.
         let keep = async {
-            while self.fence.keep().await.is_ok() {
+            while self.fence.keep(term).await.is_ok() {
                 sleep(KEEP_INTERVAL).await;
             }
         };
         let mut is_late = false;
         tokio::select! {
             arrived = timeout(*gang_wait, wait.all_arrived()) => is_late = arrived.is_err(),
-            () = tell.closed() => self.index.step(|it| it.depart(&args.pod_uid, number, &wait)),
+            () = tell.closed() => {}
             () = keep => {}
             () = stop.cancelled() => {}
         }
-        let gang = wait.gang().to_owned();
-        let is_given_up = self.index.step(|index| {
-            let is_given_up = !tell.is_closed() && index.give_up(&wait);
+        let (gang, now) = (wait.gang().to_owned(), Instant::now());
+        let (is_whole, is_given_up) = self.index.step(|index| {
             // Another bind of this pod may have taken its turn meanwhile.
-            if wait.is_whole() && index.is_current(&args.pod_uid, number) {
-                return None;
+            if wait.is_whole() {
+                return (index.is_current(uid, number), false);
             }
-            Some(is_given_up)
+            if tell.is_closed() {
+                index.depart(uid, number, &wait);
+                return (false, false);
+            }
+            let is_given_up = index.give_up(&wait);
+            if is_given_up && is_late {
+                index.rest(&wait, *gang_wait / 2, now);
+            }
+            (false, is_given_up)
         });
-        let Some(is_given_up) = is_given_up else {
-            self.pauses.step(|pauses| pauses.remove(&wait.title()));
+        if is_whole {
             return Ok(());
-        };
+        }
         if is_given_up {
             self.metrics.gathered(false);
             tracing::warn!(
@@ -296,41 +291,22 @@ impl Binder {
                 "gang given up: not all of its pods came to be bound in time"
             );
         }
-        if !is_late {
-            return Err(BindError::GivenUp(gang));
-        }
-        if is_given_up {
-            self.pause(wait.title());
-        }
-        Err(BindError::TimedOut { gang, limit: *gang_wait })
-    }
-
-    /// Notes that a gang was given up: it rests for a while.
-    fn pause(&self, gang: String) {
-        let now = Instant::now();
-        self.pauses.step(|pauses| {
-            if pauses.len() >= MAX_PAUSES {
-                pauses.retain(|_, pause| pause.until + LAST_PAUSE > now);
-            }
-            let lasts = pauses
-                .get(&gang)
-                .map_or(self.limits.gang_wait / 2, |it| (it.lasts * 2).min(LAST_PAUSE));
-            pauses.insert(gang, Pause { until: now + lasts, lasts });
-        });
+        Err(if is_late {
+            BindError::TimedOut { gang, limit: *gang_wait }
+        } else {
+            BindError::GivenUp(gang)
+        })
     }
 
     /// Reason why the pod is not placed yet: its gang was given up a while ago, and rests.
-    pub(crate) fn pause_of(&self, pod: &PodFacts) -> Option<String> {
+    pub(crate) fn rest_of(&self, pod: &PodFacts) -> Option<String> {
+        let now = Instant::now();
+        let left = self.index.step(|index| index.rest_of(pod, now))?.as_secs() + 1;
         let gang = pod.gang.as_ref()?.as_ref().ok()?;
-        let title = format!("{}/{}", pod.namespace, gang.name);
-        let Pause { until, .. } = self.pauses.step(|pauses| pauses.get(&title).copied())?;
-        let left = until.saturating_duration_since(Instant::now()).as_secs();
-        (left > 0).then(|| {
-            format!(
-                "gang {} was not whole in time, and is tried again in {left} s: look at the events of all its pods",
-                gang.name
-            )
-        })
+        Some(format!(
+            "gang {} was not whole in time, and is tried again in {left} s: look at the events of all its pods",
+            gang.name
+        ))
     }
 
     /// Reads the pod after a failed write. One that is not bound is free of it only once the write can have no effect any
@@ -343,7 +319,7 @@ impl Binder {
                 if is_ours { End::Bound } else { End::Unbound }
             }
             Ok(_) if is_over => {
-                self.index.step(|index| index.forget(&args.pod_uid, number));
+                self.index.step(|index| index.end_write(&args.pod_uid, number));
                 End::Unbound
             }
             Err(BindError::Gone(_)) => {
@@ -365,6 +341,7 @@ impl Binder {
     async fn write(
         &self,
         args: &BindArgs,
+        term: u64,
         annotations: BTreeMap<String, String>,
     ) -> Result<(), BindError> {
         let binding = Binding {
@@ -392,7 +369,7 @@ impl Binder {
                 answer => return answer.map(drop),
             }
             sleep(BUSY_PAUSE).await;
-            self.fence.keep().await?;
+            self.fence.keep(term).await?;
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) use self::wire::{
 };
 use crate::{
     binder::Binder,
-    facts::PodFacts,
+    facts::{GangError, PodFacts},
     index::{Index, Refusal},
     metrics::{Metrics, Verb},
 };
@@ -66,16 +66,21 @@ impl Extender {
             return FilterResult::error("not ready: the cluster's objects have not been read yet");
         }
         let pod = PodFacts::of(&args.pod);
-        if let Some(pause) = self.binder.pause_of(&pod) {
-            return FilterResult::error(&pause);
+        if let Some(rest) = self.binder.rest_of(&pod) {
+            return FilterResult::error(&rest);
         }
         let outcomes = self.index.step(|index| {
             index.note_offer(&pod, names);
             index.filter(&pod, names)
         });
-        // As an error, so that kube-scheduler asks again after its back-off: a pod that is made wakes no others.
+        // As an error, so that kube-scheduler asks again after its back-off: a pod that is made or changed wakes no others.
         if let Some((_, Err(refusal))) = outcomes.first()
-            && matches!(refusal, Refusal::GangIncomplete { .. } | Refusal::GangsWait(_))
+            && matches!(
+                refusal,
+                Refusal::Gang(GangError::Differs { .. })
+                    | Refusal::GangIncomplete { .. }
+                    | Refusal::GangsWait(_)
+            )
         {
             self.metrics.refused(refusal);
             return FilterResult::error(&refusal.to_string());

@@ -10,7 +10,7 @@ mod gpu_wish;
 mod node;
 mod pod;
 
-pub(crate) use self::gang::GANG;
+pub(crate) use self::gang::{GANG, MAX_WAITING};
 pub use self::{
     claim_gpus::{DeviceName, SliceGpu},
     gang::{Gang, GangError},

@@ -48,6 +48,8 @@ pub(crate) struct Fence {
 struct State {
     /// The Lease is ours until then.
     held_until: Option<Instant>,
+    /// Number of times that it was taken over.
+    term: u64,
     /// The Lease as last seen, and the time of its last change.
     seen: Option<(Lease, Instant)>,
 }
@@ -108,11 +110,11 @@ impl Fence {
         Self { leases, name, identity, clock, refresh, turn, state }
     }
 
-    /// Makes sure that the Lease is ours for the time of a bind.
-    pub(crate) async fn hold(&self) -> Result<(), FenceError> {
+    /// Makes sure that the Lease is ours for the time of a bind, and tells the term.
+    pub(crate) async fn hold(&self) -> Result<u64, FenceError> {
         let _turn = self.turn.acquire().await.expect("never closed");
         if self.check().is_ok() {
-            return Ok(());
+            return Ok(self.term());
         }
         let was_ours = self.is_ours();
         self.renew().await?;
@@ -127,20 +129,24 @@ impl Fence {
             }
             // The list may have taken long.
             self.renew().await?;
+            self.state.step(|state| state.term += 1);
             let (lease, identity) = (&self.name, &self.identity);
             tracing::info!(lease, identity, "this replica binds from now on");
         }
-        self.check()
+        self.check().map(|()| self.term())
     }
 
-    /// Makes sure that the Lease stays ours. One that has run out is not taken again: another replica may have bound pods
-    /// meanwhile.
-    pub(crate) async fn keep(&self) -> Result<(), FenceError> {
+    fn term(&self) -> u64 {
+        self.state.step(|state| state.term)
+    }
+
+    /// Makes sure that the Lease stays ours in a term. Between two terms another replica may have bound pods.
+    pub(crate) async fn keep(&self, term: u64) -> Result<(), FenceError> {
         let _turn = self.turn.acquire().await.expect("never closed");
+        if self.term() != term || !self.is_ours() {
+            return Err(self.lost());
+        }
         if self.check().is_err() {
-            if !self.is_ours() {
-                return Err(self.lost());
-            }
             self.renew().await?;
         }
         self.check()
@@ -178,7 +184,9 @@ impl Fence {
         };
         // Counted from before the write: the Lease may be that old when the answer comes.
         let held_until = Some(now + DURATION);
-        self.state.step(|state| *state = State { held_until, seen: Some((written, now)) });
+        self.state.step(|state| {
+            (state.held_until, state.seen) = (held_until, Some((written, now)));
+        });
         Ok(())
     }
 
@@ -188,7 +196,7 @@ impl Fence {
 
     /// Gives the Lease up, so that another replica need not wait.
     pub(crate) async fn give_up(&self) {
-        let State { held_until, seen } = self.state.step(std::mem::take);
+        let State { held_until, seen, .. } = self.state.step(std::mem::take);
         let (Some(_), Some((mut lease, _))) = (held_until, seen) else { return };
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = None;

@@ -39,7 +39,6 @@ use windlass_sched::{
     view::{NodeIx, Placement, View},
 };
 
-pub(crate) use self::gangs::MAX_WAITING;
 use self::{
     claim_ranks::{Asked, ClaimRanks, Cluster},
     claims::ClaimIndex,
@@ -94,6 +93,8 @@ struct Assumed {
     is_reserved: bool,
     /// Number of the bind that decided it last, by which a later one is told apart; zero before a bind.
     number: u64,
+    /// Writes of it that may have an effect still. Until there are none, the pod keeps its place.
+    writes: u32,
 }
 
 /// The devices that were chosen for a pod.
@@ -327,31 +328,27 @@ impl Index {
     }
 
     /// The placement of a pod whose bind has an unknown end, on the same node.
-    fn known_placement(&mut self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
+    fn known_placement(&self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
         let known = self.pods.get(&pod.uid);
         let bound = pod.node.clone().or_else(|| known.and_then(|known| known.facts.node.clone()));
         if let Some(node) = bound {
             return Err(Refusal::Bound { pod: pod.title(), node });
         }
-        let Some(Assumed { node, part, .. }) = known.and_then(|known| known.assumed.as_ref())
+        let Some(Assumed { node, part, number, .. }) =
+            known.and_then(|known| known.assumed.as_ref())
         else {
             return Ok(None);
         };
         if node != name {
             return Err(Refusal::InDoubt(node.clone()));
         }
-        let part = *part;
         let node = self.nodes.get(name).copied().filter(|node| {
             // A node that was made anew may have other GPUs.
             let gpus = &self.entries[node.0 as usize].facts.gpus;
             part.gpus.iter().all(|position| position < gpus.len())
         });
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        let number = self.next_number();
-        if let Some(assumed) = self.pods.get_mut(&pod.uid).and_then(|it| it.assumed.as_mut()) {
-            assumed.number = number;
-        }
-        Ok(Some(self.placed(node, pod, part, number)))
+        Ok(Some(self.placed(node, pod, *part, *number)))
     }
 
     /// Counts the pod at its place from now on.
@@ -361,7 +358,7 @@ impl Index {
         let name = self.entries[node.0 as usize].object.name.clone();
         self.touch_pod(&pod.uid);
         self.move_pod(&pod.uid, None, Some(&name));
-        let assumed = Some(Assumed { node: name, part, is_reserved: false, number });
+        let assumed = Some(Assumed { node: name, part, is_reserved: false, number, writes: 0 });
         self.gangs.set(self.pods.get(&pod.uid).map(|known| &known.facts), pod);
         self.pods.insert(pod.uid.clone(), PodEntry { facts: pod.clone(), assumed });
         placed
@@ -484,11 +481,31 @@ impl Index {
         assumed.is_some_and(|assumed| assumed.number == number)
     }
 
-    /// Takes the placement of this number back: the API server has refused it.
+    /// Notes that a placement is being written.
+    pub fn begin_write(&mut self, uid: &str, number: u64) {
+        if let Some(assumed) = self.assumed_mut(uid, number) {
+            assumed.writes += 1;
+        }
+    }
+
+    /// Notes that a write of a placement has no effect, now and later.
+    pub fn end_write(&mut self, uid: &str, number: u64) {
+        if let Some(assumed) = self.assumed_mut(uid, number) {
+            assumed.writes = assumed.writes.saturating_sub(1);
+        }
+        self.forget(uid, number);
+    }
+
+    /// Takes the placement of this number back, unless a write of it may have an effect still.
     pub fn forget(&mut self, uid: &str, number: u64) {
-        if self.is_current(uid, number) {
+        if self.assumed_mut(uid, number).is_some_and(|assumed| assumed.writes == 0) {
             self.forget_any(uid);
         }
+    }
+
+    fn assumed_mut(&mut self, uid: &str, number: u64) -> Option<&mut Assumed> {
+        let assumed = self.pods.get_mut(uid)?.assumed.as_mut()?;
+        (assumed.number == number).then_some(assumed)
     }
 
     fn forget_any(&mut self, uid: &str) {

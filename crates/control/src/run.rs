@@ -177,12 +177,13 @@ pub async fn run_page(
     stop: CancellationToken,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), RunError> {
-    let (index, live) = match source {
+    let (index, live, agents) = match source {
         PageSource::Cluster(kubeconfig) => {
+            let agents = Agents::connect(kubeconfig.clone(), agents).await?;
             let live = Live::connect(kubeconfig).await?;
-            (live.index.clone(), Some(live))
+            (live.index.clone(), Some(live), Some(agents))
         }
-        PageSource::Recording(objects) => (Arc::new(Shared::new(objects.to_index())), None),
+        PageSource::Recording(objects) => (Arc::new(Shared::new(objects.to_index())), None, None),
     };
     let listener = listen(address).await?;
     ready(listener.local_addr().unwrap_or(address));
@@ -190,7 +191,7 @@ pub async fn run_page(
     let site = PageSite {
         feed: Arc::new(Feed::new(index, clock)),
         guard: Guard::ThisMachine,
-        agents: live.as_ref().map(|live| Agents::new(live.client.clone(), agents)),
+        agents,
         stop: stop.clone(),
     };
     let watches = async {

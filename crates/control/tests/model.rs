@@ -278,8 +278,9 @@ impl Model {
     }
 
     fn write(&mut self, uid: &str, name: &str, placement: PodPlacement, number: u64) {
+        self.index.begin_write(uid, number);
         match self.random.below(10) {
-            0 => self.index.forget(uid, number),
+            0 => self.index.end_write(uid, number),
             // The answer is lost: the watch brings it.
             outcome => {
                 let event = self.truth.bind(uid, name, placement);

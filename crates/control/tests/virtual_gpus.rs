@@ -27,8 +27,10 @@ async fn pods_of_hami_share_gpus_beside_whole_ones() {
     let share = |n| json!({"id": format!("GPU-a-{n}"), "memoryMib": 3000});
     assert_eq!(first, json!([share(0), share(1)]));
     let half = limits("1", "gpumem-percentage", "50");
-    let half = bound(&rig, &extender, &rig.add_pod("half", half)).await;
-    assert_eq!(half, json!([{"id": "GPU-a-0", "memoryMib": 12288}]), "where shares are already");
+    // Which GPU is best depends on the pods that the watch has brought, so it is named here.
+    let half = rig.add_pod_with("half", &half, &json!({"nvidia.com/use-gpuuuid": "GPU-a-0"}));
+    let half = bound(&rig, &extender, &half).await;
+    assert_eq!(half, json!([{"id": "GPU-a-0", "memoryMib": 12288}]));
     let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(bound(&rig, &extender, &whole).await, json!([{"id": "GPU-a-2"}]));
     // Without an amount of memory it is all of it.
@@ -111,5 +113,22 @@ async fn pods_get_the_gpus_that_they_accept_by_id() {
     assert!(reason.starts_with("1 of the node's GPUs are accepted"), "{reason}");
     let third = accepting("third", &one, "nouse-gpuuuid", "GPU-x");
     assert_eq!(bound(&rig, &extender, &third).await, json!([{"id": "GPU-a-0"}]));
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_others_bound_counts_on_as_many_gpus_as_it_shares() {
+    let rig = Rig::start();
+    rig.add_virtual_node("a", 3);
+    // Past the extender, so that nobody wrote its GPUs down.
+    let mut pod = rig.add_pod("bound", limits("2", "gpumem", "24000"));
+    pod["spec"]["nodeName"] = "a".into();
+    rig.server.objects().put::<Pod>(&serde_json::from_value(pod).expect("a Pod"));
+    let extender = rig.extender("one").await;
+    let [one, two] = ["one", "two"].map(|name| rig.add_pod(name, limits("1", "gpumem", "3000")));
+    assert_eq!(bound(&rig, &extender, &one).await[0]["id"], "GPU-a-2", "the others are full");
+    let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
+    assert!(extender.filter(&whole, &["a"]).await.0.is_empty(), "each GPU has a share of it");
+    assert_eq!(bound(&rig, &extender, &two).await[0]["id"], "GPU-a-2");
     extender.stop().await;
 }

@@ -7,6 +7,8 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::{
+    fit::fit,
+    policy::Rank,
     request::Request,
     scheduler::Scheduler,
     view::{NodeIx, Placement, View},
@@ -21,11 +23,13 @@ pub struct Member<'a> {
     pub nodes: &'a [NodeIx],
 }
 
-/// Most nodes that are tried, counted over all members, before a gang counts as one that does not fit. A gang of equal
-/// members is decided in one try for each of them.
+/// Most second choices, counted over all members, before a gang counts as one that does not fit. A gang of equal members
+/// needs none.
 pub const MOST_TRIES: usize = 4096;
 /// Most nodes that are tried for one member: the best.
 const MOST_NODES: usize = 64;
+/// Fewer nodes than one in so many are ranked by themselves.
+const FEW: usize = 8;
 
 /// Search for places, deepest first.
 struct Search<'a> {
@@ -80,10 +84,13 @@ impl Search<'_> {
             if failed.iter().any(|other| self.are_equal(nth, *other, node)) {
                 continue;
             }
-            if *self.tries == 0 {
-                return false;
+            // The first choice is free: going back is what takes long.
+            if !failed.is_empty() {
+                if *self.tries == 0 {
+                    return false;
+                }
+                *self.tries -= 1;
             }
-            *self.tries -= 1;
             let Some(part) = self.scheduler.part(self.view, node, &request) else { continue };
             let (place, before) = (Placement { node, part }, self.view.node(node).clone());
             if self.view.take(&request, place).is_err() {
@@ -103,16 +110,29 @@ impl Search<'_> {
 
     /// The nodes that are tried for the `nth` member, the best first.
     fn candidates(&mut self, nth: usize, request: &Request, nodes: &[NodeIx]) -> Vec<NodeIx> {
-        let mut ranks = vec![None; self.view.nodes().len()];
-        for (node, rank) in self.scheduler.ranks(self.view, request) {
-            ranks[node.0 as usize] = Some(rank);
-        }
-        let ranked = nodes.iter().enumerate();
-        let ranked = ranked.filter_map(|(at, node)| Some((ranks[node.0 as usize]?, Reverse(at))));
+        let ranks = self.ranks(request, nodes);
+        let ranked = ranks.into_iter().enumerate();
+        let ranked = ranked.filter_map(|(at, rank)| Some((rank?, Reverse(at))));
         let mut ranked: BinaryHeap<_> = ranked.collect();
         let most = if self.is_uniform[nth] { 1 } else { MOST_NODES };
         let best = std::iter::from_fn(|| ranked.pop()).take(most);
         best.map(|(_, Reverse(at))| nodes[at]).collect()
+    }
+
+    /// The rank of each of these nodes, if it fits. The ranks of a few are computed, those of many are kept.
+    fn ranks(&mut self, request: &Request, nodes: &[NodeIx]) -> Vec<Option<Rank>> {
+        if nodes.len() < self.view.nodes().len() / FEW {
+            let rank = |node: &NodeIx| {
+                let fit = fit(self.view.catalog(), self.view.node(*node), request).ok()?;
+                Some(self.scheduler.choose(self.view, *node, request, &fit).0)
+            };
+            return nodes.iter().map(rank).collect();
+        }
+        let mut ranks = vec![None; self.view.nodes().len()];
+        for (node, rank) in self.scheduler.ranks(self.view, request) {
+            ranks[node.0 as usize] = Some(rank);
+        }
+        nodes.iter().map(|node| ranks[node.0 as usize]).collect()
     }
 
     /// For the members from the `nth` on, one of these nodes is as good as the other.

@@ -36,11 +36,16 @@ fn conflicts(node: &Inspected<'_>) -> Option<Finding> {
     }
     let (subject, holders) = (format!("node {}", node.facts.name), holders.join(", "));
     Some(if node.facts.gpus.is_empty() {
-        Finding::warning(AREA, subject, format!("publishes no GPU, and {holders} hold some"))
-            .remedy("its agent is away: see its pod; what they hold is kept for them")
+        Finding::warning(
+            AREA,
+            subject,
+            format!("publishes no GPU, and has holders of some: {holders}"),
+        )
+        .remedy("its agent is away: see its pod; what they hold is kept for them")
     } else {
-        Finding::problem(AREA, subject, format!("{holders} hold more than it has free"))
-            .remedy("another scheduler has placed them on GPUs of others: delete one of them")
+        Finding::problem(AREA, subject, format!("more is held than it has: {holders}")).remedy(
+            "a GPU is gone, or another scheduler placed them on GPUs of others: delete these pods",
+        )
     })
 }
 

@@ -135,8 +135,8 @@ fn pods_that_hold_more_than_their_node_has_are_named_with_the_likely_cause() {
         pod("two", "full"),
     ]);
     let expected = [
-        "Warning node away: publishes no GPU, and d/held hold some",
-        "Problem node full: d/two hold more than it has free",
+        "Warning node away: publishes no GPU, and has holders of some: d/held",
+        "Problem node full: more is held than it has: d/two",
     ];
     assert_eq!(found(&evidence(items, agents(1, 1))), expected);
 }

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{GpuWish, Wish};
-use crate::index::MAX_WAITING;
 
 /// Label with the gang's name.
 pub(crate) const GANG: &str = "windlass.dev/gang";
@@ -21,7 +20,9 @@ const SIZE: &str = "windlass.dev/gang-size";
 const WITHIN: &str = "windlass.dev/gang-within";
 /// Most pods of a gang: all can wait at a time, and are planned and bound within the wait in a cluster of 15,000 nodes.
 const MAX_SIZE: usize = 128;
-const _: () = assert!(MAX_SIZE < MAX_WAITING);
+/// Most pods that wait for others of their gangs at a time: kube-scheduler holds a connection for each.
+pub(crate) const MAX_WAITING: usize = 512;
+const _: () = assert!(MAX_SIZE <= MAX_WAITING);
 
 /// Gang of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,16 +18,14 @@ mod plan;
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
+    time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use windlass_sched::{request::Request, view::Placement};
 
 use super::{Assumed, Index, Placed, Refusal, known_node, node_set::NodeSet};
-use crate::facts::{Gang, GangError, PodFacts};
-
-/// Most pods that wait for others of their gangs at a time: kube-scheduler holds a connection for each.
-pub(crate) const MAX_WAITING: usize = 512;
+use crate::facts::{Gang, GangError, MAX_WAITING, PodFacts};
 
 /// Members of all gangs, and the gangs whose members wait for each other.
 #[derive(Debug, Default)]
@@ -39,7 +37,18 @@ pub(super) struct Gangs {
     offers: BTreeMap<GangKey, Offers>,
     /// Number of times that a gang was given up in a part of the cluster, by the value of its node label.
     given_up: BTreeMap<GangKey, BTreeMap<String, u32>>,
+    rests: BTreeMap<GangKey, Rest>,
 }
+
+/// Rest of a gang that was given up, so that one of which a pod fits no node leaves the GPUs to others most of the time.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Instant,
+    lasts: Duration,
+}
+
+/// Longest rest of a gang.
+const LONGEST_REST: Duration = Duration::from_secs(120);
 
 /// Namespace, name and scheduler of a gang.
 type GangKey = (String, String, String);
@@ -51,6 +60,8 @@ type Offers = BTreeMap<Request, NodeSet>;
 #[derive(Debug)]
 struct WaitingGang {
     arrived: BTreeSet<String>,
+    /// Members that it lacked when the first arrived.
+    members: usize,
     is_whole: watch::Sender<bool>,
 }
 
@@ -92,11 +103,6 @@ impl GangWait {
         &self.key.1
     }
 
-    /// `namespace/name` of the gang.
-    pub fn title(&self) -> String {
-        format!("{}/{}", self.key.0, self.key.1)
-    }
-
     /// Waits for the other members; false once the gang is given up.
     pub async fn all_arrived(&mut self) -> bool {
         self.is_whole.wait_for(|is_whole| *is_whole).await.is_ok()
@@ -136,6 +142,7 @@ impl Gangs {
                 self.members.remove(&key);
                 self.offers.remove(&key);
                 self.given_up.remove(&key);
+                self.rests.remove(&key);
             }
         }
     }
@@ -189,13 +196,17 @@ impl Index {
 
     /// Gives up a gang of which not all members arrived: their places are free. False if its wait was over before.
     pub fn give_up(&mut self, wait: &GangWait) -> bool {
-        let waiting = self.gangs.waiting.get(&wait.key);
-        let is_waiting =
-            waiting.is_some_and(|it| it.is_whole.subscribe().same_channel(&wait.is_whole));
+        let is_waiting = self.waits(wait);
         if is_waiting {
+            self.note_given_up(&wait.key);
             self.release(&wait.key);
         }
         is_waiting
+    }
+
+    fn waits(&self, wait: &GangWait) -> bool {
+        let waiting = self.gangs.waiting.get(&wait.key);
+        waiting.is_some_and(|it| it.is_whole.subscribe().same_channel(&wait.is_whole))
     }
 
     /// Gives up all gangs that wait, and tells their number.
@@ -210,19 +221,38 @@ impl Index {
     /// Takes back one member that has arrived, since its bind is asked for no more. Its place stays reserved as long as
     /// others wait.
     pub fn depart(&mut self, uid: &str, number: u64, wait: &GangWait) {
-        if self.is_current(uid, number)
-            && let Some(waiting) = self.gangs.waiting.get_mut(&wait.key)
-        {
+        if !self.waits(wait) {
+            return;
+        }
+        let is_current = self.is_current(uid, number);
+        let Some(waiting) = self.gangs.waiting.get_mut(&wait.key) else { return };
+        if is_current {
             waiting.arrived.remove(uid);
-            if waiting.arrived.is_empty() {
-                self.release(&wait.key);
-            }
+        }
+        if waiting.arrived.is_empty() {
+            self.release(&wait.key);
         }
     }
 
-    /// Pods that wait for others of their gangs.
-    pub(super) fn waiting_count(&self) -> usize {
-        self.gangs.waiting.values().map(|waiting| waiting.arrived.len()).sum()
+    /// The time for which a gang rests that was given up; none if it does not rest.
+    pub fn rest_of(&self, pod: &PodFacts, now: Instant) -> Option<Duration> {
+        let rest = self.gangs.rests.get(&key(pod)?)?;
+        rest.until.checked_duration_since(now).filter(|left| !left.is_zero())
+    }
+
+    /// Lets a gang rest, after it was given up: the first time as long as said, each later time twice as long.
+    pub fn rest(&mut self, wait: &GangWait, first: Duration, now: Instant) {
+        if self.gangs.members.contains_key(&wait.key) {
+            let known = self.gangs.rests.get(&wait.key);
+            let known = known.filter(|rest| now < rest.until + LONGEST_REST);
+            let lasts = known.map_or(first, |rest| (rest.lasts * 2).min(LONGEST_REST));
+            self.gangs.rests.insert(wait.key.clone(), Rest { until: now + lasts, lasts });
+        }
+    }
+
+    /// Members of all gangs that wait, those that have not arrived included.
+    fn waiting_count(&self) -> usize {
+        self.gangs.waiting.values().map(|waiting| waiting.members).sum()
     }
 
     /// Notes the nodes that kube-scheduler offers for a member of a gang. Others like it are planned on these nodes too:
@@ -256,10 +286,8 @@ impl Index {
         {
             return Ok(Some(node.clone()));
         }
-        if self.waiting_count() + others.awaited.len() >= MAX_WAITING {
-            return Err(Refusal::GangsWait(MAX_WAITING));
-        }
         let key = key_of(pod, &gang);
+        self.refuse_one_too_many(&key, &others)?;
         let reserved = self.take_reservations(&key, &pod.uid);
         let offered = names.iter().filter_map(|name| self.nodes.get(name)).copied().collect();
         let planned = self.plan(pod, &gang, &others, Some(&offered));
@@ -295,9 +323,16 @@ impl Index {
         others: &Others,
     ) -> Result<Turn, Refusal> {
         if !others.awaited.is_empty() {
+            if let Err(refusal) = self.refuse_one_too_many(&key, others) {
+                self.forget_any(&pod.uid);
+                drop(self.take_reservations(&key, &pod.uid));
+                return Err(refusal);
+            }
             self.set_reserved(&pod.uid, true);
+            let members = others.awaited.len() + 1;
             let waiting = self.gangs.waiting.entry(key.clone()).or_insert_with(|| WaitingGang {
                 arrived: BTreeSet::new(),
+                members,
                 is_whole: watch::Sender::new(false),
             });
             waiting.arrived.insert(pod.uid.clone());
@@ -318,6 +353,7 @@ impl Index {
         drop(self.take_reservations(&key, &pod.uid));
         self.gangs.offers.remove(&key);
         self.gangs.given_up.remove(&key);
+        self.gangs.rests.remove(&key);
         Ok(match self.gangs.waiting.remove(&key) {
             None => Turn::Alone,
             Some(waiting) => {
@@ -327,8 +363,14 @@ impl Index {
         })
     }
 
-    /// The other members of a pod's gang. One that is bound says that the gang has started: then those that there are
-    /// suffice.
+    /// Fails for a gang that would begin to wait where enough do.
+    fn refuse_one_too_many(&self, key: &GangKey, others: &Others) -> Result<(), Refusal> {
+        let begins = !self.gangs.waiting.contains_key(key);
+        let count = self.waiting_count() + others.awaited.len() + 1;
+        if begins && count > MAX_WAITING { Err(Refusal::GangsWait(MAX_WAITING)) } else { Ok(()) }
+    }
+
+    /// The other members of a pod's gang. One that is bound says that the gang has started: then it waits for nobody.
     ///
     /// # Errors
     ///
@@ -360,8 +402,12 @@ impl Index {
                 size: gang.size,
             });
         }
-        others.awaited.sort_by(by_age);
-        others.awaited.truncate(lacking);
+        if others.bound.is_empty() {
+            others.awaited.sort_by(by_age);
+            others.awaited.truncate(lacking);
+        } else {
+            others.awaited.clear();
+        }
         Ok(others)
     }
 
@@ -404,26 +450,22 @@ impl Index {
         Some(&assumed.node)
     }
 
-    /// The node of a reserved place is there, and nobody else holds the place.
+    /// The pod holds its reserved place still, and the GPUs there can serve it. A claim or a correction may have taken it.
     fn has_its_place(&self, uid: &str) -> bool {
-        let node = self.reserved_node(uid).and_then(|name| self.nodes.get(name));
-        let Some((entry, pod)) =
-            node.map(|it| &self.entries[it.0 as usize]).zip(self.pods.get(uid))
-        else {
-            return false;
-        };
-        let title = pod.facts.title();
-        let part = pod.assumed.as_ref().map(|assumed| assumed.part);
-        let is_well = |at: usize| entry.facts.gpus.get(at).is_some_and(|gpu| !gpu.has_failed);
+        let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
+        let Some(assumed) = assumed.filter(|assumed| assumed.is_reserved) else { return false };
+        let Some(node) = self.nodes.get(&assumed.node) else { return false };
+        let entry = &self.entries[node.0 as usize];
+        let is_well =
+            |at: usize| entry.facts.gpus.get(at).is_some_and(|gpu| gpu.obstacle.is_none());
         entry.is_there
-            && entry.occupancy.conflicts().iter().all(|conflict| conflict.holder != title)
-            && part.is_some_and(|part| part.gpus.iter().all(is_well))
+            && entry.occupancy.part(uid) == Some(assumed.part)
+            && assumed.part.gpus.iter().all(is_well)
     }
 
     /// Ends the wait of a gang: the places of all of its members that are not bound are free.
     fn release(&mut self, key: &GangKey) {
-        let arrived = self.gangs.waiting.remove(key).map(|waiting| waiting.arrived);
-        self.note_given_up(key, arrived.as_ref().and_then(BTreeSet::first));
+        self.gangs.waiting.remove(key);
         self.gangs.offers.remove(key);
         let members: Vec<_> = self.gangs.members.get(key).into_iter().flatten().cloned().collect();
         for uid in members {
@@ -434,7 +476,8 @@ impl Index {
     }
 
     /// Counts where a gang was given up, so that another part of the cluster is tried next.
-    fn note_given_up(&mut self, key: &GangKey, arrived: Option<&String>) {
+    fn note_given_up(&mut self, key: &GangKey) {
+        let arrived = self.gangs.waiting.get(key).and_then(|waiting| waiting.arrived.first());
         let Some(entry) = arrived.and_then(|uid| self.pods.get(uid)) else { return };
         let Some(Ok(Gang { within: Some(label), .. })) = &entry.facts.gang else { return };
         let node = known_node(Some(entry)).and_then(|name| self.nodes.get(&name).copied());

@@ -116,30 +116,40 @@ fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
 
 /// GPUs that can hold the request. A pod keeps one that fails, so health does not matter.
 fn free_part(node: &Node, request: &Request) -> Option<Part> {
+    let accepted = accepted(node, request);
     let gpus = match request.gpus {
         Gpus::None => GpuSet::default(),
         Gpus::Whole(count) => {
             // Healthy ones first.
-            let (usable, free) = (node.free_gpus(), node.gpus_that(Gpu::is_unheld));
+            let usable = node.free_gpus().and(accepted);
+            let free = node.gpus_that(Gpu::is_unheld).and(accepted);
             let set = if usable.len() >= u32::from(count) { usable } else { free };
             (set.len() >= u32::from(count)).then(|| set.lowest(u32::from(count)))?
         }
-        // A pod has a share of one GPU, and no instance: those are for claims.
-        Gpus::Share { .. } => {
-            let fits = |position: &usize| {
-                node.clone().take(request, Part::of(GpuSet::one(*position))).is_ok()
-            };
-            let left = |position: &usize| node.gpus[*position].idle_milli();
-            GpuSet::one((0..node.gpus.len()).filter(fits).min_by_key(left)?)
+        // A pod has no instance: those are for claims.
+        Gpus::Share { count, .. } => {
+            let one = Request { gpus: request.gpus.with_count(1), ..*request };
+            let fits = |at: &usize| node.clone().take(&one, Part::of(GpuSet::one(*at))).is_ok();
+            let mut fitting: Vec<_> = accepted.iter().filter(fits).collect();
+            fitting.sort_by_key(|at| node.gpus[*at].idle_milli());
+            let chosen = fitting.get(..usize::from(count))?.iter();
+            chosen.map(|at| GpuSet::one(*at)).fold(GpuSet::default(), GpuSet::or)
         }
         Gpus::Partition(_) => return None,
     };
     Some(Part::of(gpus))
 }
 
+/// GPUs of a product that the pod accepts.
+fn accepted(node: &Node, request: &Request) -> GpuSet {
+    node.gpus_that(|gpu| request.models.has(gpu.model))
+}
+
 /// Takes the free GPUs, where there are fewer than the request has, and its processor time and memory.
 fn take_what_is_there(node: &mut Node, request: &Request) -> Part {
-    let free = node.gpus_that(Gpu::is_unheld);
+    let all = node.gpus_that(Gpu::is_unheld);
+    // Whoever bound it by hand did not look at products.
+    let free = Some(all.and(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
     let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
     let part = Part::of(free.lowest(u32::from(count)));
@@ -154,6 +164,11 @@ impl Occupancy {
     /// Pods by their identity, and the part that each holds.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&String, Part)> {
         self.parts.iter().map(|(uid, part)| (uid, *part))
+    }
+
+    /// The part that a pod holds.
+    pub(super) fn part(&self, uid: &str) -> Option<Part> {
+        self.parts.get(uid).copied()
     }
 
     /// Claims with what they hold.

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Answer, tls::TlsAcceptors, write_limit::WriteLimit};
-use crate::index::MAX_WAITING;
+use crate::facts::MAX_WAITING;
 
 /// Most connections of a listener at a time. Each pod that waits for its gang has one, kube-scheduler keeps a few more, and
 /// each reader of the page has one or two.

@@ -97,7 +97,10 @@ impl Index {
 
     fn reservation(&self, pod: &PodFacts, place: Placement) -> (String, Assumed) {
         let node = self.entries[place.node.0 as usize].object.name.clone();
-        (pod.uid.clone(), Assumed { node, part: place.part, is_reserved: true, number: 0 })
+        (
+            pod.uid.clone(),
+            Assumed { node, part: place.part, is_reserved: true, number: 0, writes: 0 },
+        )
     }
 
     /// The parts of the cluster in which the gang may be, of each its nodes in the order of their names. Those come first in
