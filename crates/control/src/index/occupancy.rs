@@ -148,7 +148,7 @@ fn accepted(node: &Node, request: &Request) -> GpuSet {
 /// Takes the free GPUs, where there are fewer than the request has, and its processor time and memory.
 fn take_what_is_there(node: &mut Node, request: &Request) -> Part {
     let all = node.gpus_that(Gpu::is_unheld);
-    // Whoever bound it by hand did not look at products.
+    // A pod that was bound by hand may be on a node without such a product.
     let free = Some(all.and(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
     let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
