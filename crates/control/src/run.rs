@@ -52,6 +52,13 @@ pub struct Config {
     pub gang_wait: Duration,
 }
 
+// === impl Config ===
+
+impl Config {
+    /// Usual time in which all pods of a gang have to come to be bound, in seconds: twice kube-scheduler's longest back-off.
+    pub const GANG_WAIT: u64 = 20;
+}
+
 /// Configuration of the page beside the extender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageConfig {

@@ -124,7 +124,7 @@ impl Extender {
             namespace: Some("default".to_owned()),
             lease: "windlass-extender".to_owned(),
             identity: "bench".to_owned(),
-            gang_wait: Duration::from_secs(20),
+            gang_wait: Duration::from_secs(Config::GANG_WAIT),
         };
         let begun = Instant::now();
         let mut running = JoinSet::new();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 
-use super::{Index, PodEntry, claim_ranks::ClaimRanks, known_node};
+use super::{Index, PodEntry, claim_ranks::ClaimRanks, gangs::by_age, known_node};
 use crate::facts::{NodeFacts, PodFacts};
 
 // === impl Index ===
@@ -179,7 +179,7 @@ impl Index {
         self.is_synced = true;
         self.settle();
         let mut all: Vec<_> = self.pods.values().map(|pod| pod.facts.clone()).collect();
-        all.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+        all.sort_by(by_age);
         for pod in &all {
             self.observe(pod);
         }

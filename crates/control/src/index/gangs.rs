@@ -161,7 +161,7 @@ fn key_of(pod: &PodFacts, gang: &Gang) -> GangKey {
 }
 
 /// The oldest first, as kube-scheduler takes pods of one priority.
-fn by_age(a: &PodFacts, b: &PodFacts) -> Ordering {
+pub(super) fn by_age(a: &PodFacts, b: &PodFacts) -> Ordering {
     (a.created, &a.uid).cmp(&(b.created, &b.uid))
 }
 

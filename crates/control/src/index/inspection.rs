@@ -7,6 +7,7 @@ use windlass_sched::{
 
 use super::{
     Index,
+    gangs::by_age,
     occupancy::{ClaimPart, Conflict},
 };
 use crate::facts::{NodeFacts, PodFacts};
@@ -122,7 +123,7 @@ impl Index {
             self.pods.values().filter(|pod| pod.facts.node.is_none() && pod.assumed.is_none());
         let mut pending: Vec<_> =
             waits.map(|pod| &pod.facts).filter(|pod| asks(pod)).cloned().collect();
-        pending.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+        pending.sort_by(by_age);
         pending
     }
 

@@ -212,7 +212,7 @@ pub(crate) struct ExtendArgs {
     ///
     /// More than kube-scheduler's longest back-off (podMaxBackoffSeconds, 10 s), and less than the extender's
     /// httpTimeout (60 s in the manifest that is shipped).
-    #[arg(long, value_name = "SECONDS", default_value_t = 20,
+    #[arg(long, value_name = "SECONDS", default_value_t = windlass_control::Config::GANG_WAIT,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) gang_wait: u64,
     /// Log format.

@@ -31,7 +31,7 @@ impl Replica {
             namespace: Some(NAMESPACE.to_owned()),
             lease: "windlass-extender".to_owned(),
             identity: identity.to_owned(),
-            gang_wait: Duration::from_secs(20),
+            gang_wait: Duration::from_secs(Config::GANG_WAIT),
         };
         // Nobody listens where the demo has ended meanwhile.
         let ready = move |address| {
