@@ -66,9 +66,6 @@ enum End {
 const WRITE_LIMIT: Duration = Duration::from_secs(65);
 /// Binds of gangs that are written at a time.
 const MAX_WRITES: usize = 32;
-/// Pause before a write that the API server put off, and the number of tries.
-const BUSY_PAUSE: Duration = Duration::from_secs(1);
-const BUSY_TRIES: usize = 3;
 /// Time between looks after the Lease while a gang waits: below the time for which a bind needs it.
 const KEEP_INTERVAL: Duration = Duration::from_secs(4);
 /// Pause before a pod of an unknown end is read again.
@@ -234,8 +231,7 @@ impl Binder {
             return Err(Failed::Before(error.into()));
         }
         self.index.step(|index| index.begin_write(&args.pod_uid, number));
-        let written = self.write(args, term, self.annotations(&pod, &placed)).await;
-        written.map_err(Failed::Writing)?;
+        self.write(args, self.annotations(&pod, &placed)).await.map_err(Failed::Writing)?;
         let devices: Vec<_> = placed.placement.devices.iter().map(|it| it.id.as_str()).collect();
         let devices = devices.join(",");
         tracing::info!(pod = pod.title(), node = args.node, devices, "pod bound");
@@ -341,7 +337,6 @@ impl Binder {
     async fn write(
         &self,
         args: &BindArgs,
-        term: u64,
         annotations: BTreeMap<String, String>,
     ) -> Result<(), BindError> {
         let binding = Binding {
@@ -359,18 +354,10 @@ impl Binder {
             },
         };
         let (pods, how) = (self.pods(args), PostParams::default());
-        let mut tries = BUSY_TRIES;
-        loop {
-            let posted =
-                pods.create_subresource::<_, Status>("binding", &args.pod_name, &how, &binding);
-            match call(posted).await {
-                // Too many requests at a time: this one had no effect.
-                Err(BindError::Kube(error)) if is_busy(&error) && tries > 0 => tries -= 1,
-                answer => return answer.map(drop),
-            }
-            sleep(BUSY_PAUSE).await;
-            self.fence.keep(term).await?;
-        }
+        // The client waits by itself where the API server has too many requests.
+        let posted =
+            pods.create_subresource::<_, Status>("binding", &args.pod_name, &how, &binding);
+        call(posted).await.map(drop)
     }
 
     fn annotations(&self, pod: &PodFacts, placed: &Placed) -> BTreeMap<String, String> {
@@ -390,10 +377,6 @@ impl Binder {
     fn pods(&self, args: &BindArgs) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &args.pod_namespace)
     }
-}
-
-fn is_busy(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 429)
 }
 
 async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, BindError> {

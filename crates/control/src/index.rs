@@ -355,7 +355,7 @@ impl Index {
     fn assume(&mut self, pod: &PodFacts, Placement { node, part }: Placement) -> Placed {
         let number = self.next_number();
         let placed = self.placed(node, pod, part, number);
-        let name = self.entries[node.0 as usize].object.name.clone();
+        let name = self.name_of(node).to_owned();
         self.touch_pod(&pod.uid);
         self.move_pod(&pod.uid, None, Some(&name));
         let assumed = Some(Assumed { node: name, part, is_reserved: false, number, writes: 0 });
@@ -535,6 +535,10 @@ impl Index {
             nodes.filter(|(_, node)| self.entries[node.0 as usize].is_there).collect();
         nodes.sort_unstable();
         nodes
+    }
+
+    fn name_of(&self, node: NodeIx) -> &str {
+        &self.entries[node.0 as usize].object.name
     }
 
     fn next_number(&mut self) -> u64 {

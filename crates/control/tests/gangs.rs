@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::timeout;
 
-use crate::rig::{Extender, GANG_WAIT, Rig};
+use crate::rig::{Extender, GANG_WAIT, LIMIT, Rig};
 
 /// Adds a pod of a gang that asks for whole GPUs.
 fn member(rig: &Rig, name: &str, gpus: usize, size: usize) -> Value {
@@ -14,7 +14,7 @@ fn member(rig: &Rig, name: &str, gpus: usize, size: usize) -> Value {
     rig.add_member(name, "train", gpus, &annotations)
 }
 
-/// What kube-scheduler does with one pod: it asks for the nodes, takes the best, and binds.
+/// Places one pod as kube-scheduler does: asks for the nodes, takes the first, and binds.
 async fn schedule(extender: &Extender, pod: &Value, nodes: &[&str]) -> Result<String, String> {
     let answer = extender.ask("filter", &json!({"Pod": pod, "NodeNames": nodes})).await;
     if answer["Error"] != "" {
@@ -29,14 +29,29 @@ async fn schedule(extender: &Extender, pod: &Value, nodes: &[&str]) -> Result<St
     }
 }
 
-#[tokio::test]
-async fn the_members_of_a_gang_are_bound_once_the_last_has_come() {
+/// Places two pods, whose binds wait for each other; their nodes in order.
+async fn both(extender: &Extender, pods: [&Value; 2], nodes: &[&str]) -> [String; 2] {
+    let [one, two] = pods.map(|pod| schedule(extender, pod, nodes));
+    let (one, two) = tokio::join!(one, two);
+    let mut taken = [one, two].map(|node| node.expect("bound"));
+    taken.sort_unstable();
+    taken
+}
+
+/// Nodes with so many GPUs each, and an extender that sees them.
+async fn cluster<const N: usize>(nodes: [&str; N], gpus: usize) -> (Rig, Extender) {
     let rig = Rig::start();
-    let nodes = ["a", "b", "c"];
     for name in nodes {
-        rig.add_node(name, 2);
+        rig.add_node(name, gpus);
     }
     let extender = rig.extender("one").await;
+    (rig, extender)
+}
+
+#[tokio::test]
+async fn the_members_of_a_gang_are_bound_once_the_last_has_come() {
+    let nodes = ["a", "b", "c"];
+    let (rig, extender) = cluster(nodes, 2).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 2, 3));
     extender.sees("pods", "2.0").await;
     let early = schedule(&extender, &one, &nodes).await;
@@ -68,12 +83,8 @@ async fn the_members_of_a_gang_are_bound_once_the_last_has_come() {
 
 #[tokio::test]
 async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
-    let rig = Rig::start();
     let nodes = ["a", "b"];
-    for name in nodes {
-        rig.add_node(name, 2);
-    }
-    let extender = rig.extender("one").await;
+    let (rig, extender) = cluster(nodes, 2).await;
     let [one, _, _] = ["one", "two", "three"].map(|name| member(&rig, name, 2, 3));
     extender.sees("pods", "3.0").await;
     let (fitting, reasons) = extender.filter(&one, &nodes).await;
@@ -93,12 +104,8 @@ async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
 
 #[tokio::test]
 async fn a_gang_whose_members_do_not_all_come_is_given_up_and_its_places_are_free() {
-    let rig = Rig::start();
     let nodes = ["a", "b"];
-    for name in nodes {
-        rig.add_node(name, 1);
-    }
-    let extender = rig.extender("one").await;
+    let (rig, extender) = cluster(nodes, 1).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
     extender.sees("pods", "2.0").await;
     let begun = Instant::now();
@@ -113,20 +120,17 @@ async fn a_gang_whose_members_do_not_all_come_is_given_up_and_its_places_are_fre
         rests.starts_with("gang train was not whole in time, and is tried again in "),
         "{rests}"
     );
-    sleep(GANG_WAIT / 2).await;
-    let both = tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes));
-    assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
+    let question = json!({"Pod": one, "NodeNames": nodes});
+    let is_over = async { while extender.ask("filter", &question).await["Error"] != "" {} };
+    timeout(LIMIT, is_over).await.expect("the rest ends");
+    both(&extender, [&one, &two], &nodes).await;
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_bind_that_nobody_waits_for_any_more_gives_its_turn_to_the_next() {
-    let rig = Rig::start();
     let nodes = ["a", "b"];
-    for name in nodes {
-        rig.add_node(name, 1);
-    }
-    let extender = rig.extender("one").await;
+    let (rig, extender) = cluster(nodes, 1).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
     extender.sees("pods", "2.0").await;
     // kube-scheduler hangs up, and asks again.
@@ -138,18 +142,13 @@ async fn a_bind_that_nobody_waits_for_any_more_gives_its_turn_to_the_next() {
     };
     hung_up.await;
     extender.sees("idle_gpus", "2.0").await;
-    let both = tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes));
-    let mut both = [both.0, both.1].map(|node| node.expect("bound"));
-    both.sort_unstable();
-    assert_eq!(both, nodes, "each has a GPU of its own");
+    assert_eq!(both(&extender, [&one, &two], &nodes).await, nodes, "each has a GPU of its own");
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn members_that_disagree_are_refused_and_name_the_other() {
-    let rig = Rig::start();
-    rig.add_node("a", 4);
-    let extender = rig.extender("one").await;
+    let (rig, extender) = cluster(["a"], 4).await;
     let (one, _) = (member(&rig, "one", 1, 2), member(&rig, "two", 1, 3));
     extender.sees("pods", "2.0").await;
     let answer = extender.ask("filter", &json!({"Pod": one, "NodeNames": ["a"]})).await;
@@ -172,10 +171,8 @@ async fn a_gang_is_within_one_rack_and_takes_the_smallest_that_holds_it() {
         json!({"windlass.dev/gang-size": "2", "windlass.dev/gang-within": "example.com/rack"});
     let [one, two] = ["one", "two"].map(|name| rig.add_member(name, "racked", 2, &racked));
     extender.sees("pods", "2.0").await;
-    let both = tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes));
-    let mut both = [both.0, both.1].map(|node| node.expect("bound"));
-    both.sort_unstable();
-    assert_eq!(both, ["b1", "b2"], "not c, which is too small, and not a, which is larger");
+    let taken = both(&extender, [&one, &two], &nodes).await;
+    assert_eq!(taken, ["b1", "b2"], "not c, which is too small, and not a, which is larger");
     // One more of the same gang goes where the others are.
     let more = rig.add_member("more", "racked", 2, &racked);
     let (fitting, reasons) = extender.filter(&more, &nodes).await;
@@ -186,9 +183,7 @@ async fn a_gang_is_within_one_rack_and_takes_the_smallest_that_holds_it() {
 
 #[tokio::test]
 async fn an_extender_that_ends_does_not_wait_for_a_gang() {
-    let rig = Rig::start();
-    rig.add_node("a", 2);
-    let extender = rig.extender("one").await;
+    let (rig, extender) = cluster(["a"], 2).await;
     let [one, _] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
     extender.sees("pods", "2.0").await;
     let begun = Instant::now();

@@ -22,7 +22,7 @@ use std::{
 };
 
 use tokio::{sync::watch, time::Instant};
-use windlass_sched::{request::Request, view::Placement};
+use windlass_sched::request::Request;
 
 use super::{Assumed, Index, Placed, Refusal, known_node, node_set::NodeSet};
 use crate::facts::{Gang, GangError, MAX_WAITING, PodFacts};
@@ -140,11 +140,16 @@ impl Gangs {
             members.remove(&pod.uid);
             if members.is_empty() {
                 self.members.remove(&key);
-                self.offers.remove(&key);
-                self.given_up.remove(&key);
-                self.rests.remove(&key);
+                self.forget_attempts(&key);
             }
         }
+    }
+
+    /// Forgets what earlier attempts to start a gang have taught.
+    fn forget_attempts(&mut self, key: &GangKey) {
+        self.offers.remove(key);
+        self.given_up.remove(key);
+        self.rests.remove(key);
     }
 
     fn has_arrived(&self, key: &GangKey, uid: &str) -> bool {
@@ -294,7 +299,7 @@ impl Index {
         self.reserve(reserved);
         self.settle();
         let (place, _) = planned?;
-        Ok(Some(self.entries[place.node.0 as usize].object.name.clone()))
+        Ok(Some(self.name_of(place.node).to_owned()))
     }
 
     /// The place that is reserved for the pod on this node, if all others have theirs.
@@ -304,11 +309,12 @@ impl Index {
         if !have_places || !is_here || !self.has_its_place(&pod.uid) {
             return None;
         }
-        let entry = self.pods.get_mut(&pod.uid)?;
-        let Assumed { node, part, .. } = entry.assumed.take()?;
-        self.move_pod(&pod.uid, Some(&node), None);
-        let node = *self.nodes.get(&node)?;
-        Some(self.assume(pod, Placement { node, part }))
+        let (number, node) = (self.next_number(), *self.nodes.get(node)?);
+        let assumed = self.pods.get_mut(&pod.uid)?.assumed.as_mut()?;
+        (assumed.is_reserved, assumed.number) = (false, number);
+        let part = assumed.part;
+        self.touch_pod(&pod.uid);
+        Some(self.placed(node, pod, part, number))
     }
 
     /// Counts a member that was placed among those that wait, or ends the wait of all.
@@ -351,9 +357,7 @@ impl Index {
         }
         // Of a gang with more pods than its size some may not have arrived. They go by themselves.
         drop(self.take_reservations(&key, &pod.uid));
-        self.gangs.offers.remove(&key);
-        self.gangs.given_up.remove(&key);
-        self.gangs.rests.remove(&key);
+        self.gangs.forget_attempts(&key);
         Ok(match self.gangs.waiting.remove(&key) {
             None => Turn::Alone,
             Some(waiting) => {
@@ -377,10 +381,10 @@ impl Index {
     /// There are fewer than start together, or they disagree about the gang.
     fn others(&self, pod: &PodFacts, gang: &Gang) -> Result<Others, Refusal> {
         let key = key_of(pod, gang);
-        let mut others = Others::default();
+        let (mut others, mut absent) = (Others::default(), Vec::new());
         for uid in self.gangs.members.get(&key).into_iter().flatten() {
             let Some(entry) = self.pods.get(uid).filter(|_| *uid != pod.uid) else { continue };
-            if entry.facts.gang.as_ref() != Some(&Ok(gang.clone())) {
+            if !matches!(&entry.facts.gang, Some(Ok(other)) if other == gang) {
                 let other = entry.facts.name.clone();
                 return Err(GangError::Differs { gang: gang.name.clone(), other }.into());
             }
@@ -390,24 +394,23 @@ impl Index {
             } else if self.gangs.has_arrived(&key, uid) {
                 others.arrived.push(uid.clone());
             } else {
-                others.awaited.push(entry.facts.clone());
+                absent.push(&entry.facts);
             }
         }
-        let lacking = gang.size.saturating_sub(others.bound.len() + others.arrived.len() + 1);
-        if others.awaited.len() < lacking && others.bound.is_empty() {
-            let there = gang.size - lacking + others.awaited.len();
+        if !others.bound.is_empty() {
+            return Ok(others);
+        }
+        let lacking = gang.size.saturating_sub(others.arrived.len() + 1);
+        if absent.len() < lacking {
+            let there = gang.size - lacking + absent.len();
             return Err(Refusal::GangIncomplete {
                 gang: gang.name.clone(),
                 there,
                 size: gang.size,
             });
         }
-        if others.bound.is_empty() {
-            others.awaited.sort_by(by_age);
-            others.awaited.truncate(lacking);
-        } else {
-            others.awaited.clear();
-        }
+        absent.sort_by(|a, b| by_age(a, b));
+        others.awaited = absent.into_iter().take(lacking).cloned().collect();
         Ok(others)
     }
 
@@ -417,6 +420,10 @@ impl Index {
         let absent = members.filter(|it| *it != uid && !self.gangs.has_arrived(key, it));
         let mut uids: Vec<_> = absent.cloned().collect();
         uids.push(uid.to_owned());
+        self.take_reserved(uids)
+    }
+
+    fn take_reserved(&mut self, uids: Vec<String>) -> Vec<(String, Assumed)> {
         let mut taken = Vec::new();
         for uid in uids {
             let entry = self.pods.get_mut(&uid);
@@ -467,12 +474,8 @@ impl Index {
     fn release(&mut self, key: &GangKey) {
         self.gangs.waiting.remove(key);
         self.gangs.offers.remove(key);
-        let members: Vec<_> = self.gangs.members.get(key).into_iter().flatten().cloned().collect();
-        for uid in members {
-            if self.reserved_node(&uid).is_some() {
-                self.forget_any(&uid);
-            }
-        }
+        let members = self.gangs.members.get(key).into_iter().flatten().cloned().collect();
+        drop(self.take_reserved(members));
     }
 
     /// Counts where a gang was given up, so that another part of the cluster is tried next.

@@ -107,7 +107,7 @@ impl Index {
         for (_, node) in changed {
             match node {
                 Ok(node) if self.entries[node.0 as usize].is_there => nodes.push(node),
-                Ok(node) => gone.push(self.entries[node.0 as usize].object.name.clone()),
+                Ok(node) => gone.push(self.name_of(node).to_owned()),
                 Err(name) => gone.push(name.to_owned()),
             }
         }

@@ -31,7 +31,6 @@ impl Index {
         others: &Others,
         name: &str,
     ) -> Result<Placed, Refusal> {
-        self.settle();
         if let Some(placed) = self.known_placement(pod, name)? {
             return Ok(placed);
         }
@@ -96,11 +95,9 @@ impl Index {
     }
 
     fn reservation(&self, pod: &PodFacts, place: Placement) -> (String, Assumed) {
-        let node = self.entries[place.node.0 as usize].object.name.clone();
-        (
-            pod.uid.clone(),
-            Assumed { node, part: place.part, is_reserved: true, number: 0, writes: 0 },
-        )
+        let Placement { node, part } = place;
+        let node = self.name_of(node).to_owned();
+        (pod.uid.clone(), Assumed { node, part, is_reserved: true, number: 0, writes: 0 })
     }
 
     /// The parts of the cluster in which the gang may be, of each its nodes in the order of their names. Those come first in
