@@ -152,6 +152,61 @@ async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events()
     nvidia.end().await;
 }
 
+#[tokio::test]
+async fn a_gpu_that_errs_or_hangs_for_a_moment_is_back_without_the_end_of_a_long_wait_for_events() {
+    let (folder, machine) = machine();
+    let mut config = config(&folder, &machine);
+    config.policy.health = HealthPolicy {
+        quiet_period: Duration::from_millis(100),
+        probe_interval: Duration::from_millis(100),
+        call_deadline: Duration::from_secs(1),
+        event_wait: LIMIT * 6,
+        ..config.policy.health
+    };
+    let mut nvidia = Running::start(&config);
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    for fault in [Fault::Error { gpu: 0, code: 999 }, Fault::Hang { gpu: 0 }] {
+        machine.inject(&fault).expect("injected");
+        until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+        machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
+        until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    }
+    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+    nvidia.end().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_hung_at_the_start_joins_between_two_waits_for_events() {
+    let (folder, machine) = machine_of("dgx-h100");
+    machine.inject(&Fault::Hang { gpu: 3 }).expect("injected");
+    let mut config = config(&folder, &machine);
+    config.policy.health = HealthPolicy {
+        quiet_period: Duration::from_millis(100),
+        probe_interval: Duration::from_millis(100),
+        call_deadline: Duration::from_secs(1),
+        ..config.policy.health
+    };
+    let mut nvidia = Running::start(&config);
+    let but_one = nvidia.snapshots.wait_for(|snapshot| healthy(snapshot) == 7);
+    drop(timeout(LIMIT, but_one).await.expect("in time").expect("the source runs"));
+    machine.inject(&Fault::Recover { gpu: 3 }).expect("injected");
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    // Nothing shows when it has joined, and an earlier event is not its own.
+    let told = async {
+        loop {
+            machine.inject(&Fault::Xid { gpu: 3, code: 79 }).expect("injected");
+            let is_told = |snapshot: &SourceSnapshot| healthy(snapshot) == 7;
+            let told = nvidia.snapshots.wait_for(is_told);
+            if timeout(Duration::from_millis(200), told).await.is_ok() {
+                return;
+            }
+        }
+    };
+    timeout(LIMIT, told).await.expect("the event arrives");
+    nvidia.end().await;
+}
+
 #[test]
 fn every_family_that_is_looked_for_declares_itself_to_other_layers() {
     for family in &FAMILIES {

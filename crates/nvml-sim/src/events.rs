@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::{c_uint, c_ulonglong},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -32,6 +32,10 @@ const FOR_EVER: c_uint = 0xffff_ffff;
 
 /// Every live event set, by handle.
 static SETS: Mutex<BTreeMap<usize, Arc<EventSet>>> = Mutex::new(BTreeMap::new());
+
+/// Shared by waits. The other calls about event sets take it alone, so they block during every wait, as with the real library of
+/// driver 580 (which spins).
+static WAITS: RwLock<()> = RwLock::new(());
 
 /// `nvmlEventSet_t`: a number in pointer form.
 #[repr(transparent)]
@@ -70,11 +74,13 @@ export! {
     fn nvmlEventSetCreate(set: Out<Handle>) {
         library::machine()?;
         set.check()?;
+        let _no_wait = WAITS.write().unwrap_or_else(PoisonError::into_inner);
         set.put(create())
     }
 
     fn nvmlEventSetFree(set: Handle) {
         library::machine()?;
+        let _no_wait = WAITS.write().unwrap_or_else(PoisonError::into_inner);
         let freed = SETS.lock().unwrap_or_else(PoisonError::into_inner).remove(&set.0.addr());
         freed.map(drop).ok_or(Status::INVALID_ARGUMENT)
     }
@@ -90,6 +96,7 @@ export! {
         if types & !supported(&gpu) != 0 {
             return Err(Status::NOT_SUPPORTED);
         }
+        let _no_wait = WAITS.write().unwrap_or_else(PoisonError::into_inner);
         set.register(gpu.number, types, gpu.machine().events.last());
         Ok(())
     }
@@ -144,6 +151,7 @@ impl Handle {
     fn wait(self, timeout_ms: c_uint) -> Answer<sys::nvmlEventData_t> {
         library::machine()?;
         let timeout = Duration::from_millis(timeout_ms.into());
+        let _wait = WAITS.read().unwrap_or_else(PoisonError::into_inner);
         self.find()?.wait((timeout_ms != FOR_EVER).then(|| Instant::now() + timeout))
     }
 }

@@ -177,8 +177,8 @@ impl Connection {
         tokio::select! {
             Some(answer) = self.answers.join_next() => self.take_answer(answer, known),
             news = self.events.next() => {
-                for event in news {
-                    self.take_event(event, known);
+                for news in news {
+                    self.take_news(news, known);
                 }
                 None
             }
@@ -229,6 +229,7 @@ impl Connection {
             return Some(Ended::Lost);
         }
         self.mark_overdue(now, known);
+        self.check_lost_gpus();
         if now >= self.round.next {
             self.round.next = now + self.policy.probe_interval;
             self.start_round(now);

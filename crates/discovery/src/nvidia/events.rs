@@ -1,13 +1,20 @@
 //! Thread that waits for NVML events.
 //!
-//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short until every GPU was
-//! seen, and while one is lost: NVML is then initialised again soon. The agent's end does not await the
-//! thread, which holds only the library.
+//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short while a GPU is lost: NVML is
+//! then initialised again soon. The agent's end does not await the thread, which holds only the library.
+//!
+//! During a wait every other call about event sets spins on its CPU until the wait is over (seen with driver 580). So
+//! the thread pauses while GPUs join the set. Their events remain in the driver until it waits again.
+//!
+//! ```text
+//!            order               pause                 the wait is over
+//!   Paused ─────────> Waiting ─────────────> Pausing ───────────────────> Paused
+//! ```
 
 use std::{
     sync::{
         Arc,
-        mpsc::{Receiver, Sender, TryRecvError, channel},
+        mpsc::{Receiver, RecvError, Sender, TryRecvError, channel},
     },
     time::Duration,
 };
@@ -17,12 +24,34 @@ use windlass_nvml::{Event, EventSet, NvmlError};
 
 /// Events of one set. The thread ends when this is dropped, or after a failed wait.
 pub(super) struct EventWatch {
-    received: mpsc::Receiver<Result<Event, NvmlError>>,
-    /// Length of the next waits; closing it ends the thread.
-    orders: Sender<Duration>,
-    /// Current length of waits.
-    wait: Duration,
+    received: mpsc::Receiver<News>,
+    /// Closing it ends the thread.
+    orders: Sender<Order>,
+    state: State,
     long_wait: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Paused,
+    /// In waits of this length.
+    Waiting(Duration),
+    /// The last wait is running.
+    Pausing,
+}
+
+enum Order {
+    Wait(Duration),
+    Pause,
+}
+
+/// News of the thread.
+pub(super) enum News {
+    Event(Event),
+    /// The wait failed.
+    Failed(NvmlError),
+    /// No wait is running: GPUs can join the set.
+    Paused,
 }
 
 /// Buffered events; further ones stay in the driver.
@@ -34,43 +63,63 @@ const SHORT_WAIT: Duration = Duration::from_millis(500);
 // === impl EventWatch ===
 
 impl EventWatch {
-    /// Starts the thread with short waits of at most `long_wait`.
+    /// Starts the thread, paused.
     pub(super) fn start(events: Arc<EventSet>, long_wait: Duration) -> std::io::Result<Self> {
         let (send, received) = mpsc::channel(IN_FLIGHT);
         let (orders, ordered) = channel();
-        let wait = SHORT_WAIT.min(long_wait);
         std::thread::Builder::new().name("nvml-events".to_owned()).spawn(move || {
-            watch(&events, wait, &send, &ordered);
+            watch(&events, &send, &ordered);
             drop(events);
             // Closing the channel reports that the library is released.
             drop(send);
         })?;
-        Ok(Self { received, orders, wait, long_wait })
+        Ok(Self { received, orders, state: State::Paused, long_wait })
     }
 
-    /// Switches to long waits.
+    /// Switches to long waits. A pause comes to its end first.
     pub(super) fn rest(&mut self) {
-        self.order(self.long_wait);
+        self.wait(self.long_wait);
     }
 
-    /// Switches to short waits.
+    /// Switches to short waits, likewise.
     pub(super) fn be_ready_to_end(&mut self) {
-        self.order(SHORT_WAIT.min(self.long_wait));
+        self.wait(SHORT_WAIT.min(self.long_wait));
     }
 
-    fn order(&mut self, wait: Duration) {
-        if std::mem::replace(&mut self.wait, wait) != wait {
-            // The thread ended after a failed wait.
-            let _ = self.orders.send(wait);
+    fn wait(&mut self, length: Duration) {
+        let wanted = State::Waiting(length);
+        if self.state != State::Pausing && self.state != wanted {
+            self.state = wanted;
+            self.order(Order::Wait(length));
         }
     }
 
-    /// Events since the last call, as one batch, or the error of the wait. Waits forever once the thread
-    /// ended.
-    pub(super) async fn next(&mut self) -> Vec<Result<Event, NvmlError>> {
+    /// Pauses after the running wait, with [`News::Paused`].
+    pub(super) fn pause(&mut self) {
+        if matches!(self.state, State::Waiting(_)) {
+            self.state = State::Pausing;
+            self.order(Order::Pause);
+        }
+    }
+
+    /// True if no wait is running.
+    pub(super) fn is_paused(&self) -> bool {
+        self.state == State::Paused
+    }
+
+    fn order(&self, order: Order) {
+        // The thread ended after a failed wait.
+        let _ = self.orders.send(order);
+    }
+
+    /// News since the last call, as one batch. Waits forever once the thread ended.
+    pub(super) async fn next(&mut self) -> Vec<News> {
         let mut batch = Vec::new();
         if self.received.recv_many(&mut batch, IN_FLIGHT).await == 0 {
             std::future::pending::<()>().await;
+        }
+        if batch.iter().any(|news| matches!(news, News::Paused)) {
+            self.state = State::Paused;
         }
         batch
     }
@@ -83,25 +132,31 @@ impl EventWatch {
 }
 
 /// Sends events until stopped, or until a wait fails: a broken set fails at every wait and needs replacement.
-fn watch(
-    events: &EventSet,
-    mut wait: Duration,
-    send: &mpsc::Sender<Result<Event, NvmlError>>,
-    orders: &Receiver<Duration>,
-) {
+fn watch(events: &EventSet, send: &mpsc::Sender<News>, orders: &Receiver<Order>) {
+    let mut wait = None;
     loop {
-        match orders.try_recv() {
-            Ok(ordered) => wait = ordered,
-            Err(TryRecvError::Disconnected) => return,
-            Err(TryRecvError::Empty) => {
-                let outcome = events.wait(wait);
-                let failed = outcome.is_err();
-                if outcome.transpose().is_some_and(|news| send.blocking_send(news).is_err())
-                    || failed
-                {
-                    return;
-                }
+        let order = match wait {
+            Some(_) => orders.try_recv(),
+            None => orders.recv().map_err(|RecvError| TryRecvError::Disconnected),
+        };
+        let news = match (order, wait) {
+            (Ok(Order::Wait(length)), _) => {
+                wait = Some(length);
+                None
             }
+            (Ok(Order::Pause), _) => {
+                wait = None;
+                Some(News::Paused)
+            }
+            (Err(TryRecvError::Empty), Some(length)) => match events.wait(length) {
+                Ok(event) => event.map(News::Event),
+                Err(error) => Some(News::Failed(error)),
+            },
+            (Err(_), _) => return,
+        };
+        let failed = matches!(news, Some(News::Failed(_)));
+        if news.is_some_and(|news| send.blocking_send(news).is_err()) || failed {
+            return;
         }
     }
 }

@@ -52,6 +52,7 @@ impl Connection {
     pub(super) fn probe_gpu(&mut self, index: usize, now: Instant, known: &KnownDevices) {
         let slot = &mut self.slots[index];
         if slot.call.begin(now, self.policy.call_deadline) {
+            slot.joins = self.events.is_paused() && slot.is_missing_in(&self.event_set);
             let probe = Probe {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
@@ -61,10 +62,20 @@ impl Connection {
                 known: slot.facts.clone(),
                 earlier: self.earlier.clone(),
                 settled: slot.has_no_obstacles(),
-                watch_in: slot.missing_set(&self.event_set),
+                watch_in: slot.joins.then(|| self.event_set.clone()),
             };
             self.answers.spawn_blocking(move || CallResult::Gpu(index, Box::new(probe.run())));
         }
+    }
+
+    /// Probes the GPUs that are to join the event set.
+    pub(super) fn probe_left_out(&mut self, known: &KnownDevices) {
+        for index in 0..self.slots.len() {
+            if self.slots[index].is_missing_in(&self.event_set) {
+                self.probe_gpu(index, Instant::now(), known);
+            }
+        }
+        self.direct_event_wait();
     }
 
     /// Probes a GPU after a MIG task. A running probe may be outdated; another one follows it.

@@ -1,4 +1,4 @@
-//! Faults that the driver reports by events.
+//! News of the event wait: faults that the driver reports, and the wait's end.
 
 use tokio::time::Instant;
 use windlass_config::{HealthPolicy, UnlistedXids};
@@ -6,9 +6,12 @@ use windlass_core::{
     device::DeviceId,
     health::{Observation, Reason, Verdict, judge_xid},
 };
-use windlass_nvml::{Event, EventKind, NvmlError};
+use windlass_nvml::{Event, EventKind};
 
-use super::{super::known::KnownDevices, Connection};
+use super::{
+    super::{events::News, known::KnownDevices},
+    Connection,
+};
 
 /// XID of a contained memory error. The counters of uncorrected errors include it.
 const CONTAINED: u64 = 94;
@@ -17,10 +20,11 @@ const CONTAINED: u64 = 94;
 const DOUBLE_BIT_ECC: u64 = 48;
 
 impl Connection {
-    pub(super) fn take_event(&mut self, event: Result<Event, NvmlError>, known: &mut KnownDevices) {
-        match event {
-            Ok(event) => self.take_fault(event, known),
-            Err(error) => {
+    pub(super) fn take_news(&mut self, news: News, known: &mut KnownDevices) {
+        match news {
+            News::Event(event) => self.take_fault(event, known),
+            News::Paused => self.probe_left_out(known),
+            News::Failed(error) => {
                 // NVML does not name the GPU at fault. A new event set leaves out lost GPUs.
                 tracing::warn!(%error, "NVML event wait failed, registering again: probes find faults meanwhile");
                 // A vanished GPU may shift the indices of others, so the GPUs are counted again.

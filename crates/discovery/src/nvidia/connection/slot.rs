@@ -27,6 +27,10 @@ pub(super) struct Slot {
     pub(super) probe_again: bool,
     /// Number of the event set that contains the GPU.
     pub(super) watched_in: Option<u64>,
+    /// True if the running probe has the GPU join an event set.
+    pub(super) joins: bool,
+    /// True if the GPU answered the last probe.
+    pub(super) answers: bool,
     /// True if the last probe reported it as lost.
     pub(super) lost: bool,
     pub(super) errors: ErrorCount,
@@ -43,9 +47,14 @@ pub(crate) struct NumberedSet {
 // === impl Slot ===
 
 impl Slot {
-    /// The event set, if the GPU is not in it yet.
-    pub(super) fn missing_set(&self, current: &NumberedSet) -> Option<NumberedSet> {
-        (self.watched_in != Some(current.number)).then(|| current.clone())
+    /// True if the GPU is not in the event set yet.
+    pub(super) fn is_missing_in(&self, current: &NumberedSet) -> bool {
+        self.watched_in != Some(current.number)
+    }
+
+    /// True if a probe is having the GPU join an event set, in time.
+    pub(super) fn is_joining(&self) -> bool {
+        self.joins && self.call.is_open()
     }
 
     /// True once it answered or missed a deadline, and has an id.
@@ -64,7 +73,7 @@ impl Slot {
 
     /// Applies a probe's result. Returns the former ids.
     pub(super) fn apply(&mut self, probed: &ProbeReport, earlier: &Baselines) -> Vec<DeviceId> {
-        (self.lost, self.unnamed) = (false, None);
+        (self.answers, self.lost, self.unnamed) = (true, false, None);
         if self.facts.as_ref().is_none_or(|facts| facts.id != probed.facts.id) {
             let baseline = earlier.get(&probed.facts.id);
             self.errors = baseline.map(|baseline| baseline.errors).unwrap_or_default();

@@ -138,8 +138,8 @@ impl Connection {
         for event in std::mem::take(&mut self.unmatched) {
             self.take_fault(event, known);
         }
-        if self.slots[index].missing_set(&self.event_set).is_some() {
-            // The probe started with an older event set.
+        if self.slots[index].is_missing_in(&self.event_set) && self.events.is_paused() {
+            // The probe started before the pause, or with an older event set.
             self.probe_gpu(index, Instant::now(), known);
         }
     }
@@ -152,7 +152,11 @@ impl Connection {
         known: &mut KnownDevices,
     ) {
         let slot = &mut self.slots[index];
-        slot.watched_in = None;
+        slot.answers = false;
+        if slot.lost {
+            // Its registration went with it; one that errs or is late keeps its own.
+            slot.watched_in = None;
+        }
         if slot.ids.is_empty() {
             slot.unnamed = Some(observation);
             match self.listed.take() {
@@ -187,12 +191,24 @@ impl Connection {
         self.listed = Some(listed);
     }
 
-    fn check_lost_gpus(&mut self) {
+    pub(super) fn check_lost_gpus(&mut self) {
         let lost = self.round.error.is_some() || self.slots.iter().any(|slot| slot.lost);
         self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
-        if lost {
+        self.direct_event_wait();
+    }
+
+    /// Has the driver wait for events once every GPU that answers is in the set, and pause while one is not.
+    pub(super) fn direct_event_wait(&mut self) {
+        let is_left_out = |slot: &Slot| slot.answers && slot.is_missing_in(&self.event_set);
+        if self.slots.iter().any(is_left_out) {
+            return self.events.pause();
+        }
+        if !self.has_seen_every_gpu() || self.slots.iter().any(Slot::is_joining) {
+            return;
+        }
+        if self.lost_since.is_some() {
             self.events.be_ready_to_end();
-        } else if self.has_seen_every_gpu() {
+        } else {
             self.events.rest();
         }
     }
