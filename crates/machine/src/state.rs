@@ -150,7 +150,7 @@ pub struct Live {
     pub utilization_percent: u32,
     /// Share of time with memory reads or writes, in percent.
     pub memory_utilization_percent: u32,
-    /// Frame buffer in use.
+    /// Frame buffer in use that is no process's.
     pub memory_used_mib: u64,
     /// ECC errors since the driver was loaded.
     pub ecc_volatile: EccCounts,

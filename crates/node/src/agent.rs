@@ -245,9 +245,9 @@ pub async fn survey_in_use(
     let mut in_use = BTreeMap::new();
     for gpu in gpus(&state) {
         let Some(driver) = &driver else { break };
-        let asked = deadline::timeout(config.policy.health.call_deadline, driver.processes(&gpu));
+        let asked = deadline::timeout(config.policy.health.call_deadline, driver.gpu_use(&gpu));
         let answer = asked.await.unwrap_or(Err(ProcessError::Silent));
-        in_use.insert(gpu, answer);
+        in_use.insert(gpu, answer.map(|answer| answer.processes));
     }
     // A part that hangs in a driver call is abandoned.
     parts.stop().await;

@@ -23,7 +23,7 @@ use windlass_cluster::{
     ending_pods::{self, EndingPods},
 };
 use windlass_core::device::DeviceId;
-use windlass_discovery::live_driver::{LiveDriver, ProcessError};
+use windlass_discovery::live_driver::{GpuUse, LiveDriver, ProcessError};
 use windlass_host::{causes, clock::Clock, deadline, optional, watch::changed};
 use windlass_lifecycle::mps::{MpsClients, MpsState, MpsStates};
 
@@ -112,9 +112,9 @@ impl Deps {
     }
 
     async fn terminate_on(&self, device: &DeviceId, pods: &BTreeSet<String>) {
-        let asked = deadline::timeout(ANSWER, self.driver.processes(device)).await;
+        let asked = deadline::timeout(ANSWER, self.driver.gpu_use(device)).await;
         let processes = match asked.unwrap_or(Err(ProcessError::Silent)) {
-            Ok(processes) => processes,
+            Ok(GpuUse { processes, .. }) => processes,
             Err(error) => {
                 let error = causes(&error);
                 tracing::debug!(%device, error, "MPS clients of ending pods unknown");

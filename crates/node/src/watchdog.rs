@@ -9,8 +9,8 @@
 //!  API server ── claims of pods ──────┘            └─> metrics          └─> log, event, condition, evict, kill
 //! ```
 //!
-//! A container can change its environment, link its programs statically, or use managed memory: the driver's list of
-//! processes shows its memory all the same. NVIDIA's driver is asked for each GPU; one look at the open files of
+//! A container can change its environment or link its programs statically: the driver's list of processes shows its
+//! memory all the same, but for managed memory, which NVIDIA's driver counts for no process. NVIDIA's driver is asked for each GPU; one look at the open files of
 //! pods with limits serves all GPUs of the kernel's DRM drivers.
 //!
 //! # Guarantees
@@ -45,7 +45,7 @@ use windlass_cdi::memory_limits::{self, LimitedHolders};
 use windlass_cluster::{BoundPod, Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::{device::DeviceId, pci::PciAddress};
-use windlass_discovery::live_driver::{LiveDriver, ProcessError};
+use windlass_discovery::live_driver::{GpuUse, LiveDriver, ProcessError};
 use windlass_dra::MemoryExcesses;
 use windlass_host::{
     blocking, causes,
@@ -107,7 +107,7 @@ pub(crate) struct Watchdog {
     driver: LiveDriver,
     state_dir: PathBuf,
     /// Running measurements. A GPU has one at a time.
-    measurements: Tasks<DeviceId, Result<Vec<GpuProcess>, ProcessError>>,
+    measurements: Tasks<DeviceId, Result<GpuUse, ProcessError>>,
     /// The running measurement of all GPUs of DRM drivers.
     drm: Tasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the hook's notes.
@@ -192,9 +192,9 @@ impl Watchdog {
                     limits = self.refresh_limits();
                 }
                 () = optional(next.map(sleep_until)) => {}
-                Some((device, processes)) = self.measurements.next() => {
+                Some((device, measured)) = self.measurements.next() => {
                     if let Some(gpu) = limits.get(&device) {
-                        self.judge(&device, processes, gpu, action);
+                        self.judge(&device, measured, gpu, action);
                     }
                 }
                 Some(((), found)) = self.drm.next() => self.judge_drm(&found, &limits, action),
@@ -262,7 +262,7 @@ impl Watchdog {
             let driver = self.driver.clone();
             if !is_drm {
                 let gpu = device.clone();
-                let measuring = async move { driver.processes(&gpu).await };
+                let measuring = async move { driver.gpu_use(&gpu).await };
                 self.measurements.begin(device.clone(), measuring);
             } else if !self.drm.is_busy(&()) {
                 let (host, pods) = (driver.host().clone(), self.drm_pods(limits));
@@ -335,29 +335,31 @@ impl Watchdog {
             let Some(address) = self.drm_gpu(device) else { continue };
             match found {
                 Ok(found) => {
-                    let processes = found.of(address).map_err(ProcessError::from);
-                    self.judge(device, processes, gpu, action);
+                    let of_gpu = found.of(address).map_err(ProcessError::from);
+                    let in_use = |processes| GpuUse { processes, uncounted_bytes: None };
+                    self.judge(device, of_gpu.map(in_use), gpu, action);
                 }
                 Err(error) => self.lose(device, &causes(error)),
             }
         }
     }
 
-    /// Takes in the processes of a GPU, and acts against violations.
+    /// Takes in the use of a GPU, and acts against violations.
     fn judge(
         &mut self,
         device: &DeviceId,
-        processes: Result<Vec<GpuProcess>, ProcessError>,
+        measured: Result<GpuUse, ProcessError>,
         gpu: &GpuLimits,
         action: WatchdogAction,
     ) {
-        let processes = match processes {
-            Ok(processes) => processes,
+        let GpuUse { processes, uncounted_bytes } = match measured {
+            Ok(measured) => measured,
             Err(error) => return self.lose(device, &causes(&error)),
         };
         if self.states.measured(device) {
             tracing::info!(%device, "memory of a shared GPU is measured again");
         }
+        self.states.uncounted(device, uncounted_bytes);
         let containers = processes.iter().map(|process| &process.container);
         containers.clone().for_each(|container| self.tenants.want(container));
         let pods = containers.map(|container| container.pod.clone()).collect();

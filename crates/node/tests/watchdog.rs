@@ -270,6 +270,25 @@ async fn use_is_measured_from_outside_of_every_container() {
 }
 
 #[tokio::test]
+async fn memory_that_the_driver_counts_for_no_process_is_told_and_nobody_is_blamed() {
+    let watched = Watched::new(WatchdogAction::Kill).await;
+    let mut program = watched.program(Some("a"));
+    watched.uses(&[(&program, 5000)]);
+    let gpu = &watched.gpu;
+    let uncounted = |mib: u64| {
+        format!(r#"windlass_shared_gpu_uncounted_bytes{{device="{gpu}"}} {}"#, mib << 20)
+    };
+    watched.measured(&uncounted(0)).await;
+    let machine = watched.world.node.machine.model().expect("a machine");
+    let index = machine.gpus.iter().position(|it| it.uuid == gpu.as_str()).expect("it is there");
+    watched.world.node.inject(&format!("memory:14000@{index}"));
+    watched.measured(&uncounted(14_000)).await;
+    watched.measured(r#"windlass_share_memory_violations_total{action="kill"} 0"#).await;
+    assert!(program.runs());
+    watched.world.agent.stop().await;
+}
+
+#[tokio::test]
 async fn a_driver_that_hangs_measures_nothing() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let gpu = &watched.gpu;

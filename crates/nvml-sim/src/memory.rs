@@ -78,7 +78,9 @@ impl Memory {
         Ok(match found {
             Found::Gpu(gpu) => {
                 let total = gpu.card.memory_mib * MIB;
-                let used = gpu.live.memory_used_mib.saturating_mul(MIB);
+                let of_processes = gpu.live.processes.iter().map(|process| process.memory_mib);
+                let used = of_processes.fold(gpu.live.memory_used_mib, u64::saturating_add);
+                let used = used.saturating_mul(MIB).min(total);
                 Self { total, reserved: total / RESERVED_SHARE, used }
             }
             Found::Mig(mig) => {

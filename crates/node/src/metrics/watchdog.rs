@@ -23,6 +23,8 @@ pub(crate) type SharedGpus = BTreeMap<DeviceId, SharedGpu>;
 pub(crate) struct SharedGpu {
     /// False while its processes cannot be read.
     pub(crate) is_measured: bool,
+    /// Memory that the driver counts for no process, if it tells.
+    pub(crate) uncounted_bytes: Option<u64>,
     /// Limits of the holders.
     pub(crate) limits: Vec<HolderLimit>,
     /// Memory of the containers.
@@ -76,6 +78,11 @@ const MEASURED: FamilyHead = FamilyHead::new(
     "shared_gpu_measured",
     "1 if the memory of the pods on a shared GPU is measured",
 );
+const UNCOUNTED: FamilyHead = FamilyHead::new(
+    "shared_gpu_uncounted",
+    "Memory in use on a shared GPU that its driver counts for no process",
+)
+.with_unit("bytes");
 const LIMIT: FamilyHead =
     FamilyHead::new("share_memory_limit", "Memory that a holder may use of a GPU")
         .with_unit("bytes");
@@ -129,6 +136,10 @@ impl Collector for SharedGpuCollector {
             .iter()
             .map(|(id, gpu)| (vec![("device", id.to_string())], gpu.is_measured.into()));
         MEASURED.gauges(&mut to, measured)?;
+        let uncounted = memory.iter().filter_map(|(id, gpu)| {
+            Some((vec![("device", id.to_string())], Value::Whole(gpu.uncounted_bytes?)))
+        });
+        UNCOUNTED.gauges(&mut to, uncounted)?;
         if !self.shows_pods {
             return Ok(());
         }

@@ -30,6 +30,8 @@ pub(super) struct GpuStates {
     begun: BTreeMap<DeviceId, Instant>,
     /// Time of each GPU's latest measurement.
     measured: BTreeMap<DeviceId, Instant>,
+    /// Memory of GPUs that their driver counts for no process, in bytes.
+    uncounted: BTreeMap<DeviceId, u64>,
     /// Reasons why GPUs cannot be measured.
     unmeasured: BTreeMap<DeviceId, String>,
     /// Pods on GPUs of DRM drivers whose memory cannot be measured, by UID.
@@ -43,6 +45,9 @@ pub(super) struct GpuStates {
 /// Intervals for which a measurement is recent, and the shortest such time.
 const RECENT_INTERVALS: u32 = 3;
 const RECENT: Duration = Duration::from_secs(5);
+
+/// Memory that no process counts for from which on it is more than the driver's own, in bytes.
+const MUCH_UNCOUNTED: u64 = 512 << 20;
 
 /// All shared GPUs.
 pub(super) fn snapshot(
@@ -65,6 +70,7 @@ pub(super) fn snapshot(
         });
         let gpu = SharedGpu {
             is_measured: state.is_measured(device),
+            uncounted_bytes: state.uncounted.get(device).copied(),
             limits: limits.collect(),
             containers: containers(device, accounts, tenants),
         };
@@ -86,6 +92,7 @@ impl GpuStates {
         self.begun.retain(|device, _| limits.contains_key(device));
         self.measured.retain(|device, _| limits.contains_key(device));
         self.unmeasured.retain(|device, _| limits.contains_key(device));
+        self.uncounted.retain(|device, _| limits.contains_key(device));
     }
 
     /// Notes that a measurement begins.
@@ -107,6 +114,18 @@ impl GpuStates {
     pub(super) fn measured(&mut self, device: &DeviceId) -> bool {
         self.measured.insert(device.clone(), Instant::now());
         self.unmeasured.remove(device).is_some()
+    }
+
+    /// Notes the memory that no process counts for, and logs once that it is much.
+    pub(super) fn uncounted(&mut self, device: &DeviceId, bytes: Option<u64>) {
+        let is_much = |bytes: &u64| *bytes >= MUCH_UNCOUNTED;
+        let was_much = self.uncounted.remove(device).as_ref().is_some_and(is_much);
+        let Some(bytes) = bytes else { return };
+        self.uncounted.insert(device.clone(), bytes);
+        if is_much(&bytes) && !was_much {
+            let mib = bytes >> 20;
+            tracing::warn!(%device, mib, "memory of a shared GPU that counts for no pod: a program uses managed memory");
+        }
     }
 
     /// Notes that a GPU cannot be measured; true if the reason is new.

@@ -29,13 +29,21 @@ pub(super) struct Slot {
     pub(super) watched_in: Option<u64>,
     /// True if the running probe has the GPU join an event set.
     pub(super) joins: bool,
-    /// True if the GPU answered the last probe.
-    pub(super) answers: bool,
-    /// True if the last probe reported it as lost.
-    pub(super) lost: bool,
+    pub(super) outcome: Outcome,
     pub(super) errors: ErrorCount,
     /// Observation of a GPU without id.
     pub(super) unnamed: Option<Observation>,
+}
+
+/// Outcome of a GPU's last probe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Outcome {
+    #[default]
+    Pending,
+    Answered,
+    Failed,
+    /// The GPU is off the bus.
+    Lost,
 }
 
 #[derive(Clone)]
@@ -50,6 +58,15 @@ impl Slot {
     /// True if the GPU is not in the event set yet.
     pub(super) fn is_missing_in(&self, current: &NumberedSet) -> bool {
         self.watched_in != Some(current.number)
+    }
+
+    /// True if it answers and is not in the event set.
+    pub(super) fn is_left_out(&self, current: &NumberedSet) -> bool {
+        self.outcome == Outcome::Answered && self.is_missing_in(current)
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.outcome == Outcome::Lost
     }
 
     /// True if a probe is having the GPU join an event set, in time.
@@ -73,7 +90,7 @@ impl Slot {
 
     /// Applies a probe's result. Returns the former ids.
     pub(super) fn apply(&mut self, probed: &ProbeReport, earlier: &Baselines) -> Vec<DeviceId> {
-        (self.answers, self.lost, self.unnamed) = (true, false, None);
+        (self.outcome, self.unnamed) = (Outcome::Answered, None);
         if self.facts.as_ref().is_none_or(|facts| facts.id != probed.facts.id) {
             let baseline = earlier.get(&probed.facts.id);
             self.errors = baseline.map(|baseline| baseline.errors).unwrap_or_default();

@@ -19,7 +19,7 @@ use super::{
         procfs::{Fingerprint, ListedGpu},
     },
     CallResult, Connection, Listening, NumberedSet, position,
-    slot::Slot,
+    slot::{Outcome, Slot},
 };
 
 impl Connection {
@@ -104,7 +104,7 @@ impl Connection {
             Err(error) => {
                 let lost = error.is_lost();
                 let reason = if lost { Reason::Lost } else { Reason::ProbeFailed };
-                self.slots[index].lost = lost;
+                self.slots[index].outcome = if lost { Outcome::Lost } else { Outcome::Failed };
                 self.fail(index, Observation::Failed(reason, error.to_string()), known);
             }
         }
@@ -152,10 +152,10 @@ impl Connection {
         known: &mut KnownDevices,
     ) {
         let slot = &mut self.slots[index];
-        slot.answers = false;
-        if slot.lost {
-            // Its registration went with it; one that errs or is late keeps its own.
-            slot.watched_in = None;
+        match slot.outcome {
+            // Its registration went with it.
+            Outcome::Lost => slot.watched_in = None,
+            _ => slot.outcome = Outcome::Failed,
         }
         if slot.ids.is_empty() {
             slot.unnamed = Some(observation);
@@ -192,15 +192,14 @@ impl Connection {
     }
 
     pub(super) fn check_lost_gpus(&mut self) {
-        let lost = self.round.error.is_some() || self.slots.iter().any(|slot| slot.lost);
+        let lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
         self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
         self.direct_event_wait();
     }
 
     /// Has the driver wait for events once every GPU that answers is in the set, and pause while one is not.
     pub(super) fn direct_event_wait(&mut self) {
-        let is_left_out = |slot: &Slot| slot.answers && slot.is_missing_in(&self.event_set);
-        if self.slots.iter().any(is_left_out) {
+        if self.slots.iter().any(|slot| slot.is_left_out(&self.event_set)) {
             return self.events.pause();
         }
         if !self.has_seen_every_gpu() || self.slots.iter().any(Slot::is_joining) {
