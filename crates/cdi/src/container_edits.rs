@@ -256,8 +256,7 @@ fn feature_variable(feature: Feature) -> &'static str {
 
 /// True if a variable depends on the allocated devices, not on the node alone.
 pub fn depends_on_devices(name: &str) -> bool {
-    let features = [Feature::Gds, Feature::Mofed, Feature::Gdrcopy];
-    name != SIMULATED && !features.iter().any(|feature| feature_variable(*feature) == name)
+    name != SIMULATED && !Feature::ALL.iter().any(|feature| feature_variable(*feature) == name)
 }
 
 /// Variable that lists a resource's ids. The kubelet merges the variables of a container's resources by

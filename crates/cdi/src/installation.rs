@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use windlass_core::cdi::SpecMount as Mount;
-use windlass_host::{Host, Roots};
+use windlass_host::{Host, Roots, driver_folders};
 
 use super::libraries::{Libraries, Library, version_of_files};
 
@@ -28,7 +28,7 @@ const MODULE_VERSION: &str = "/sys/module/nvidia/version";
 const MODULE_SENTENCE: &str = "/proc/driver/nvidia/version";
 
 /// Programs that containers use.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: &[&str] = &[
     "nvidia-smi",
     "nvidia-debugdump",
     "nvidia-persistenced",
@@ -38,12 +38,11 @@ const PROGRAMS: [&str; 7] = [
     "nvidia-imex-ctl",
 ];
 
-/// Folders of programs, in the order of a `PATH`.
-const PROGRAM_FOLDERS: [&str; 6] =
-    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+/// Folder in a container of programs whose own folder no `PATH` has.
+const PROGRAM_FOLDER: &str = "/usr/bin";
 
 /// Files for graphics and `OpenCL`, below [`CONFIG_FOLDERS`].
-const CONFIGS: [&str; 13] = [
+const CONFIGS: &[&str] = &[
     "OpenCL/vendors/nvidia.icd",
     "X11/xorg.conf.d/10-nvidia.conf",
     "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
@@ -59,9 +58,9 @@ const CONFIGS: [&str; 13] = [
     "vulkan/implicit_layer.d/nvidia_layers.json",
 ];
 
-/// Folders of these files, and their place in a container. GKE has `vulkan` in the driver root itself.
-const CONFIG_FOLDERS: [(&str, &str); 3] =
-    [("/etc", "/etc"), ("/usr/share", "/usr/share"), ("/", "/etc")];
+/// Folders of these files, and their place in a container. GKE has `vulkan` in the driver's tree itself.
+const CONFIG_FOLDERS: &[(&str, &str)] =
+    &[("/etc", "/etc"), ("/usr/share", "/usr/share"), ("/", "/etc"), (driver_folders::GKE, "/etc")];
 
 /// The X server's driver.
 const XORG_DRIVERS: [&str; 3] = [
@@ -136,9 +135,14 @@ fn mount(driver: &Host, path: &Path, in_container: PathBuf) -> Option<Mount> {
 }
 
 fn programs(driver: &Host) -> impl Iterator<Item = Mount> {
-    PROGRAMS.into_iter().filter_map(|program| {
-        let mut paths = PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(program));
-        paths.find_map(|path| mount(driver, &path, path.clone()))
+    let in_path = driver_folders::PROGRAMS.iter().map(|folder| (folder, *folder));
+    let own = driver_folders::OWN_PROGRAMS.iter().map(|folder| (folder, PROGRAM_FOLDER));
+    let folders: Vec<_> = in_path.chain(own).collect();
+    PROGRAMS.iter().filter_map(move |program| {
+        folders.iter().find_map(|(folder, in_container)| {
+            let path = Path::new(folder).join(program);
+            mount(driver, &path, Path::new(in_container).join(program))
+        })
     })
 }
 
@@ -166,7 +170,7 @@ fn firmware(roots: &Roots, version: &str) -> Vec<Mount> {
 }
 
 fn configs(driver: &Host) -> impl Iterator<Item = Mount> {
-    CONFIGS.into_iter().filter_map(|config| {
+    CONFIGS.iter().filter_map(|config| {
         CONFIG_FOLDERS.iter().find_map(|(folder, in_container)| {
             let path = Path::new(folder).join(config);
             mount(driver, &path, Path::new(in_container).join(config))

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::time::Instant;
-use windlass_host::{Entry, Host};
+use windlass_host::{Entry, Host, driver_folders};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Library {
@@ -42,21 +42,7 @@ struct CachedFolder {
     libraries: Vec<Library>,
 }
 
-/// Library folders in the order of NVIDIA's container toolkit, then Debian's and Fedora's for switchable
-/// drivers. 32-bit libraries are left out.
-pub(super) const FOLDERS: [&str; 9] = [
-    "/usr/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/lib/aarch64-linux-gnu/nvidia/current",
-    "/usr/lib64/nvidia",
-];
-
-/// Subfolders of those, each with its subfolder in a container.
+/// Subfolders of library folders, each with its subfolder in a container.
 const BELOW: [(&str, &str); 3] = [("", ""), ("vdpau", "vdpau"), ("xorg/modules/extensions", "")];
 
 /// Libraries of the driver with versions of their own.
@@ -68,7 +54,7 @@ const OF_OTHER_VERSION: [&str; 4] = [
 ];
 
 /// Names that programs load and some installations lack, by library.
-const REQUIRED_LINKS: [(&str, &str); 8] = [
+const REQUIRED_LINKS: &[(&str, &str)] = &[
     ("libcuda.so.", "libcuda.so.1"),
     ("libcuda.so.", "libcuda.so"),
     ("libnvidia-ml.so.", "libnvidia-ml.so.1"),
@@ -94,7 +80,7 @@ impl Libraries {
         let now = Instant::now();
         let mut found = Vec::new();
         let mut resolved = BTreeSet::new();
-        for parent in FOLDERS {
+        for parent in driver_folders::LIBRARIES {
             for (subfolder, below) in BELOW {
                 let folder = match subfolder {
                     "" => PathBuf::from(parent),
@@ -132,7 +118,7 @@ impl Libraries {
 
 /// The driver's version by the name of a CUDA library, if the kernel module reports none.
 pub(super) fn version_of_files(driver: &Host) -> Option<String> {
-    let names = FOLDERS.iter().flat_map(|folder| driver.names(folder));
+    let names = driver_folders::LIBRARIES.iter().flat_map(|folder| driver.names(folder));
     let mut versions = names.filter_map(|name| name.strip_prefix("libcuda.so.").map(str::to_owned));
     versions.find(|version| version.contains('.'))
 }

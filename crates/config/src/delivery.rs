@@ -110,6 +110,13 @@ pub struct AnnotationPrefix(String);
 #[error("{0:?} cannot begin an annotation's key: write a domain and a slash, such as cdi.k8s.io/")]
 pub struct InvalidPrefix(String);
 
+// === impl Feature ===
+
+impl Feature {
+    /// Every feature.
+    pub const ALL: &[Self] = &[Self::Gds, Self::Mofed, Self::Gdrcopy];
+}
+
 // === impl Delivery ===
 
 impl Default for Delivery {

@@ -206,12 +206,16 @@ impl Scalar for DeviceKind {
             let facts = kind.facts();
             serde_json::json!({ "const": facts.word, "description": facts.plural })
         };
-        json_schema!({ "oneOf": Self::ALL.map(one) })
+        let kinds: Vec<_> = Self::ALL.iter().copied().map(one).collect();
+        json_schema!({ "oneOf": kinds })
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|kind| kind.facts().word == text);
-        known.ok_or_else(|| unknown_word(text, &Self::ALL.map(|kind| kind.facts().word)))
+        let known = Self::ALL.iter().copied().find(|kind| kind.facts().word == text);
+        known.ok_or_else(|| {
+            let words: Vec<_> = Self::ALL.iter().map(|kind| kind.facts().word).collect();
+            unknown_word(text, &words)
+        })
     }
 
     fn write(&self) -> String {

@@ -9,15 +9,18 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::RunError;
-
 /// Objects of one list request.
 pub(crate) const PAGE: u32 = 500;
 /// Deadline of a request for one object.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
+/// No credentials.
+#[derive(Debug, thiserror::Error)]
+#[error("no access to the API server: give --kubeconfig, or run in a pod with an account")]
+pub struct NoAccess(#[source] Box<dyn std::error::Error + Send + Sync>);
+
 /// Reads the credentials. Without a path, `KUBECONFIG` and `~/.kube/config` come before the pod's account.
-pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, RunError> {
+pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, NoAccess> {
     let Some(path) = kubeconfig else {
         return kube::Config::infer().await.map_err(no_access);
     };
@@ -27,12 +30,12 @@ pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, 
 }
 
 /// A client with these credentials.
-pub(crate) async fn client(kubeconfig: Option<PathBuf>) -> Result<kube::Client, RunError> {
+pub(crate) async fn client(kubeconfig: Option<PathBuf>) -> Result<kube::Client, NoAccess> {
     kube::Client::try_from(access(kubeconfig).await?).map_err(no_access)
 }
 
-pub(crate) fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> RunError {
-    RunError::NoAccess(Box::new(error))
+pub(crate) fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> NoAccess {
+    NoAccess(Box::new(error))
 }
 
 /// Lists all objects of a kind, page by page; of each the wanted part is kept.

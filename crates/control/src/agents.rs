@@ -6,7 +6,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::ListParams};
 use tokio::time::timeout;
 
-use crate::{RunError, access, labels};
+use crate::{
+    access::{self, NoAccess},
+    labels,
+};
 
 /// Time for an agent's answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -66,7 +69,7 @@ impl Agents {
     /// # Errors
     ///
     /// No credentials.
-    pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, RunError> {
+    pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, NoAccess> {
         let mut access = access::access(kubeconfig).await?;
         // An agent that is not ready is the answer. kube would ask again until the limit, and the reason would be lost.
         access.default_retry = false;

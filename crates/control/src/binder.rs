@@ -21,12 +21,12 @@ use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{
     access::ANSWER_LIMIT,
-    extender::BindArgs,
     facts::{GpuWish, PodFacts, SharedBy},
     fence::{Fence, FenceError},
     gpushare,
     index::{GangWait, Index, Placed, Refusal, Turn},
     metrics::Metrics,
+    wire::BindArgs,
 };
 
 /// Binds pods.

@@ -11,7 +11,11 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use kube::Api;
 use windlass_core::finding::{Finding, Severity};
 
-use crate::{RunError, access, labels, objects::Objects};
+use crate::{
+    access::{self, NoAccess},
+    labels,
+    objects::Objects,
+};
 
 /// Everything that the checks look at.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +52,7 @@ impl Evidence {
     /// # Errors
     ///
     /// No credentials.
-    pub async fn fetch(kubeconfig: Option<PathBuf>) -> Result<Self, RunError> {
+    pub async fn fetch(kubeconfig: Option<PathBuf>) -> Result<Self, NoAccess> {
         let client = access::client(kubeconfig).await?;
         let mut findings = Vec::new();
         match client.apiserver_version().await {

@@ -3,22 +3,20 @@
 //! Filter, prioritize and preempt are questions: kube-scheduler may ask them for pods that it then places nowhere. They
 //! place nothing. Bind alone decides, and writes once.
 
-mod wire;
-
 use std::{collections::HashMap, sync::Arc};
 
 use tokio::time::Instant;
 use windlass_host::{causes, shared::Shared};
 
-pub(crate) use self::wire::{
-    BindArgs, BindResult, FilterArgs, FilterResult, HostPriority, MetaPod, PreemptArgs,
-    PreemptResult,
-};
 use crate::{
     binder::Binder,
     facts::{GangError, PodFacts},
     index::{Index, Refusal},
     metrics::{Metrics, Verb},
+    wire::{
+        BindArgs, BindResult, FilterArgs, FilterResult, HostPriority, MetaPod, PreemptArgs,
+        PreemptResult,
+    },
 };
 
 /// Most nodes that get a score. kube-scheduler gives zero to the others, which are no candidates while one of these

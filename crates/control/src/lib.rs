@@ -29,7 +29,9 @@ mod rights;
 mod run;
 mod server;
 mod watches;
+mod wire;
 
+pub use access::NoAccess;
 pub use live::Live;
 pub use run::{Config, PageConfig, PageSource, RunError, run, run_page};
 pub use server::{TlsError, TlsFiles};

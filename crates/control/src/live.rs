@@ -4,7 +4,11 @@ use std::{path::PathBuf, sync::Arc};
 
 use windlass_host::shared::Shared;
 
-use crate::{RunError, access, index::Index, watches};
+use crate::{
+    access::{self, NoAccess},
+    index::Index,
+    watches,
+};
 
 /// A view of a cluster, and the watches that keep it.
 #[expect(missing_debug_implementations, reason = "a client of kube has none")]
@@ -21,7 +25,7 @@ impl Live {
     /// # Errors
     ///
     /// No credentials.
-    pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Self, RunError> {
+    pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Self, NoAccess> {
         Ok(Self { index: Arc::default(), client: access::client(kubeconfig).await? })
     }
 

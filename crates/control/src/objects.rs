@@ -20,7 +20,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
-    RunError, access,
+    access::{self, NoAccess},
     facts::{self, NodeFacts, PodFacts},
     gpushare,
     index::Index,
@@ -41,7 +41,7 @@ pub struct Objects {
 pub enum ObjectsError {
     /// No access to the API server.
     #[error(transparent)]
-    NoAccess(#[from] RunError),
+    NoAccess(#[from] NoAccess),
     /// The API server refused, or did not answer.
     #[error("cannot list {0}")]
     List(&'static str, #[source] Box<kube::Error>),

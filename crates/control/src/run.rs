@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{
-    access::{access, no_access},
+    access::{NoAccess, access, no_access},
     agents::Agents,
     binder::{Binder, WaitLimits},
     extender::Extender,
@@ -72,8 +72,8 @@ pub struct PageConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// No credentials.
-    #[error("no access to the API server: give --kubeconfig, or run in a pod with an account")]
-    NoAccess(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    NoAccess(#[from] NoAccess),
     /// The address cannot be bound.
     #[error("cannot listen on {0}: choose another address")]
     Listen(SocketAddr, #[source] std::io::Error),

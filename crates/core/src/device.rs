@@ -160,13 +160,6 @@ const PRODUCT_NAMES: [&str; 3] = ["productName", "model", "usbProductName"];
 
 const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
-/// Memory by the drivers of NVIDIA, AMD and Intel.
-static MEMORY: [AttributeName; 3] = [
-    AttributeName::new("nvidia.com", "memory"),
-    AttributeName::new("amd.com", "memory"),
-    AttributeName::new("gpu.intel.com", "memory"),
-];
-
 show_text!(DeviceId);
 deserialize_from_text!(DeviceId);
 
@@ -247,10 +240,10 @@ impl Device {
 
     /// The same in bytes, with the name of the capacity.
     pub fn memory(&self) -> Option<(&'static AttributeName, u64)> {
-        let known = MEMORY.iter().find_map(|name| Some((name, self.capacity.get(name)?)));
-        match known? {
-            (name, Quantity::Bytes(bytes)) => Some((name, *bytes)),
-            (_, Quantity::Count(_)) => None,
+        let name = self.family().memory?;
+        match self.capacity.get(name)? {
+            Quantity::Bytes(bytes) => Some((name, *bytes)),
+            Quantity::Count(_) => None,
         }
     }
 

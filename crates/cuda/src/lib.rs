@@ -12,14 +12,15 @@
 
 mod context;
 mod device;
+mod driver;
 mod error;
 mod overwrite;
 mod table;
 
 pub use device::{Device, DeviceUuid};
+pub use driver::Cuda;
 pub use error::{CudaError, LoadError};
 pub use overwrite::{OverwriteError, Overwritten, overwrite};
-pub use table::Cuda;
 
 /// Environment variable that limits CUDA to devices by UUID.
 pub const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";

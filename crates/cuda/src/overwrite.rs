@@ -8,8 +8,8 @@ use std::path::Path;
 use crate::{
     context::{Allocation, Context, MemoryInfo},
     device::DeviceUuid,
+    driver::Cuda,
     error::{CudaError, LoadError},
-    table::Cuda,
 };
 
 /// Result of overwriting, in bytes.

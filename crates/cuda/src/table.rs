@@ -1,4 +1,4 @@
-//! Loaded library: function table, initialisation, and the call shim.
+//! Function table of the loaded library, initialisation, and the call shim.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -8,12 +8,7 @@ use std::{
 
 use libloading::Library;
 
-use crate::{Result, device::Device, error::LoadError};
-
-/// CUDA driver library, loaded and initialised. Only the process's end shuts it down.
-pub struct Cuda {
-    pub(crate) table: Table,
-}
+use crate::error::LoadError;
 
 /// Function table; the library stays open beside it.
 macro_rules! functions {
@@ -74,30 +69,19 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-// === impl Cuda ===
+// === impl Table ===
 
-impl Cuda {
+impl Table {
     /// Opens and initialises the library at `path`. A bare file name uses the dynamic linker's search path.
-    pub fn load(path: &Path) -> Result<Self, LoadError> {
+    pub(crate) fn load(path: &Path) -> Result<Self, LoadError> {
         let open = |source| LoadError::Open(path.to_owned(), source);
         // SAFETY: loading runs the library's constructors. The operator names the file in the configuration, as
         // for any program that uses CUDA; the default is the driver's own.
         let library = unsafe { Library::new(path) }.map_err(open)?;
-        let table = Table::of(library).map_err(open)?;
+        let table = Self::of(library).map_err(open)?;
         let init = call!(table, cuInit, 0);
         init.map_err(|source| LoadError::Init(path.to_owned(), source))?;
-        Ok(Self { table })
-    }
-
-    /// First visible device.
-    pub fn first_device(&self) -> Result<Device<'_>> {
-        Device::first(&self.table)
-    }
-}
-
-impl fmt::Debug for Cuda {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cuda").finish_non_exhaustive()
+        Ok(table)
     }
 }
 

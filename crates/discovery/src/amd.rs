@@ -28,8 +28,8 @@ pub(super) use describe::resource;
 use super::{
     facts::counted,
     failure::{self, ConditionReader, Failure},
-    family::{Family, PCI, Scan},
     graphics,
+    scanner::{PCI, Scan, Scanner},
 };
 
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ pub(super) fn sample(host: &Host, device: &Device) -> Sample {
 
 // === impl Amd ===
 
-impl Family for Amd {
+impl Scanner for Amd {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::AMD]
     }

@@ -48,7 +48,7 @@ use self::{
 };
 use super::{
     facts::counted,
-    family::{Family, Scan},
+    scanner::{Scan, Scanner},
 };
 
 #[derive(Debug)]
@@ -87,7 +87,7 @@ struct SourceScan {
 // === impl Described ===
 
 impl Described {
-    /// The family and the task that probes its devices.
+    /// The scanner and the task that probes its devices.
     pub(super) fn new(places: &Places, policy: &Policy, host: &Host) -> (Self, Prober) {
         let (desk, prober) = probe::channel(host.clone());
         let described = Self {
@@ -131,7 +131,7 @@ impl Described {
     }
 }
 
-impl Family for Described {
+impl Scanner for Described {
     fn names(&self) -> Vec<SourceName> {
         self.rules.iter().map(|rule| rule.name.clone()).collect()
     }

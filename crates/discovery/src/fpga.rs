@@ -33,7 +33,7 @@ use super::{
     entry_limits::EntryLimits,
     facts::counted,
     failure,
-    family::{Family, PCI, Scan},
+    scanner::{PCI, Scan, Scanner},
 };
 
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ const UNKNOWN: &str = "its programmed function is unknown, and so is its resourc
 
 // === impl Fpga ===
 
-impl Family for Fpga {
+impl Scanner for Fpga {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::FPGA]
     }

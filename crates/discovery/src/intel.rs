@@ -21,8 +21,8 @@ use windlass_host::{
 use super::{
     facts::{attributes, counted, of_function, text},
     failure::{self, ConditionReader, Failure},
-    family::{Family, PCI, Scan},
     graphics,
+    scanner::{PCI, Scan, Scanner},
 };
 
 #[derive(Debug, Default)]
@@ -49,9 +49,9 @@ const INTEGRATED: [u8; 2] = [0, 2 << 3];
 /// Render node of the first GPU, which many programs hard-code.
 const FIRST_RENDER_NODE: &str = "/dev/dri/renderD128";
 
-/// Product families by leading digits of the PCI device id
+/// Product lines by leading digits of the PCI device id, the attribute `family`
 /// (<https://dgpu-docs.intel.com/devices/hardware-table.html>).
-const FAMILIES: [(&str, &str); 7] = [
+const PRODUCT_LINES: &[(&str, &str)] = &[
     ("490", "DG1"),
     ("569", "Arc"),
     ("56a", "Arc"),
@@ -77,12 +77,8 @@ pub(super) fn sample(host: &Host, device: &Device) -> Sample {
         return Sample::default();
     }
     let Some(monitor) = Monitor::of(host, &folder, &DRIVERS) else { return Sample::default() };
-    let memory = match device.capacity.get(&MEMORY) {
-        Some(Quantity::Bytes(bytes)) => Some(*bytes),
-        _ => None,
-    };
     Sample {
-        memory_bytes: memory,
+        memory_bytes: device.memory().map(|(_, bytes)| bytes),
         compute_clock_hertz: clock_hertz(host, &folder),
         ..monitor.sample()
     }
@@ -100,7 +96,7 @@ fn clock_hertz(host: &Host, folder: &Path) -> Option<u64> {
 
 // === impl Intel ===
 
-impl Family for Intel {
+impl Scanner for Intel {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::INTEL]
     }
@@ -161,13 +157,13 @@ impl IntelGpu<'_> {
     fn attributes(&self) -> Attributes {
         let function = self.function;
         let id = function.device.as_deref().unwrap_or_default();
-        let family = FAMILIES.iter().find(|(begin, _)| id.starts_with(begin)).map(|(_, name)| name);
+        let line = PRODUCT_LINES.iter().find(|(begin, _)| id.starts_with(begin));
         let driver = function.driver.as_deref().filter(|driver| DRIVERS.contains(driver));
         let own = attributes(
             DOMAIN,
             [
                 ("driver", driver.and_then(text)),
-                ("family", family.and_then(text)),
+                ("family", line.and_then(|(_, name)| text(name))),
                 ("pciId", text(id)),
                 ("integrated", self.is_integrated().map(AttributeValue::Bool)),
                 ("virtualFunction", Some(AttributeValue::Bool(self.is_virtual()))),

@@ -1,4 +1,4 @@
-//! Device discovery: one source per family watches the host and publishes snapshots of its devices.
+//! Device discovery: a source per device family watches the host and publishes snapshots of its devices.
 
 pub mod health_store;
 pub mod live_driver;
@@ -10,7 +10,6 @@ mod described;
 mod entry_limits;
 mod facts;
 mod failure;
-mod family;
 mod fpga;
 mod graphics;
 mod host_watch;
@@ -20,6 +19,7 @@ mod nics;
 mod nvidia;
 mod nvme;
 mod policy;
+mod scanner;
 mod sensors;
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
@@ -43,8 +43,8 @@ pub use nics::{
 pub use nvidia::MIG_PROFILE;
 
 use self::{
-    family::{Family, ScanTriggers, Watcher},
     policy::PolicyWatch,
+    scanner::{ScanTriggers, Scanner, Watcher},
     sensors::{ReadSensors, Sensors},
 };
 use crate::{live_driver::LiveDriver, mig::MigHandle, telemetry::TelemetryReceiver};
@@ -85,36 +85,44 @@ pub(crate) struct Publisher {
     news: Arc<Notify>,
 }
 
-/// Row of a family: its source, and its part of the configuration.
-struct FamilyRow {
+/// A built-in source: the search for one family's devices, and the family's part of the configuration.
+struct BuiltIn {
     name: SourceName,
-    source: fn(&SourceBuilder<'_>, &Policy) -> Source,
+    search: Search,
     /// Default resource of a device: the name that the vendor's plugin uses.
     resource: fn(&Policy, &Device) -> Option<ResourceName>,
     /// Cleanup steps of its devices; `None` if they have no such keys.
     cleanup: fn(&Policy) -> Option<&CleanupSteps>,
 }
 
+/// Way to a family's devices.
+enum Search {
+    /// NVIDIA's driver, which also sends events and creates MIG instances.
+    Driver,
+    /// Scans of the host's files, and the reader of sensors if the devices have any.
+    Scans(&'static str, fn(&Policy) -> Box<dyn Scanner>, Option<ReadSensors>),
+}
+
 #[rustfmt::skip]
-static FAMILIES: [FamilyRow; 6] = [
-    FamilyRow { name: SourceName::NVIDIA, source: |it, _| it.nvidia(), resource: nvidia::resource, cleanup: |it| Some(&it.families.gpu) },
-    FamilyRow { name: SourceName::NICS, source: |it, policy| it.measured("nics", nics::Nics::new(policy), nics::sample), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
-    FamilyRow { name: SourceName::AMD, source: |it, _| it.measured("amd GPUs", amd::Amd::default(), amd::sample), resource: amd::resource, cleanup: |_| None },
-    FamilyRow { name: SourceName::INTEL, source: |it, _| it.measured("intel GPUs", intel::Intel::default(), intel::sample), resource: intel::resource, cleanup: |_| None },
-    FamilyRow { name: SourceName::FPGA, source: |it, _| it.source("FPGAs", fpga::Fpga::default()), resource: |_, it| fpga::resource(it), cleanup: |it| Some(&it.families.fpga.cleanup) },
-    FamilyRow { name: SourceName::NVME, source: |it, _| it.source("NVMe drives", nvme::Nvme), resource: |_, _| None, cleanup: |_| None },
+static BUILT_IN: &[BuiltIn] = &[
+    BuiltIn { name: SourceName::NVIDIA, search: Search::Driver, resource: nvidia::resource, cleanup: |it| Some(&it.families.gpu) },
+    BuiltIn { name: SourceName::NICS, search: Search::Scans("nics", |it| Box::new(nics::Nics::new(it)), Some(nics::sample)), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
+    BuiltIn { name: SourceName::AMD, search: Search::Scans("amd GPUs", |_| Box::new(amd::Amd::default()), Some(amd::sample)), resource: amd::resource, cleanup: |_| None },
+    BuiltIn { name: SourceName::INTEL, search: Search::Scans("intel GPUs", |_| Box::new(intel::Intel::default()), Some(intel::sample)), resource: intel::resource, cleanup: |_| None },
+    BuiltIn { name: SourceName::FPGA, search: Search::Scans("FPGAs", |_| Box::new(fpga::Fpga::default()), None), resource: |_, it| fpga::resource(it), cleanup: |it| Some(&it.families.fpga.cleanup) },
+    BuiltIn { name: SourceName::NVME, search: Search::Scans("NVMe drives", |_| Box::new(nvme::Nvme), None), resource: |_, _| None, cleanup: |_| None },
 ];
 
 /// Default resource of a device.
 pub fn default_resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
-    let family = FAMILIES.iter().find(|family| family.name == device.source)?;
-    (family.resource)(policy, device)
+    let built_in = BUILT_IN.iter().find(|built_in| built_in.name == device.source)?;
+    (built_in.resource)(policy, device)
 }
 
 /// Cleanup steps of a source's devices; `None` for a source without such keys.
 pub fn cleanup_steps<'a>(policy: &'a Policy, source: &SourceName) -> Option<&'a CleanupSteps> {
-    match FAMILIES.iter().find(|family| family.name == *source) {
-        Some(family) => (family.cleanup)(policy),
+    match BUILT_IN.iter().find(|built_in| built_in.name == *source) {
+        Some(built_in) => (built_in.cleanup)(policy),
         None => policy.sources.iter().find(|rule| rule.name == *source).map(|rule| &rule.cleanup),
     }
 }
@@ -134,8 +142,9 @@ pub fn sources(
     let (described, prober) = described::Described::new(places, &first, host);
     let triggers = ScanTriggers { policies: policy.clone(), host: changes.clone() };
     let builder = SourceBuilder { places, host, clock, triggers, news, stop };
-    let described = builder.source("described devices", described).beside(prober.run(stop.clone()));
-    let built_in = FAMILIES.iter().map(|family| (family.source)(&builder, &first));
+    let described = builder.scanned("described devices", Box::new(described));
+    let described = described.beside(prober.run(stop.clone()));
+    let built_in = BUILT_IN.iter().map(|built_in| builder.built_in(&built_in.search, &first));
     built_in.chain([described]).collect()
 }
 
@@ -149,6 +158,16 @@ struct SourceBuilder<'a> {
 }
 
 impl SourceBuilder<'_> {
+    fn built_in(&self, search: &Search, policy: &Policy) -> Source {
+        match *search {
+            Search::Driver => self.nvidia(),
+            Search::Scans(name, scanner, None) => self.scanned(name, scanner(policy)),
+            Search::Scans(name, scanner, Some(read)) => {
+                self.measured(self.scanned(name, scanner(policy)), read)
+            }
+        }
+    }
+
     /// NVIDIA's source, which also calls the driver, receives its events and creates MIG instances.
     fn nvidia(&self) -> Source {
         let (stop, policy) = (self.stop, PolicyWatch::new(self.triggers.policies.clone()));
@@ -167,18 +186,17 @@ impl SourceBuilder<'_> {
         source.beside(cutter.run(stop.clone()))
     }
 
-    /// A source whose devices have sensors.
-    fn measured(&self, name: &'static str, family: impl Family, read: ReadSensors) -> Source {
-        let source = self.source(name, family);
+    /// The source with a reader of its devices' sensors.
+    fn measured(&self, source: Source, read: ReadSensors) -> Source {
         let (host, policies) = (self.host.clone(), self.triggers.policies.clone());
         let sensors = Sensors::new(read, host, self.clock, source.snapshots.clone(), policies);
         let telemetry = Some(sensors.telemetry());
         Source { telemetry, ..source.beside(sensors.run(self.stop.clone())) }
     }
 
-    fn source(&self, name: &'static str, family: impl Family) -> Source {
-        let (to, snapshots) = Publisher::new(family.names(), self.news);
-        let watcher = Watcher::new(family, self.host.clone(), self.clock);
+    fn scanned(&self, name: &'static str, scanner: Box<dyn Scanner>) -> Source {
+        let (to, snapshots) = Publisher::new(scanner.names(), self.news);
+        let watcher = Watcher::new(scanner, self.host.clone(), self.clock);
         let run = watcher.run(self.triggers.clone(), to, self.stop.clone());
         Source {
             name,

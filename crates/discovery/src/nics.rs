@@ -48,10 +48,10 @@ use self::{
 use super::{
     entry_limits::{EntryLimits, some},
     facts::counted,
-    family::{Family, PCI, Scan},
+    scanner::{PCI, Scan, Scanner},
 };
 
-/// Family of network interfaces.
+/// Scanner of network interfaces.
 #[derive(Debug, Default)]
 pub(super) struct Nics {
     ports: PortReader,
@@ -87,7 +87,7 @@ impl Nics {
     }
 }
 
-impl Family for Nics {
+impl Scanner for Nics {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::NICS]
     }

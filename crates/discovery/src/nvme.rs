@@ -12,10 +12,10 @@ use windlass_host::{Host, PciFunction};
 use super::{
     facts::{attributes, counted, of_function, text},
     failure::{self, Failure},
-    family::{Family, Scan},
+    scanner::{Scan, Scanner},
 };
 
-/// Family of NVMe drives.
+/// Scanner of NVMe drives.
 #[derive(Debug, Default)]
 pub(super) struct Nvme;
 
@@ -31,7 +31,7 @@ const WITHHELD: &str = "listed for topology only: CSI drivers provide storage";
 
 // === impl Nvme ===
 
-impl Family for Nvme {
+impl Scanner for Nvme {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::NVME]
     }

@@ -22,7 +22,7 @@ use crate::{
 /// Reads all sensors of a device. May block.
 pub(crate) type ReadSensors = fn(&Host, &Device) -> Sample;
 
-/// Telemetry reader of a family.
+/// Telemetry reader of one source's devices.
 pub(crate) struct Sensors {
     read: ReadSensors,
     host: Host,

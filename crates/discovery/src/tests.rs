@@ -13,11 +13,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, HealthPolicy, Places, Policy};
-use windlass_core::health::HealthState;
+use windlass_core::{device::SourceName, health::HealthState};
 use windlass_host::clock::Clock;
 use windlass_machine::{Fault, Machine, MachineProfile, simulated_driver};
 
-use super::{FAMILIES, SourceSnapshot, sources};
+use super::{BUILT_IN, Search, SourceSnapshot, scanner::Scanner, sources};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -207,13 +207,16 @@ async fn a_gpu_that_hung_at_the_start_joins_between_two_waits_for_events() {
     nvidia.end().await;
 }
 
+/// The scanners of all built-in sources.
+pub(crate) fn scanners(policy: &Policy) -> impl Iterator<Item = Box<dyn Scanner>> {
+    BUILT_IN.iter().filter_map(|built_in| match built_in.search {
+        Search::Driver => None,
+        Search::Scans(_, scanner, _) => Some(scanner(policy)),
+    })
+}
+
 #[test]
-fn every_family_that_is_looked_for_declares_itself_to_other_layers() {
-    for family in &FAMILIES {
-        assert!(
-            family.name.is_built_in(),
-            "{} has no row in core/src/device/family.rs",
-            family.name
-        );
-    }
+fn every_family_has_a_source_and_every_built_in_source_is_a_family() {
+    let sources: Vec<_> = BUILT_IN.iter().map(|built_in| built_in.name.clone()).collect();
+    assert_eq!(sources, SourceName::built_in().collect::<Vec<_>>(), "core/src/device/family.rs");
 }

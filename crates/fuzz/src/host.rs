@@ -12,6 +12,7 @@ use std::{
 use jiff::Timestamp;
 use tempfile::TempDir;
 use windlass_config::{Config, Places};
+use windlass_core::device::Device;
 use windlass_host::clock::Clock;
 use windlass_machine::{Machine, MachineProfile};
 use windlass_migrate::NvidiaPluginFlags;
@@ -37,13 +38,26 @@ const MEMORY: &str = "/dev/shm";
 /// Most lines of a tree; longer trees reach no further code.
 const MAX_LINES: usize = 4000;
 
-/// Machine profiles for seeds: small machines with devices of every family.
-const MACHINES: [&str; 5] = ["rdma", "alveo", "flex-170", "dfl", "kria"];
+/// Machine profiles for seeds: machines with devices of every family.
+const MACHINES: &[&str] = &["rdma", "dgx-h100", "mi300x", "alveo", "flex-170", "dfl", "kria"];
 
 /// Surveys a tree. Every tree is accepted.
 pub(crate) fn survey(bytes: &[u8]) -> Verdict {
+    for device in &devices(bytes) {
+        assert_eq!(device.id.as_str().parse().as_ref(), Ok(&device.id));
+        let nodes = device.nodes.iter().map(|node| &node.path);
+        for path in nodes {
+            assert!(path.starts_with("/dev"), "{}: {}", device.id, path.display());
+            assert!(is_plain(path), "{}: {}", device.id, path.display());
+        }
+    }
+    Verdict::Accepted
+}
+
+/// Every device that the sources find in a tree.
+fn devices(tree: &[u8]) -> Vec<Device> {
     let root = folder();
-    for line in String::from_utf8_lossy(bytes).lines().take(MAX_LINES) {
+    for line in String::from_utf8_lossy(tree).lines().take(MAX_LINES) {
         plant(root.path(), line);
     }
     let loaded =
@@ -64,15 +78,7 @@ pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let state = runtime.block_on(look(&config, Clock::starting_at(Timestamp::UNIX_EPOCH)));
-    for device in &state.inventory.devices {
-        assert_eq!(device.id.as_str().parse().as_ref(), Ok(&device.id));
-        let nodes = device.nodes.iter().map(|node| &node.path);
-        for path in nodes {
-            assert!(path.starts_with("/dev"), "{}: {}", device.id, path.display());
-            assert!(is_plain(path), "{}: {}", device.id, path.display());
-        }
-    }
-    Verdict::Accepted
+    state.inventory.devices.clone()
 }
 
 /// Temporary folder, in memory if possible: a disk is slow with thousands of files.
@@ -148,4 +154,23 @@ fn tree(profile: &str) -> String {
     lines.retain(is_asked);
     lines.sort();
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::device::SourceName;
+
+    use super::*;
+
+    #[test]
+    fn the_seeds_have_devices_of_every_family_that_is_found_without_a_driver() {
+        for (tree, machine) in seeds().iter().zip(MACHINES) {
+            let lines = String::from_utf8_lossy(tree).lines().count();
+            assert!(lines <= MAX_LINES, "{machine} has {lines} lines");
+        }
+        let found: Vec<_> = seeds().iter().flat_map(|tree| devices(tree)).collect();
+        for source in SourceName::built_in().filter(|source| !source.family().has_toolkit) {
+            assert!(found.iter().any(|device| device.source == source), "no device of {source}");
+        }
+    }
 }

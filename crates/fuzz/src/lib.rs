@@ -32,7 +32,7 @@ pub enum Verdict {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: &[Target] = &[
     Target { name: "configuration", read: documents::configuration, seeds: seeds::configuration },
     Target { name: "udev_rules", read: documents::udev_rules, seeds: seeds::udev_rules },
     Target { name: "machine_profile", read: documents::machine_profile, seeds: seeds::profiles },
@@ -50,7 +50,7 @@ pub const TARGETS: [Target; 13] = [
 
 /// Reader with the given name.
 pub fn target(name: &str) -> Target {
-    let found = TARGETS.into_iter().find(|target| target.name == name);
+    let found = TARGETS.iter().copied().find(|target| target.name == name);
     found.unwrap_or_else(|| panic!("no target {name}"))
 }
 

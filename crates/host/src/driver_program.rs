@@ -12,7 +12,7 @@ use std::{
 
 use tokio::process::Command;
 
-use crate::Host;
+use crate::{Host, driver_folders::programs};
 
 /// A program of the driver, ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +39,6 @@ pub struct MissingProgram {
     searched: String,
 }
 
-/// Program folders of distribution packages, NVIDIA's containers and GKE.
-const FOLDERS: [&str; 5] = [
-    "/usr/bin",
-    "/usr/local/bin",
-    "/usr/local/nvidia/bin",
-    "/bin",
-    "/home/kubernetes/bin/nvidia/bin",
-];
-
 /// Files that only the root of a whole system has.
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 
@@ -60,16 +51,17 @@ impl DriverProgram {
         driver: &Host,
         inside: Option<PathBuf>,
     ) -> Result<Self, MissingProgram> {
-        let candidates = FOLDERS.map(|folder| Path::new(folder).join(name));
-        let Some(found) = candidates.into_iter().find(|path| driver.has(path)) else {
-            let searched = FOLDERS.map(|folder| driver.path(folder).display().to_string());
-            return Err(MissingProgram { name, searched: searched.join(", ") });
+        let mut candidates = programs().map(|folder| Path::new(folder).join(name));
+        let Some(found) = candidates.find(|path| driver.has(path)) else {
+            let searched = programs().map(|folder| driver.path(folder).display().to_string());
+            let searched = searched.collect::<Vec<_>>().join(", ");
+            return Err(MissingProgram { name, searched });
         };
         if inside.is_some() {
             return Ok(Self { path: found, inside, search: Search::default() });
         }
         let search = Search {
-            programs: FOLDERS.map(|folder| driver.path(folder)).into(),
+            programs: programs().map(|folder| driver.path(folder)).collect(),
             libraries: driver.nvml_library().and_then(|path| folder_of(&path)),
         };
         Ok(Self { path: driver.path(found), inside, search })

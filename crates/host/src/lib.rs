@@ -9,6 +9,7 @@ pub mod counters;
 pub mod deadline;
 pub mod directory;
 pub mod dmem;
+pub mod driver_folders;
 pub mod driver_program;
 pub mod drm_clients;
 pub mod external;
@@ -88,22 +89,6 @@ const SIMULATED: &str = "/run/windlass/simulated";
 /// Marker of a recorded host: its origin.
 const RECORDED: &str = "/run/windlass/recorded";
 
-/// Folders of NVML, in the order of NVIDIA's container toolkit; then GKE's, and the GPU operator's driver
-/// container.
-const NVML_FOLDERS: [&str; 11] = [
-    "/usr/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/usr/local/nvidia/lib64",
-    "/home/kubernetes/bin/nvidia/lib64",
-    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
-    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
-    "/run/nvidia/driver/usr/lib64",
-];
-
 /// Most links to follow, as in the kernel (`path_resolution(7)`).
 const MAX_LINKS: usize = 40;
 
@@ -173,7 +158,7 @@ impl Host {
 
     /// NVML of the host's driver. The dynamic linker searches only on the agent's own machine.
     pub fn nvml_library(&self) -> Option<PathBuf> {
-        let inside = NVML_FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
+        let inside = driver_folders::LIBRARIES.iter().map(|folder| Path::new(folder).join(NVML));
         let found =
             inside.filter_map(|path| self.resolve_link(path)).map(|path| self.path(path)).next();
         let is_this_machine = self.root == Path::new("/");
@@ -182,8 +167,8 @@ impl Host {
 
     /// Searched folders of NVML, for messages.
     pub fn nvml_folders(&self) -> String {
-        let first = self.path(NVML_FOLDERS[0]);
-        format!("{} or {} other places", first.display(), NVML_FOLDERS.len() - 1)
+        let folders = driver_folders::LIBRARIES;
+        format!("{} or {} other places", self.path(folders[0]).display(), folders.len() - 1)
     }
 
     /// Target of a path after resolving links in its last component only. Absolute links start at the host's root.

@@ -13,15 +13,17 @@ mod connection;
 mod decoder;
 mod messages;
 mod session;
+mod settings;
 mod ttrpc;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use windlass_core::cdi::Hook;
 
-pub use connection::{NriSettings, NriState, run};
+pub use connection::{NriState, run};
 pub use decoder::{Decoder, Message, ProtocolError, Service};
 pub use session::{SessionError, serve};
+pub use settings::NriSettings;
 
 /// A container of a pod, as the runtime describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -15,7 +15,6 @@ use windlass_host::deadline;
 
 use crate::{
     Adjustment, Container, Ended, Plugin, Pod,
-    connection::NriSettings,
     decoder::{Decoder, Message, ProtocolError, Service},
     messages::{
         ConfigureRequest, ConfigureResponse, ContainerAdjustment, ContainerRequest,
@@ -23,6 +22,7 @@ use crate::{
         PodSandbox, RegisterPluginRequest, Request, Response, StateChangeEvent, SynchronizeRequest,
         SynchronizeResponse,
     },
+    settings::NriSettings,
     ttrpc::{self, REQUEST, RESPONSE, Refused, UNIMPLEMENTED},
 };
 

@@ -8,6 +8,7 @@
 //! `Send` and `Sync`.
 
 mod compute_mode;
+mod driver;
 mod elf;
 mod error;
 mod event;
@@ -28,13 +29,13 @@ mod slowdown;
 mod telemetry;
 
 pub use compute_mode::ComputeMode;
+pub use driver::{CudaVersion, Nvml};
 pub use error::{LoadError, NvmlError};
 pub use event::{Event, EventKind, EventSet};
 pub use fabric::{Fabric, FabricHealth, FabricState};
 pub use fields::{Counters, NvLinkCounters};
 pub use gpu::{Brand, Gpu, Memory};
 pub use gpu_instance::{ComputeInstance, GpuInstance, GpuInstanceInfo};
-pub use library::{CudaVersion, Nvml};
 pub use memory_errors::RowRemapping;
 pub use memory_limits::{MemoryLimits, MemoryLimitsInUse};
 pub use mig::{MigInstance, MigMode, MigShare};

@@ -2,9 +2,7 @@
 
 use std::{
     ffi::{CStr, c_char},
-    fmt,
     path::Path,
-    sync::Arc,
 };
 
 use libloading::Library;
@@ -13,24 +11,7 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{
     Result, elf,
     error::{LoadError, NvmlError},
-    event::EventSet,
-    gpu::Gpu,
 };
-
-/// NVML, loaded and initialised. Shut down when the last clone and the last [`Gpu`] are dropped.
-#[derive(Clone)]
-pub struct Nvml {
-    pub(crate) table: Arc<Table>,
-}
-
-/// The newest CUDA version that the driver supports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CudaVersion {
-    /// Major version.
-    pub major: u32,
-    /// Minor version.
-    pub minor: u32,
-}
 
 /// Library after a successful `nvmlInit_v2`, called as a table of functions.
 pub(crate) struct Table {
@@ -176,81 +157,24 @@ zeros! {
     sys::nvmlUtilization_t,
 }
 
-/// Bound on GPUs: minor numbers of the driver's nodes have one byte.
-const MAX_GPUS: u32 = 256;
-
 /// Buffer for any NVML text; NVML's limits are at most 96 bytes.
 pub(crate) struct TextBuffer([c_char; Self::SIZE as usize]);
 
-// === impl Nvml ===
+// === impl Table ===
 
-impl Nvml {
+impl Table {
     /// Opens and initialises the library at `path`. A bare file name uses the dynamic linker's search path.
-    pub fn load(path: &Path) -> Result<Self, LoadError> {
+    pub(crate) fn load(path: &Path) -> Result<Self, LoadError> {
         elf::check_length(path)?;
         // SAFETY: loading runs the library's constructors. The operator names the file in the
         // configuration, as for any program that uses NVML; the default is the driver's own.
         let library = unsafe { Library::new(path) }
             .map_err(|source| LoadError::Open(path.to_owned(), source))?;
-        let init = Table::init(&library);
+        let init = Self::init(&library);
         init.map_err(|source| LoadError::Init(path.to_owned(), source))?;
-        Ok(Self { table: Arc::new(Table { library }) })
+        Ok(Self { library })
     }
 
-    /// Profile of a simulated machine, if the library is Windlass' simulated driver.
-    pub fn simulated(&self) -> Option<String> {
-        type Function = unsafe extern "C" fn() -> *const c_char;
-        // SAFETY: the symbol's name is Windlass' own; only its simulated driver exports it, with
-        // this signature.
-        let profile =
-            unsafe { self.table.library.get::<Function>(b"windlass_simulated_machine\0") };
-        let profile = profile.ok()?;
-        // SAFETY: it takes nothing, and gives null or text that lives as long as the library.
-        let text = unsafe { profile() };
-        // SAFETY: not null, NUL-terminated and alive, by the contract above.
-        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
-    }
-
-    /// Driver version, `580.95.05`.
-    pub fn driver_version(&self) -> Result<String> {
-        get_text!(self.table, nvmlSystemGetDriverVersion)
-    }
-
-    /// Newest CUDA version that the driver supports.
-    pub fn cuda_version(&self) -> Result<CudaVersion> {
-        /// `NVML_CUDA_DRIVER_VERSION_MAJOR` in `nvml.h`: 12080 is 12.8.
-        const MAJOR: u32 = 1000;
-        let number: i32 = get!(self.table, nvmlSystemGetCudaDriverVersion_v2)?;
-        let number = number.unsigned_abs();
-        Ok(CudaVersion { major: number / MAJOR, minor: number % MAJOR / 10 })
-    }
-
-    /// Number of GPUs, failed ones included.
-    pub fn gpu_count(&self) -> Result<u32> {
-        get_at_most!(self.table, nvmlDeviceGetCount_v2; MAX_GPUS)
-    }
-
-    /// The GPU at an index below [`Self::gpu_count`]; NVML orders by PCI address.
-    pub fn gpu(&self, index: u32) -> Result<Gpu> {
-        let handle = get!(self.table, nvmlDeviceGetHandleByIndex_v2, index)?;
-        Ok(Gpu::new(self.table.clone(), handle))
-    }
-
-    /// An empty event set.
-    pub fn event_set(&self) -> Result<EventSet> {
-        EventSet::new(self.table.clone())
-    }
-}
-
-impl fmt::Debug for Nvml {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nvml").finish_non_exhaustive()
-    }
-}
-
-// === impl Table ===
-
-impl Table {
     fn init(library: &Library) -> Result<()> {
         const CALL: &str = "nvmlInit_v2";
         let Some(init) = find!(library, nvmlInit_v2) else {

@@ -6,18 +6,15 @@
 //! revision of another board, such as that of a server before its restart, gets the complete document. Equal views
 //! are no change.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fmt,
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
     document::{Document, Event, EventKind, NodeView, PendingPod, Source, Summary},
     history::compare,
+    revision::Revision,
 };
 
 /// Most events that are kept.
@@ -27,13 +24,6 @@ const MAX_GONE: usize = 1_000;
 
 /// Most documents of one state that are kept as JSON: readers a few changes behind, and one from anywhere.
 const MAX_WRITTEN: usize = 16;
-
-/// A numbered state of one board. Readers take it as an opaque word.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Revision {
-    board: i64,
-    number: u64,
-}
 
 /// Everything that the page shows at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -200,39 +190,6 @@ impl Board {
         let Revision { board, number } = Revision::read(text)?;
         let is_known = board == self.id && (self.forgotten..=self.number).contains(&number);
         is_known.then_some(number)
-    }
-}
-
-// === impl Revision ===
-
-impl Revision {
-    /// The text of the revision that a query names: `after=REVISION`.
-    pub fn in_query(query: &str) -> Option<&str> {
-        query.split('&').find_map(|pair| pair.strip_prefix("after="))
-    }
-
-    fn read(text: &str) -> Option<Self> {
-        let (board, number) = text.rsplit_once('-')?;
-        Some(Self { board: board.parse().ok()?, number: number.parse().ok()? })
-    }
-}
-
-impl fmt::Display for Revision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.board, self.number)
-    }
-}
-
-impl Serialize for Revision {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Revision {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::read(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no revision")))
     }
 }
 

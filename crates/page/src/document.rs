@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::board::Revision;
+use crate::revision::Revision;
 
 /// Nodes with their devices: all of them, or those that changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -13,12 +13,14 @@ mod assets;
 mod board;
 mod document;
 mod history;
+mod revision;
 
 pub use self::{
     assets::{Asset, CONTENT_SECURITY_POLICY},
-    board::{Board, Revision, Snapshot},
+    board::{Board, Snapshot},
     document::{
         DeviceView, Document, Event, EventKind, Health, HolderView, LinkView, NodeView, PendingPod,
         RefusedNodes, Source, Summary,
     },
+    revision::Revision,
 };

@@ -13,13 +13,19 @@ mod conformance;
 #[cfg(feature = "laboratory")]
 mod demo;
 mod devices;
+mod doctor;
 mod explain;
 mod host;
+mod labels;
 #[cfg(feature = "laboratory")]
 mod laboratory;
 #[cfg(feature = "laboratory")]
 mod man;
+mod mps;
 mod nvidia_plugin;
+mod probe;
+mod scrub;
+mod top;
 mod word;
 
 use std::{
@@ -42,9 +48,15 @@ pub(crate) use cluster::{
 };
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
+pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
 pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
+pub(crate) use labels::{LabelsArgs, LabelsOutputArg};
+pub(crate) use mps::{MpsArgs, MpsCommand};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
+pub(crate) use probe::{ProbeArgs, QuestionArg};
+pub(crate) use scrub::ScrubArgs;
+pub(crate) use top::TopOfNodeArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {
     completions::CompletionsArgs,
@@ -56,10 +68,7 @@ pub(crate) use {
 
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
 
-use crate::{
-    commands::{DoctorArgs, LabelsArgs, MpsArgs, ProbeArgs, ScrubArgs, TopOfNodeArgs},
-    logging::LogFormat,
-};
+use crate::logging::LogFormat;
 
 /// Accelerators for Kubernetes: discover, offer, watch, explain.
 ///

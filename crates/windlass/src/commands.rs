@@ -1,34 +1,32 @@
 //! Implementation of the commands.
 
-mod cdi;
+pub(crate) mod cdi;
 #[cfg(feature = "cluster")]
-mod cluster;
-mod config;
+pub(crate) mod cluster;
+pub(crate) mod config;
 #[cfg(feature = "laboratory")]
-mod conformance;
-mod devices;
-mod doctor;
-mod explain;
+pub(crate) mod conformance;
+pub(crate) mod devices;
+pub(crate) mod doctor;
+pub(crate) mod explain;
 mod folders;
-mod host;
+pub(crate) mod host;
 #[cfg(feature = "laboratory")]
-mod kubelet;
-mod labels;
+pub(crate) mod kubelet;
+pub(crate) mod labels;
 #[cfg(feature = "laboratory")]
-mod machine;
-mod mps;
-mod node;
-mod probe;
-mod scrub;
-mod top;
-mod topo;
-mod xids;
+pub(crate) mod machine;
+pub(crate) mod mps;
+pub(crate) mod node;
+pub(crate) mod probe;
+pub(crate) mod scrub;
+pub(crate) mod top;
+pub(crate) mod topo;
+pub(crate) mod xids;
 
 use std::{
-    future::Future,
     io::{self, Write as _},
     path::Path,
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -48,97 +46,16 @@ use windlass_resources::NodeState;
 #[cfg(feature = "laboratory")]
 pub(crate) use devices::{Known, Width, device_tables};
 pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
-pub(crate) use doctor::DoctorArgs;
 use folders::{anchor, named_by_the_host};
-pub(crate) use labels::LabelsArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use machine::host_flags;
-pub(crate) use mps::MpsArgs;
-pub(crate) use probe::ProbeArgs;
-pub(crate) use scrub::ScrubArgs;
-pub(crate) use top::TopOfNodeArgs;
 pub(crate) use topo::Topology;
 
-#[cfg(feature = "laboratory")]
-use crate::demo;
 use crate::{
-    cli::{Command, HostArgs, LONG_VERSION, NvidiaPluginArgs, OutputArg, RecordArgs},
+    cli::{HostArgs, NvidiaPluginArgs, OutputArg, RecordArgs},
     exit::Misuse,
     screen::{Paint, Tone, line},
 };
-
-/// Shutdown limit: a thread that hangs in a driver call must not keep the process alive.
-const ABANDON_AFTER: Duration = Duration::from_millis(500);
-
-pub(crate) fn run(command: Command) -> Result<()> {
-    match command {
-        Command::Node(args) => block_on(node::run(*args)),
-        Command::Probe(args) => block_on(probe::run(args)),
-        Command::Devices(args) => block_on(devices::run(args)),
-        Command::Top(args) => block_on(top::run(args)),
-        Command::Topo(args) => block_on(topo::run(args)),
-        Command::Doctor(args) => block_on(doctor::run(*args)),
-        Command::Explain(args) => block_on(explain::run(*args)),
-        Command::Labels(args) => block_on(labels::run(args)),
-        Command::Cdi(args) => block_on(cdi::run(args.command)),
-        Command::Config(args) => config::run(args.command),
-        #[cfg(feature = "cluster")]
-        Command::Cluster(args) => cluster::run(args.command),
-        #[cfg(feature = "laboratory")]
-        Command::Demo(args) => block_on(demo::run(args)),
-        Command::Host(args) => block_on(host::run(args.command)),
-        Command::Xids(args) => xids::run(&args),
-        Command::Mps(args) => block_on(mps::run(args)),
-        Command::Scrub(args) => scrub::run(args),
-        #[cfg(feature = "laboratory")]
-        Command::Kubelet(args) => block_on(kubelet::run(args)),
-        #[cfg(feature = "laboratory")]
-        Command::Conformance(args) => block_on(conformance::run(args)),
-        #[cfg(feature = "laboratory")]
-        Command::Machine(args) => machine::run(args.command),
-        #[cfg(feature = "laboratory")]
-        Command::Completions(args) => Ok(line(args.script())?),
-        #[cfg(feature = "laboratory")]
-        Command::Man(args) => args.write().context("cannot write the manual pages"),
-        Command::Version => Ok(line(format_args!("windlass {LONG_VERSION}"))?),
-        #[cfg(not(feature = "cluster"))]
-        Command::ClusterHalf { .. } => Err(no_cluster_half()),
-        #[cfg(not(feature = "laboratory"))]
-        Command::Laboratory { .. } => Err(no_laboratory()),
-    }
-}
-
-/// Error of a command that only a build with the cluster half has.
-#[cfg(not(feature = "cluster"))]
-fn no_cluster_half() -> anyhow::Error {
-    let problem = anyhow!(
-        "this build for nodes lacks the cluster half: its commands need the feature `cluster`, which cargo enables by \
-         default"
-    );
-    Misuse(problem).into()
-}
-
-/// Error of a command that only a build with the laboratory has.
-#[cfg(not(feature = "laboratory"))]
-fn no_laboratory() -> anyhow::Error {
-    let problem = anyhow!(
-        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions, man and \
-         explain --machine need the feature `laboratory`, which cargo enables by default"
-    );
-    Misuse(problem).into()
-}
-
-/// Runs on one thread: an agent waits far more than it computes.
-fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_keep_alive(Duration::from_secs(1))
-        .build()
-        .context("cannot start the async runtime")?;
-    let outcome = runtime.block_on(command);
-    runtime.shutdown_timeout(ABANDON_AFTER);
-    outcome
-}
 
 /// Configuration from defaults, file and flags, in ascending precedence.
 fn host_config(args: HostArgs) -> Result<Config> {

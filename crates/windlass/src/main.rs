@@ -1,12 +1,16 @@
 //! Entry point of `windlass`, the agent of a node with its commands.
 
+#[cfg(not(all(feature = "cluster", feature = "laboratory")))]
+mod absent;
 mod cli;
 mod commands;
 #[cfg(feature = "laboratory")]
 mod demo;
+mod dispatch;
 mod exit;
 mod logging;
 mod packed;
+mod runtime;
 mod screen;
 #[cfg(feature = "laboratory")]
 mod simulated;
@@ -16,7 +20,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match cli::Cli::read() {
-        Ok(cli) => exit::report(commands::run(cli.command)),
+        Ok(cli) => exit::report(dispatch::run(cli.command)),
         Err(error) => exit::usage(&error),
     }
 }

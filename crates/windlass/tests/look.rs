@@ -96,6 +96,7 @@ fn a_machine_with_devices_of_other_makers_is_told_in_their_names() {
     assert!(shown.contains("FPGA0  fpga-"), "{shown}");
     let shown = ask("flex-170", &["devices", "--kind", "gpu"]);
     assert!(shown.contains("Data Center GPU Flex 170"), "the product is looked up: {shown}");
+    assert!(shown.contains("MEMORY") && shown.contains("16Gi"), "{shown}");
 }
 
 #[test]

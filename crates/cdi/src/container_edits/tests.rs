@@ -117,6 +117,16 @@ fn mounts_name_devices_and_channels() {
 }
 
 #[test]
+fn no_feature_depends_on_the_devices() {
+    let mut delivery = delivery(&[Strategy::Envvar]);
+    delivery.features = Feature::ALL.iter().copied().collect();
+    let grant = granted(&delivery);
+    let enabled: Vec<_> = grant.envs.iter().filter(|(_, value)| *value == "enabled").collect();
+    assert_eq!(enabled.len(), Feature::ALL.len());
+    assert!(enabled.iter().all(|(name, _)| !depends_on_devices(name)), "{enabled:?}");
+}
+
+#[test]
 fn imex_and_features_are_told_to_nvidias_runtime() {
     let mut delivery = delivery(&[Strategy::Envvar]);
     delivery.features = [Feature::Gds, Feature::Gdrcopy].into();

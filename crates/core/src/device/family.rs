@@ -21,6 +21,8 @@ pub struct Family {
     pub is_managed: bool,
     /// Means that may limit the memory of a control group on its GPUs.
     pub memory_limiter: Option<MemoryLimiter>,
+    /// The capacity that has a GPU's memory, if the driver reports it.
+    pub memory: Option<&'static AttributeName>,
     /// Programming a device changes its function, which its attributes show.
     pub is_programmed: bool,
     /// The attribute that every device has which its driver described.
@@ -78,6 +80,9 @@ pub enum AttributeType {
 const OURS: &str = "windlass.dev";
 
 static PRODUCT_NAME: AttributeName = AttributeName::new("nvidia.com", "productName");
+static NVIDIA_MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
+static AMD_MEMORY: AttributeName = AttributeName::new("amd.com", "memory");
+static INTEL_MEMORY: AttributeName = AttributeName::new("gpu.intel.com", "memory");
 
 /// Attributes of any PCI function.
 #[rustfmt::skip]
@@ -96,16 +101,17 @@ const NO_FAMILY: Family = Family {
     has_toolkit: false,
     is_managed: false,
     memory_limiter: None,
+    memory: None,
     is_programmed: false,
     described_by: None,
     attributes: &[],
 };
 
 #[rustfmt::skip]
-static FAMILIES: [Family; 6] = [
+static FAMILIES: &[Family] = &[
     Family {
         name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), partitioning: Partitioning::Mig, has_toolkit: true, is_managed: true,
-        memory_limiter: Some(MemoryLimiter::Driver), is_programmed: false, described_by: Some(&PRODUCT_NAME),
+        memory_limiter: Some(MemoryLimiter::Driver), memory: Some(&NVIDIA_MEMORY), is_programmed: false, described_by: Some(&PRODUCT_NAME),
         attributes: &[&[
             all("nvidia.com", AttributeType::Text, &[
                 "type", "productName", "brand", "architecture", "uuid", "serial", "parentUUID", "profile",
@@ -140,7 +146,7 @@ static FAMILIES: [Family; 6] = [
         ..NO_FAMILY
     },
     Family {
-        name: "amd", partitioning: Partitioning::Parts, memory_limiter: Some(MemoryLimiter::Kernel),
+        name: "amd", partitioning: Partitioning::Parts, memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&AMD_MEMORY),
         attributes: &[&[
             all("amd.com", AttributeType::Text, &[
                 "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
@@ -151,7 +157,7 @@ static FAMILIES: [Family; 6] = [
         ..NO_FAMILY
     },
     Family {
-        name: "intel", memory_limiter: Some(MemoryLimiter::Kernel),
+        name: "intel", memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&INTEL_MEMORY),
         attributes: &[&[
             all("gpu.intel.com", AttributeType::Text, &["driver", "family", "pciId"]),
             all("gpu.intel.com", AttributeType::Bool, &["integrated", "virtualFunction"]),
@@ -202,6 +208,11 @@ impl SourceName {
     pub fn with_limited_memory() -> impl Iterator<Item = Self> {
         let limited = FAMILIES.iter().filter(|family| family.memory_limiter.is_some());
         limited.map(|family| Self::fixed(family.name))
+    }
+
+    /// The sources of this table, in its order.
+    pub fn built_in() -> impl Iterator<Item = Self> {
+        FAMILIES.iter().map(|family| Self::fixed(family.name))
     }
 
     /// True for families of this table.

@@ -1,4 +1,4 @@
-//! Device kinds: one row of declared facts each.
+//! Device kinds: one row each, with the facts that the other layers ask for.
 
 use std::fmt;
 
@@ -6,24 +6,6 @@ use serde::Serialize;
 
 use super::SourceName;
 use crate::health::Reason;
-
-/// Kind of device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
-    /// A whole GPU.
-    Gpu,
-    /// A MIG instance: a slice of a GPU with memory and engines of its own.
-    Mig,
-    /// A network or RDMA interface, or a virtual function of one.
-    Nic,
-    /// A reconfigurable board.
-    Fpga,
-    /// An NVMe drive.
-    Nvme,
-    /// Any other device; its source defines it.
-    Other,
-}
 
 /// Declared facts of a kind.
 #[derive(Debug)]
@@ -42,15 +24,81 @@ pub struct KindFacts {
     pub reasons: &'static [Reason],
 }
 
-#[rustfmt::skip]
-static FACTS: [KindFacts; 6] = [
-    KindFacts { word: "gpu", plural: "GPUs", prefix: None, default_source: Some(SourceName::NVIDIA), only_source: None, reasons: OF_GPUS },
-    KindFacts { word: "mig", plural: "MIG instances", prefix: None, default_source: Some(SourceName::NVIDIA), only_source: None, reasons: OF_GPUS },
-    KindFacts { word: "nic", plural: "NICs", prefix: Some("NIC"), default_source: None, only_source: Some(SourceName::NICS), reasons: OF_NICS },
-    KindFacts { word: "fpga", plural: "FPGAs", prefix: Some("FPGA"), default_source: None, only_source: Some(SourceName::FPGA), reasons: OF_OTHERS },
-    KindFacts { word: "nvme", plural: "NVMe drives", prefix: Some("nvme"), default_source: None, only_source: None, reasons: OF_OTHERS },
-    KindFacts { word: "other", plural: "devices other than GPUs", prefix: None, default_source: None, only_source: None, reasons: OF_OTHERS },
-];
+/// Declares the kinds in listing order: a variant, its list entry and its facts are one row.
+macro_rules! kinds {
+    ($($(#[$meaning:meta])+ $kind:ident => $facts:expr;)+) => {
+        /// Kind of device.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum DeviceKind {
+            $($(#[$meaning])+ $kind,)+
+        }
+
+        static FACTS: &[KindFacts] = &[$($facts),+];
+
+        impl DeviceKind {
+            /// Every kind, in listing order.
+            pub const ALL: &[Self] = &[$(Self::$kind),+];
+        }
+    };
+}
+
+kinds! {
+    /// A whole GPU.
+    Gpu => KindFacts {
+        word: "gpu",
+        plural: "GPUs",
+        prefix: None,
+        default_source: Some(SourceName::NVIDIA),
+        only_source: None,
+        reasons: OF_GPUS,
+    };
+    /// A MIG instance: a slice of a GPU with memory and engines of its own.
+    Mig => KindFacts {
+        word: "mig",
+        plural: "MIG instances",
+        prefix: None,
+        default_source: Some(SourceName::NVIDIA),
+        only_source: None,
+        reasons: OF_GPUS,
+    };
+    /// A network or RDMA interface, or a virtual function of one.
+    Nic => KindFacts {
+        word: "nic",
+        plural: "NICs",
+        prefix: Some("NIC"),
+        default_source: None,
+        only_source: Some(SourceName::NICS),
+        reasons: OF_NICS,
+    };
+    /// A reconfigurable board.
+    Fpga => KindFacts {
+        word: "fpga",
+        plural: "FPGAs",
+        prefix: Some("FPGA"),
+        default_source: None,
+        only_source: Some(SourceName::FPGA),
+        reasons: OF_OTHERS,
+    };
+    /// An NVMe drive.
+    Nvme => KindFacts {
+        word: "nvme",
+        plural: "NVMe drives",
+        prefix: Some("nvme"),
+        default_source: None,
+        only_source: None,
+        reasons: OF_OTHERS,
+    };
+    /// Any other device; its source defines it.
+    Other => KindFacts {
+        word: "other",
+        plural: "devices other than GPUs",
+        prefix: None,
+        default_source: None,
+        only_source: None,
+        reasons: OF_OTHERS,
+    };
+}
 
 #[rustfmt::skip]
 const OF_GPUS: &[Reason] = &[
@@ -73,10 +121,6 @@ const OF_OTHERS: &[Reason] = &[
 // === impl DeviceKind ===
 
 impl DeviceKind {
-    /// Every kind, in listing order.
-    pub const ALL: [Self; 6] =
-        [Self::Gpu, Self::Mig, Self::Nic, Self::Fpga, Self::Nvme, Self::Other];
-
     /// The declared facts of this kind.
     pub fn facts(self) -> &'static KindFacts {
         &FACTS[self as usize]

@@ -10,7 +10,7 @@ use super::{
     spelling::{in_domain, sanitised},
 };
 use crate::{
-    attribute::{AttributeName, Quantity},
+    attribute::AttributeName,
     device::{Device, SourceName},
 };
 
@@ -22,7 +22,6 @@ const DEVICE_ID: AttributeName = AttributeName::new(DOMAIN, "deviceID");
 const FAMILY: AttributeName = AttributeName::new(DOMAIN, "family");
 const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driverVersion");
 const PARTITION_PROFILE: AttributeName = AttributeName::new(DOMAIN, "partitionProfile");
-const MEMORY: AttributeName = AttributeName::new(DOMAIN, "memory");
 const COMPUTE_UNITS: AttributeName = AttributeName::new(DOMAIN, "computeUnits");
 const SIMD_UNITS: AttributeName = AttributeName::new(DOMAIN, "simdUnits");
 
@@ -91,10 +90,7 @@ fn product(name: &str) -> String {
 
 /// Memory in whole gigabytes, rounded.
 fn vram(gpu: &Device) -> Option<String> {
-    match gpu.capacity.get(&MEMORY)? {
-        Quantity::Bytes(bytes) => Some(format!("{}G", ((bytes >> 20) + 512) / 1_024)),
-        Quantity::Count(_) => None,
-    }
+    Some(format!("{}G", (gpu.memory_mib()? + 512) / 1_024))
 }
 
 fn amount(gpu: &Device, name: &AttributeName) -> Option<String> {
@@ -107,11 +103,13 @@ mod tests {
 
     use super::*;
     use crate::{
-        attribute::AttributeValue,
+        attribute::{AttributeValue, Quantity},
         device::DeviceKind,
         inventory::Inventory,
         labels::{HostFacts, InstanceNames},
     };
+
+    const MEMORY: AttributeName = AttributeName::new(DOMAIN, "memory");
 
     fn gpu(id: &str, memory_mib: u64) -> Device {
         let (id, kind) = (id.parse().expect("valid"), DeviceKind::Gpu);

@@ -81,7 +81,7 @@ pub(super) fn of_gpu(
 
 pub(super) fn of_node(node: &Node) -> Attributes {
     let target = gfx_name(node.gfx_target);
-    let family = target.as_deref().and_then(family);
+    let family = target.as_deref().and_then(chip_family);
     attributes(DOMAIN, [("gfxTarget", target.and_then(text)), ("family", family.and_then(text))])
 }
 
@@ -111,9 +111,9 @@ fn gfx_name(target: u64) -> Option<String> {
     (target > 0).then(|| format!("gfx{major}{minor:x}{stepping:x}"))
 }
 
-/// Family of a target in AMD's driver, `AMDGPU_FAMILY_*` of `amdgpu_drm.h`.
-fn family(target: &str) -> Option<&'static str> {
-    const FAMILIES: [(&str, &str); 14] = [
+/// Chip family of a target, the attribute `family`: its name in AMD's driver, `AMDGPU_FAMILY_*` of `amdgpu_drm.h`.
+fn chip_family(target: &str) -> Option<&'static str> {
+    const BY_TARGET: &[(&str, &str)] = &[
         ("gfx902", "RV"),
         ("gfx909", "RV"),
         ("gfx90c", "RV"),
@@ -129,7 +129,7 @@ fn family(target: &str) -> Option<&'static str> {
         ("gfx12", "GC_12_0_0"),
         ("gfx8", "VI"),
     ];
-    let found = FAMILIES.iter().find(|(begin, _)| target.starts_with(begin));
+    let found = BY_TARGET.iter().find(|(begin, _)| target.starts_with(begin));
     found.map(|(_, family)| *family)
 }
 
@@ -163,7 +163,7 @@ mod tests {
             (70_000, "gfx700", None),
         ] {
             let found = gfx_name(target).expect("a target");
-            assert_eq!((found.as_str(), family(&found)), (name, expected));
+            assert_eq!((found.as_str(), chip_family(&found)), (name, expected));
         }
         assert_eq!(gfx_name(0), None);
     }

@@ -14,7 +14,7 @@ use super::{
     rdma::{self, RdmaDevice},
     vdpa::{self, Vdpa},
 };
-use crate::{entry_limits::EntryLimits, family::PCI};
+use crate::{entry_limits::EntryLimits, scanner::PCI};
 
 /// Network functions of the host.
 #[derive(Debug, Default)]

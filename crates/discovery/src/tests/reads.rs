@@ -6,36 +6,22 @@ use windlass_config::{Config, Find, Places, SourceRule};
 use windlass_host::{Access, AccessLog, Host};
 use windlass_machine::MachineProfile;
 
-use super::{config, machine_of};
-use crate::{
-    amd::Amd, described::Described, family::Family, fpga::Fpga, intel::Intel, nics::Nics,
-    nvme::Nvme,
-};
+use super::{config, machine_of, scanners};
+use crate::{described::Described, scanner::Scanner};
 
 /// Number of accesses by kind and path, or by kind and content.
 type Counts = BTreeMap<(Access, PathBuf), u32>;
 
-fn families(config: &Config, host: &Host) -> Vec<Box<dyn Family>> {
-    let (described, _) = Described::new(&config.places, &config.policy, host);
-    vec![
-        Box::new(Nics::new(&config.policy)),
-        Box::new(Amd::default()),
-        Box::new(Intel::default()),
-        Box::new(Fpga::default()),
-        Box::new(Nvme),
-        Box::new(described),
-    ]
-}
-
-/// Scans once with each family; returns its accesses.
+/// Scans once with each scanner; returns its accesses.
 fn looks(config: &Config) -> Vec<Counts> {
     let (host, tally) = Host::new(&config.places.host_root, "/").counted();
-    let families = families(config, &host).into_iter();
-    let look = |mut family: Box<dyn Family>| {
-        drop(family.scan(&host.for_one_scan()));
+    let (described, _) = Described::new(&config.places, &config.policy, &host);
+    let described: Box<dyn Scanner> = Box::new(described);
+    let look = |mut scanner: Box<dyn Scanner>| {
+        drop(scanner.scan(&host.for_one_scan()));
         by_file(&host, &tally)
     };
-    families.map(look).collect()
+    scanners(&config.policy).chain([described]).map(look).collect()
 }
 
 fn by_file(host: &Host, tally: &AccessLog) -> Counts {

@@ -27,6 +27,10 @@ const MARKER: &str = "cgroup.controllers";
 /// File that takes a process into a group.
 const PROCESSES: &str = "cgroup.procs";
 
+/// File that passes controllers on to the groups below, and the one that counts their memory.
+const SUBTREE: &str = "cgroup.subtree_control";
+const MEMORY: &str = "+memory";
+
 /// File that ends all processes of a group (Linux 5.14).
 const KILL: &str = "cgroup.kill";
 
@@ -42,6 +46,8 @@ pub(super) fn separate(host: &Host, device: &DeviceId, daemon: Pid) -> io::Resul
     }
     let group = group(host, device);
     fs::create_dir_all(&group)?;
+    // Without the controller the daemon works, and its memory is counted with that of the others.
+    let _ = fs::write(root.join(GROUP).join(SUBTREE), MEMORY);
     // The namespace is the thread's, and shall not be that of the agent's other work.
     thread::scope(|scope| {
         scope.spawn(|| take_in(&group, daemon)).join().map_err(|_| io::ErrorKind::Other)?
@@ -89,6 +95,8 @@ mod tests {
         separate(&host, &device, daemon).expect("moved");
         let processes = root.join(GROUP).join("GPU-1").join(PROCESSES);
         assert_eq!(fs::read_to_string(&processes).expect("written"), "71");
+        let counted = fs::read_to_string(root.join(GROUP).join(SUBTREE));
+        assert_eq!(counted.expect("written"), MEMORY, "its memory is counted by itself");
         fs::remove_file(processes).expect("the kernel's goes with its group");
         remove(&host, &device);
         assert!(!root.join(GROUP).join("GPU-1").exists());

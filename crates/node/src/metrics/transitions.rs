@@ -23,7 +23,7 @@ pub(crate) struct Transitions(CounterFamily);
 impl Transitions {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let counts = Self(CounterFamily::default());
-        for kind in DeviceKind::ALL {
+        for &kind in DeviceKind::ALL {
             for to in [HealthState::Healthy, HealthState::Unhealthy] {
                 counts.add(kind, to, 0);
             }

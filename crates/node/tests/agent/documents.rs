@@ -136,6 +136,39 @@ async fn a_driver_in_a_container_is_mounted_from_there_to_where_it_belongs() {
     assert_eq!(smi.expect("there").host_path, Path::new(&expected));
 }
 
+/// Moves the driver's files to where GKE's installer has them.
+fn install_as_gke(world: &Node) {
+    let host = world.machine.host_root();
+    let driver = host.join("home/kubernetes/bin/nvidia");
+    fs::create_dir_all(&driver).expect("made");
+    for (from, to) in
+        [("usr/lib/x86_64-linux-gnu", "lib64"), ("usr/bin", "bin"), ("usr/share/vulkan", "vulkan")]
+    {
+        fs::rename(host.join(from), driver.join(to)).expect("moved");
+    }
+}
+
+#[tokio::test]
+async fn a_driver_as_gke_installs_it_is_found_without_a_word_of_configuration() {
+    let world = world("t4-edge");
+    install_as_gke(&world);
+    let generated = generate(&world).await;
+    assert_eq!(generated.lacks.problems, [] as [String; 0]);
+    let mounts = &gpus(&generated).container_edits.mounts;
+    for (inside, on_node) in [
+        ("/usr/bin/nvidia-smi", "bin/nvidia-smi"),
+        ("/etc/vulkan/icd.d/nvidia_icd.json", "vulkan/icd.d/nvidia_icd.json"),
+        (
+            "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+            &format!("lib64/libcuda.so.{}", driver_version(&world)),
+        ),
+    ] {
+        let mount = mounts.iter().find(|mount| mount.container_path == Path::new(inside));
+        let on_node = Path::new("/home/kubernetes/bin/nvidia").join(on_node);
+        assert_eq!(mount.map(|mount| &mount.host_path), Some(&on_node), "{inside}");
+    }
+}
+
 #[tokio::test]
 async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_is_missing() {
     let mut world = world("t4-edge");
@@ -264,7 +297,7 @@ async fn a_hook_program_that_is_not_there_is_named_and_containers_start_without_
 async fn features_and_channels_have_documents_of_their_own_when_they_are_there() {
     let mut world = world("dgx-h100");
     let delivery = &mut world.config.policy.delivery;
-    delivery.features = [Feature::Gds, Feature::Mofed, Feature::Gdrcopy].into();
+    delivery.features = Feature::ALL.iter().copied().collect();
     delivery.imex.channels = [0, 7].into();
     for path in ["dev/nvidia-fs0", "etc/cufile.json", "dev/nvidia-caps-imex-channels/channel0"] {
         put(&world, path);

@@ -17,14 +17,18 @@ pub(crate) struct Which {
 }
 
 fn kind() -> impl TypedValueParser<Value = DeviceKind> {
-    word([
-        ("gpu", DeviceKind::Gpu, "Whole GPUs, and partitions of AMD GPUs"),
-        ("mig", DeviceKind::Mig, "MIG instances"),
-        ("nic", DeviceKind::Nic, "Network and RDMA interfaces, and their virtual functions"),
-        ("fpga", DeviceKind::Fpga, "Reconfigurable boards"),
-        ("nvme", DeviceKind::Nvme, "NVMe drives"),
-        ("other", DeviceKind::Other, "Devices of configured sources"),
-    ])
+    word(DeviceKind::ALL.iter().map(|&kind| (kind.facts().word, kind, meaning(kind))))
+}
+
+fn meaning(kind: DeviceKind) -> &'static str {
+    match kind {
+        DeviceKind::Gpu => "Whole GPUs, and partitions of AMD GPUs",
+        DeviceKind::Mig => "MIG instances",
+        DeviceKind::Nic => "Network and RDMA interfaces, and their virtual functions",
+        DeviceKind::Fpga => "Reconfigurable boards",
+        DeviceKind::Nvme => "NVMe drives",
+        DeviceKind::Other => "Devices of configured sources",
+    }
 }
 
 #[derive(Args, Debug)]

@@ -18,7 +18,7 @@ use crate::{
     screen::{Paint, count, line},
 };
 
-pub(super) async fn run(command: CdiCommand) -> Result<()> {
+pub(crate) async fn run(command: CdiCommand) -> Result<()> {
     match command {
         CdiCommand::Generate(args) => generate(args).await,
         CdiCommand::List(args) => list::run(args),

@@ -12,10 +12,9 @@ mod view;
 
 use anyhow::Result;
 
-use super::block_on;
-use crate::cli::ClusterCommand;
+use crate::{cli::ClusterCommand, runtime::block_on};
 
-pub(super) fn run(command: ClusterCommand) -> Result<()> {
+pub(crate) fn run(command: ClusterCommand) -> Result<()> {
     match command {
         ClusterCommand::Simulate(args) => simulate::run(&args),
         ClusterCommand::Extend(args) => block_on(extend::run(args)),

@@ -18,7 +18,7 @@ use crate::{cli::ConfigCommand, exit::Misuse, packed, screen::line};
 /// Output of `windlass_config::schema`, as a test verifies: the text takes 10 KB, its generator 350.
 const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/config.schema"));
 
-pub(super) fn run(command: ConfigCommand) -> Result<()> {
+pub(crate) fn run(command: ConfigCommand) -> Result<()> {
     match command {
         ConfigCommand::Check { files, strict } => check(&files, strict),
         ConfigCommand::Convert { file } => convert(&file),

@@ -14,7 +14,7 @@ use crate::{
     exit::{Logged, Misuse},
 };
 
-pub(super) async fn run(args: ConformanceArgs) -> Result<()> {
+pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
     let cases = chosen(&args.cases)?;
     if args.list {
         return answer(args.output, &cases, || show::list(&cases));

@@ -32,7 +32,7 @@ use crate::{
     screen::{Paint, Tone, line, wrapped},
 };
 
-pub(super) async fn run(args: DevicesArgs) -> Result<()> {
+pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     let is_asked = args.record.kubelet_dir.is_some();
     let config = recorded_config(args.host, args.record)?;
     let mut node = agent::survey(&config, clock()).await;

@@ -27,7 +27,7 @@ use report::explained;
 #[cfg(feature = "laboratory")]
 use simulated::simulated;
 
-pub(super) async fn run(args: ExplainArgs) -> Result<()> {
+pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
     let ExplainArgs { mut ask, instead, host, record, output, .. } = args;
     if instead.past {
         return past::run(&config(host, record)?, output).await;
@@ -63,7 +63,7 @@ async fn observe(
     }
     #[cfg(not(feature = "laboratory"))]
     if ask.machine.is_some() {
-        return Err(super::no_laboratory());
+        return Err(crate::absent::no_laboratory());
     }
     let config = config(host, record)?;
     let kubelet = match ask.free {

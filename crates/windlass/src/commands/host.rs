@@ -34,7 +34,7 @@ pub(super) enum Identifiers {
 /// Interval of progress messages.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(command: HostCommand) -> Result<()> {
+pub(crate) async fn run(command: HostCommand) -> Result<()> {
     match command {
         HostCommand::Record(args) => record(args).await,
     }

@@ -24,7 +24,7 @@ use session::{Flow, Session};
 /// Time that `--pod` waits for enough devices.
 const PLUGIN_WAIT: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(args: KubeletArgs) -> Result<()> {
+pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     let pods = args.pods.iter().map(|text| pod_argument::parse(text));
     let pods = pods.collect::<Result<Vec<_>>>().map_err(Misuse)?;
     let config = config(&args);

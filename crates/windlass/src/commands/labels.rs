@@ -1,7 +1,6 @@
 //! `windlass labels`: node labels for this host.
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
 use windlass_core::{
     inventory::Inventory,
     labels::{Labels, feature_file},
@@ -10,32 +9,11 @@ use windlass_node::{agent, labels};
 
 use super::{answer, clock, complete, host_config, simulated, simulated_aside, sources};
 use crate::{
-    cli::{HostArgs, OutputArg},
+    cli::{LabelsArgs, LabelsOutputArg, OutputArg},
     screen::{Paint, Table, line},
 };
 
-#[derive(Args, Debug)]
-pub(crate) struct LabelsArgs {
-    #[command(flatten)]
-    host: HostArgs,
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: LabelsOutputArg,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LabelsOutputArg {
-    /// Columns for people.
-    Table,
-    /// One object, as JSON.
-    Json,
-    /// One object, as YAML.
-    Yaml,
-    /// key=value lines for node-feature-discovery.
-    Nfd,
-}
-
-pub(super) async fn run(args: LabelsArgs) -> Result<()> {
+pub(crate) async fn run(args: LabelsArgs) -> Result<()> {
     let (config, clock) = (host_config(args.host)?, clock());
     let state = agent::survey(&config, clock).await;
     let inventory = &state.inventory;

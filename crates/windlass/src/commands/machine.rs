@@ -18,7 +18,7 @@ use crate::{
 /// State folder of an agent on the machine.
 const AGENT: &str = "agent";
 
-pub(super) fn run(command: MachineCommand) -> Result<()> {
+pub(crate) fn run(command: MachineCommand) -> Result<()> {
     match command {
         MachineCommand::List => list(),
         MachineCommand::Create { dir, keep: true, machine, .. } if Machine::open(&dir).is_ok() => {

@@ -1,26 +1,15 @@
 //! `windlass mps stop`: stop MPS daemons that an agent left running.
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
 use windlass_lifecycle::mps;
 
 use super::host_config;
-use crate::{cli::HostArgs, screen::line};
+use crate::{
+    cli::{MpsArgs, MpsCommand},
+    screen::line,
+};
 
-#[derive(Args, Debug)]
-pub(crate) struct MpsArgs {
-    #[command(subcommand)]
-    command: MpsCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum MpsCommand {
-    /// Stop all MPS daemons and make their GPUs available to every program. Programs that use a daemon end with it.
-    /// Stop the agent first: it restarts missing daemons.
-    Stop(HostArgs),
-}
-
-pub(super) async fn run(args: MpsArgs) -> Result<()> {
+pub(crate) async fn run(args: MpsArgs) -> Result<()> {
     let MpsCommand::Stop(host) = args.command;
     let config = host_config(host)?;
     let stopped = mps::stop_all(&config.places, &config.mps).await;

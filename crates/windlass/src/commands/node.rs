@@ -29,7 +29,7 @@ use crate::{
     stop::Stop,
 };
 
-pub(super) async fn run(args: NodeArgs) -> Result<()> {
+pub(crate) async fn run(args: NodeArgs) -> Result<()> {
     let format = args.log_format;
     logging::to_stderr(format, args.log.clone());
     args.ends_with.map_or(Ok(()), end_with)?;

@@ -6,32 +6,15 @@
 use std::{env, os::unix::process::CommandExt as _, process::Command};
 
 use anyhow::{Context as _, Result, anyhow};
-use clap::Args;
 use serde::Serialize;
 use windlass_core::inventory::Inventory;
 use windlass_cuda::{Overwritten, VISIBLE_DEVICES, overwrite};
 
 use super::{Origin, answer, host_config, simulated};
 use crate::{
-    cli::{HostArgs, OutputArg},
+    cli::ScrubArgs,
     screen::{Paint, Table},
 };
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Memory of running programs is untouched; they cannot allocate more during the scrub.
-
-Exit codes: 0 done, 1 failed, 64 wrong command line or configuration.")]
-pub(crate) struct ScrubArgs {
-    /// GPU or MIG device, as in `windlass devices`: GPU-..., MIG-...
-    #[arg(value_name = "UUID", value_parser = uuid)]
-    uuid: String,
-    #[command(flatten)]
-    host: HostArgs,
-    /// Output format.
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: OutputArg,
-}
 
 /// Output in JSON and YAML.
 #[derive(Serialize)]
@@ -51,10 +34,7 @@ const LOADING: &str = "CUDA_MODULE_LOADING";
 
 const MIB: u64 = 1 << 20;
 
-/// Digits in each part of a UUID.
-const PARTS: [usize; 5] = [8, 4, 4, 4, 12];
-
-pub(super) fn run(args: ScrubArgs) -> Result<()> {
+pub(crate) fn run(args: ScrubArgs) -> Result<()> {
     let config = host_config(args.host)?;
     let uuid = args.uuid.as_str();
     if env::var(VISIBLE_DEVICES).ok().as_deref() != Some(uuid) {
@@ -92,16 +72,4 @@ fn anew(uuid: &str) -> anyhow::Error {
     let mut command = Command::new("/proc/self/exe");
     command.args(env::args_os().skip(1)).env(VISIBLE_DEVICES, uuid).env(LOADING, "EAGER");
     anyhow::Error::new(command.exec()).context("cannot restart")
-}
-
-/// Parses a UUID as NVML formats it since driver 470. Older formats of MIG devices are unknown to CUDA.
-fn uuid(text: &str) -> Result<String, String> {
-    let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
-    let is_hex = |part: &str| part.chars().all(|letter| letter.is_ascii_hexdigit());
-    let is_uuid =
-        |digits: &str| digits.split('-').map(str::len).eq(PARTS) && digits.split('-').all(is_hex);
-    if digits.is_some_and(is_uuid) {
-        return Ok(text.to_owned());
-    }
-    Err("write GPU- or MIG- and a UUID, as `windlass devices` shows it".to_owned())
 }

@@ -1,36 +1,17 @@
 //! `windlass top`: the devices of this node with their load and their holders, live.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::Args;
 use tokio::time::{sleep, timeout};
 use windlass_node::ask_agent;
 use windlass_page::{DeviceView, Document, Health, HolderView, Summary};
 
 use crate::{
+    cli::TopOfNodeArgs,
     screen::{Paint, Redraw, Table, Tone, line, plain, shortened, terminal_width},
     stop::Stop,
 };
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-It asks the node's agent, on the socket of its probes:
-  kubectl -n windlass-system exec -it daemonset/windlass-node -- /usr/bin/windlass top
-
-Examples:
-  windlass top --probe-socket /run/windlass/probe.sock
-  windlass top --probe-socket /run/windlass/probe.sock --once
-
-Names of pods need `disclose: [pods]`. `windlass cluster top` shows a cluster.")]
-pub(crate) struct TopOfNodeArgs {
-    /// Socket of `windlass node --probe-socket`
-    #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
-    probe_socket: PathBuf,
-    /// Print once and exit, as to a pipe.
-    #[arg(long)]
-    once: bool,
-}
 
 /// Time between two pictures, of a node and of a cluster.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
@@ -39,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 /// Holders of a device in a table; JSON has all.
 const HOLDERS_SHOWN: usize = 3;
 
-pub(super) async fn run(args: TopOfNodeArgs) -> Result<()> {
+pub(crate) async fn run(args: TopOfNodeArgs) -> Result<()> {
     let state = async || {
         let answer = timeout(LIMIT, ask_agent(&args.probe_socket, "/page/state")).await;
         let answer =

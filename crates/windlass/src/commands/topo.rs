@@ -52,7 +52,7 @@ const NVLINK: &str = "NV# NVLinks";
 /// Labels that few machines have.
 const RARE: [(&str, &str); 2] = [("XGMI", "XGMI AMD's links"), ("DEV", "DEV same PCI function")];
 
-pub(super) async fn run(args: TopoArgs) -> Result<()> {
+pub(crate) async fn run(args: TopoArgs) -> Result<()> {
     let mut inventory = survey(args.host).await?.inventory;
     narrow(&mut inventory, &args.which)?;
     let topology = Topology::of(&inventory);

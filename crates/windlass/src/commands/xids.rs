@@ -27,7 +27,7 @@ const LEGEND: &str = "\
 critical makes a GPU unhealthy; application and informational do not. The action is the first one in
 NVIDIA's catalogue. Unlisted codes are";
 
-pub(super) fn run(args: &XidsArgs) -> Result<()> {
+pub(crate) fn run(args: &XidsArgs) -> Result<()> {
     let document = XidDocument { xids: xid_rules(), unlisted: judge_xid(UNLISTED).0 };
     answer(args.output, &document, || table(&document))
 }

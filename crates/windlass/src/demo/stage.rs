@@ -55,6 +55,9 @@ pub(super) const NODE: &str = "demo";
 /// Quiet period of the demo; the default is a minute.
 pub(super) const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
+/// An agent that ends leaves its last wait for events to the driver, whose lock its successor in this process shares.
+const EVENT_WAIT: Duration = Duration::from_millis(200);
+
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
 /// State folder of the agent.
@@ -187,6 +190,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             health: HealthPolicy {
                 quiet_period: QUIET_PERIOD,
                 probe_interval: QUIET_PERIOD / 2,
+                event_wait: EVENT_WAIT,
                 ..policy.health
             },
             ..policy

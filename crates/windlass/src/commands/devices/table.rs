@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{
-    attribute::AttributeName,
+    attribute::Quantity,
     device::{Device, DeviceId, DeviceKind},
     inventory::Inventory,
 };
@@ -35,17 +35,6 @@ pub(crate) enum Width {
     Wide,
 }
 
-const GROUPS: [&[DeviceKind]; 5] = [
-    &[DeviceKind::Gpu, DeviceKind::Mig],
-    &[DeviceKind::Nic],
-    &[DeviceKind::Fpga],
-    &[DeviceKind::Nvme],
-    &[DeviceKind::Other],
-];
-
-const MEMORY: [AttributeName; 2] =
-    [AttributeName::new("nvidia.com", "memory"), AttributeName::new("amd.com", "memory")];
-
 /// Device with the sources of its cells.
 struct Row<'a> {
     inventory: &'a Inventory,
@@ -54,7 +43,7 @@ struct Row<'a> {
     device: &'a Device,
 }
 
-/// Tables by kind. JSON has what is too wide for a table: vendor names, PCI domain 0000, link peers. The host, if
+/// Tables by kind, one for GPUs and their MIG instances. JSON has what is too wide for a table: vendor names, PCI domain 0000, link peers. The host, if
 /// given, resolves products that sources leave out.
 pub(crate) fn device_tables(
     inventory: &Inventory,
@@ -68,7 +57,7 @@ pub(crate) fn device_tables(
         let rows: Vec<_> = rows.collect();
         (!rows.is_empty()).then(|| without_empty_columns(&rows))
     };
-    GROUPS.into_iter().filter_map(group).collect()
+    DeviceKind::ALL.chunk_by(|one, next| one.is_gpu() && next.is_gpu()).filter_map(group).collect()
 }
 
 // === impl Row ===
@@ -147,8 +136,8 @@ impl Row<'_> {
     }
 
     fn memory(&self) -> Option<String> {
-        let found = MEMORY.iter().find_map(|name| self.device.capacity.get(name));
-        found.map(ToString::to_string)
+        let (_, bytes) = self.device.memory()?;
+        Some(Quantity::Bytes(bytes).to_string())
     }
 
     fn nvlinks(&self) -> Option<String> {

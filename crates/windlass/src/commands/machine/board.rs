@@ -8,7 +8,7 @@ use windlass_machine::{Board, BoardAddresses, BoardEvent};
 
 use crate::{
     cli::BoardArgs,
-    commands::block_on,
+    runtime::block_on,
     screen::{count, line},
 };
 

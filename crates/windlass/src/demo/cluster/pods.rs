@@ -33,7 +33,7 @@ enum GpuLimit {
 }
 
 /// The workloads of a cluster for inference and training.
-const KINDS: [Kind; 6] = [
+const KINDS: &[Kind] = &[
     Kind { name: "chat", milli: 250, gpus: GpuLimit::Share { gib: 5, percent: 25 }, percent: 30 },
     Kind {
         name: "notebook",

@@ -1,6 +1,6 @@
-//! Scanned device families: the lifecycle that they share.
+//! Scanned devices: the lifecycle that all scanners share.
 //!
-//! A family implements a single scan. Tracking devices, health and the schedule of scans are common, and live
+//! A scanner implements a single scan. Tracking devices, health and the schedule of scans are common, and live
 //! here.
 //!
 //! ```text
@@ -40,12 +40,12 @@ use windlass_host::{Host, clock::Clock, deadline, optional};
 
 use super::{Publisher, SourceSnapshot, graphics, log};
 
-/// A family of devices that are found by scanning.
-pub(super) trait Family: Send + 'static {
+/// A search for devices in the host's files.
+pub(super) trait Scanner: Send + 'static {
     /// Sources of its devices; each scan reports the state of all.
     fn names(&self) -> Vec<SourceName>;
 
-    /// Host folders that a scan needs; for most families that of PCI functions.
+    /// Host folders that a scan needs; for most scanners that of PCI functions.
     fn folders(&self) -> &'static [&'static str] {
         &[PCI]
     }
@@ -61,7 +61,7 @@ pub(super) trait Family: Send + 'static {
         None
     }
 
-    /// Quiet period of a device, if the family overrides the policy's.
+    /// Quiet period of a device, if the scanner overrides the policy's.
     fn quiet_period(&self, _: &Device) -> Option<Duration> {
         None
     }
@@ -75,9 +75,9 @@ pub(super) struct Scan {
     pub(super) unanswered: BTreeSet<SourceName>,
 }
 
-/// A family with its tracked devices.
-pub(super) struct Watcher<F> {
-    family: F,
+/// A scanner with its tracked devices.
+pub(super) struct Watcher {
+    scanner: Box<dyn Scanner>,
     host: Host,
     clock: Clock,
     health: HealthPolicy,
@@ -134,10 +134,10 @@ impl Scan {
 
 // === impl Watcher ===
 
-impl<F: Family> Watcher<F> {
-    pub(super) fn new(family: F, host: Host, clock: Clock) -> Self {
+impl Watcher {
+    pub(super) fn new(scanner: Box<dyn Scanner>, host: Host, clock: Clock) -> Self {
         Self {
-            family,
+            scanner,
             host,
             clock,
             health: HealthPolicy::default(),
@@ -157,7 +157,7 @@ impl<F: Family> Watcher<F> {
         to: Publisher,
         stop: CancellationToken,
     ) {
-        let news = self.family.change_notifier();
+        let news = self.scanner.change_notifier();
         loop {
             self.adopt(&triggers);
             triggers.host.mark_unchanged();
@@ -181,7 +181,7 @@ impl<F: Family> Watcher<F> {
     fn adopt(&mut self, triggers: &ScanTriggers) {
         let policy = triggers.policies.borrow().clone();
         self.health.clone_from(&policy.health);
-        self.family.adopt(&policy);
+        self.scanner.adopt(&policy);
     }
 
     /// Delay of an early second scan, if the last one was uncertain. Continued uncertainty slows scans to the
@@ -195,14 +195,14 @@ impl<F: Family> Watcher<F> {
     /// One scan. An unreadable host leaves all devices unknown.
     fn scan(&mut self) -> Scan {
         let host = self.host.for_one_scan();
-        let mut folders = self.family.folders().iter();
+        let mut folders = self.scanner.folders().iter();
         if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
-            return Scan::refused(self.family.names(), &why);
+            return Scan::refused(self.scanner.names(), &why);
         }
-        let mut scan = self.family.scan(&host);
+        let mut scan = self.scanner.scan(&host);
         // An unreadable function hides no other. If it is the only one, it may be the device.
         if let Some(why) = host.unread_function().filter(|_| scan.found.is_empty()) {
-            return Scan::refused(self.family.names(), &why);
+            return Scan::refused(self.scanner.names(), &why);
         }
         scan.found.iter_mut().for_each(|(device, _)| graphics::name(&host, device));
         scan
@@ -297,7 +297,7 @@ impl<F: Family> Watcher<F> {
     }
 
     fn quiet_period(&self, device: &Device) -> Duration {
-        self.family.quiet_period(device).unwrap_or(self.health.quiet_period)
+        self.scanner.quiet_period(device).unwrap_or(self.health.quiet_period)
     }
 
     fn snapshot(&self) -> SourceSnapshot {
@@ -347,11 +347,11 @@ impl TrackedDevice {
 }
 
 /// Waits for a scan without limit; reports one that is late.
-async fn await_scan<F>(
-    mut scanning: JoinHandle<Watcher<F>>,
+async fn await_scan(
+    mut scanning: JoinHandle<Watcher>,
     deadline: Duration,
     to: &Publisher,
-) -> Watcher<F> {
+) -> Watcher {
     let in_time = deadline::timeout(deadline, &mut scanning).await;
     let scanned = if let Ok(scanned) = in_time {
         scanned

@@ -1,4 +1,4 @@
-//! Schedule of scans, with a family that counts; and tracking of devices, with a family that returns given
+//! Schedule of scans, with a scanner that counts; and tracking of devices, with a scanner that returns given
 //! results.
 
 use tokio::{
@@ -15,7 +15,7 @@ const NAME: SourceName = SourceName::NVME;
 /// Finds nothing, and counts scans.
 struct Counting(watch::Sender<u32>);
 
-impl Family for Counting {
+impl Scanner for Counting {
     fn names(&self) -> Vec<SourceName> {
         vec![NAME]
     }
@@ -26,7 +26,7 @@ impl Family for Counting {
     }
 }
 
-/// A running family with a probe interval of an hour.
+/// A running scanner with a probe interval of an hour.
 struct Rig {
     looks: watch::Receiver<u32>,
     notices: watch::Sender<u64>,
@@ -41,7 +41,7 @@ impl Rig {
         Self::of(Counting(counting), looks)
     }
 
-    fn of(family: impl Family, looks: watch::Receiver<u32>) -> Self {
+    fn of(scanner: impl Scanner, looks: watch::Receiver<u32>) -> Self {
         let health =
             HealthPolicy { probe_interval: Duration::from_secs(3600), ..Default::default() };
         let policy = Policy { health, ..Policy::default() };
@@ -49,7 +49,7 @@ impl Rig {
         let (notices, host) = watch::channel(0);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let watched = Watcher::new(family, Host::new("/nowhere", "/"), clock);
+        let watched = Watcher::new(Box::new(scanner), Host::new("/nowhere", "/"), clock);
         let (to, _) = Publisher::new([NAME], &Arc::default());
         let triggers = ScanTriggers { policies: adopted, host };
         running.spawn(watched.run(triggers, to, stop.clone()));
@@ -84,7 +84,7 @@ async fn a_host_that_never_rests_is_looked_at_twice_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notice_keeps_no_family_from_stopping() {
+async fn a_notice_keeps_no_scanner_from_stopping() {
     let mut rig = Rig::start();
     sleep(Duration::from_millis(1)).await;
     rig.notice();
@@ -98,7 +98,7 @@ async fn a_notice_keeps_no_family_from_stopping() {
 /// `?` is a failed scan.
 struct Scripted(std::vec::IntoIter<&'static str>);
 
-impl Family for Scripted {
+impl Scanner for Scripted {
     fn names(&self) -> Vec<SourceName> {
         vec![NAME]
     }
@@ -123,8 +123,8 @@ impl Family for Scripted {
 /// Snapshot after each scan, and true if the next one is early.
 fn told<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let family = Scripted(Vec::from(script).into_iter());
-    let mut watched = Some(Watcher::new(family, Host::new("/nowhere", "/"), clock));
+    let scripted = Box::new(Scripted(Vec::from(script).into_iter()));
+    let mut watched = Some(Watcher::new(scripted, Host::new("/nowhere", "/"), clock));
     script.map(|_| {
         let scanned = watched.take().expect("it comes back").scanned();
         let name = |device: &Device| {
@@ -185,7 +185,7 @@ async fn a_host_that_always_has_a_newcomer_is_looked_at_twice_a_second() {
 /// Finds another device at each scan.
 struct Restless(watch::Sender<u32>);
 
-impl Family for Restless {
+impl Scanner for Restless {
     fn names(&self) -> Vec<SourceName> {
         vec![NAME]
     }
@@ -226,14 +226,14 @@ impl Sealed {
     }
 }
 
-fn watched<F: Family>(family: F, sealed: &Sealed) -> Watcher<F> {
-    Watcher::new(family, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
+fn watched(scanner: Box<dyn Scanner>, sealed: &Sealed) -> Watcher {
+    Watcher::new(scanner, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
 }
 
-/// Scans before and after each folder of a family becomes readable.
-fn unread<F: Family>(family: F) {
+/// Scans before and after each folder of a scanner becomes readable.
+fn unread(scanner: Box<dyn Scanner>) {
     let sealed = Sealed::new();
-    let (folders, mut watched) = (family.folders(), watched(family, &sealed));
+    let (folders, mut watched) = (scanner.folders(), watched(scanner, &sealed));
     for folder in folders {
         sealed.seal(folder);
         watched = watched.scanned();
@@ -249,19 +249,15 @@ fn unread<F: Family>(family: F) {
 
 #[test]
 fn what_the_host_does_not_show_is_unknown_and_not_gone() {
-    unread(crate::nics::Nics::new(&Policy::default()));
-    unread(crate::amd::Amd::default());
-    unread(crate::intel::Intel::default());
-    unread(crate::fpga::Fpga::default());
-    unread(crate::nvme::Nvme);
+    crate::tests::scanners(&Policy::default()).for_each(unread);
 }
 
 #[test]
 fn a_function_that_cannot_be_read_is_of_no_family_and_hides_no_other() {
     let sealed = Sealed::new();
-    let state = |watched: &Watcher<crate::nvme::Nvme>| watched.states[&NAME].clone();
+    let state = |watched: &Watcher| watched.states[&NAME].clone();
     sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
-    let scanned = watched(crate::nvme::Nvme, &sealed).scanned();
+    let scanned = watched(Box::new(crate::nvme::Nvme), &sealed).scanned();
     let SourceState::Failing(why) = state(&scanned) else { panic!("{:?}", scanned.states) };
     assert!(why.starts_with("cannot read /sys/bus/pci/devices/0000:01:00.0: "), "{why}");
     for (file, text) in [("class", "0x010802"), ("vendor", "0x144d")] {
@@ -287,10 +283,10 @@ fn a_described_source_tells_what_cannot_be_read_from_what_is_not_there() {
         let sealed = Sealed::new();
         let sources = vec![SourceRule::new(name.clone(), find)];
         let policy = Policy { sources, ..Policy::default() };
-        let (family, _) =
+        let (described, _) =
             crate::described::Described::new(&Places::default(), &policy, &sealed.host());
         sealed.seal(folder);
-        let scanned = watched(family, &sealed).scanned();
+        let scanned = watched(Box::new(described), &sealed).scanned();
         let SourceState::Failing(why) = &scanned.states[&name] else {
             panic!("{:?}", scanned.states)
         };

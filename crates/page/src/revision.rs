@@ -1,0 +1,46 @@
+//! Number of a board's state, as readers name it.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// A numbered state of one board. Readers take it as an opaque word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revision {
+    /// Distinguishes the board from those of earlier processes.
+    pub(crate) board: i64,
+    pub(crate) number: u64,
+}
+
+// === impl Revision ===
+
+impl Revision {
+    /// The text of the revision that a query names: `after=REVISION`.
+    pub fn in_query(query: &str) -> Option<&str> {
+        query.split('&').find_map(|pair| pair.strip_prefix("after="))
+    }
+
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (board, number) = text.rsplit_once('-')?;
+        Some(Self { board: board.parse().ok()?, number: number.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.board, self.number)
+    }
+}
+
+impl Serialize for Revision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Revision {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::read(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no revision")))
+    }
+}

@@ -1,0 +1,20 @@
+//! The async runtime of a command.
+
+use std::{future::Future, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+/// Shutdown limit: a thread that hangs in a driver call must not keep the process alive.
+const ABANDON_AFTER: Duration = Duration::from_millis(500);
+
+/// Runs on one thread: an agent waits far more than it computes.
+pub(crate) fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(Duration::from_secs(1))
+        .build()
+        .context("cannot start the async runtime")?;
+    let outcome = runtime.block_on(command);
+    runtime.shutdown_timeout(ABANDON_AFTER);
+    outcome
+}
