@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::core::v1::{Container, Pod},
-    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use windlass_core::{annotation::PodPlacement, virtual_gpus::ContainerRequest};
 
-use super::MANAGER;
+use super::{
+    MANAGER,
+    pod_fields::{ContainerFields, PodFields},
+};
 
 /// A pod that is bound to this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,16 +77,14 @@ pub(crate) fn is_mirror_of(pod: &ObjectMeta, uid: &str) -> bool {
 }
 
 /// Requests of a pod's containers for virtual GPUs.
-pub(crate) fn requests(pod: &Pod) -> Vec<ContainerRequest> {
-    let spec = pod.spec.iter();
+pub(crate) fn requests(pod: &PodFields) -> Vec<ContainerRequest> {
     ContainerRequest::of_pod(
-        spec.clone().flat_map(|spec| spec.init_containers.iter().flatten()),
-        spec.flat_map(|spec| &spec.containers),
-        |container: &Container| container.restart_policy.as_deref(),
+        &pod.spec.init_containers,
+        &pod.spec.containers,
+        |container: &ContainerFields| container.restart_policy.as_deref(),
         |container, resource| {
-            let resources = container.resources.as_ref()?;
-            let mut all = resources.requests.iter().chain(&resources.limits);
-            all.find_map(|all| all.get(resource)).map(|quantity| quantity.0.as_str())
+            let mut all = [&container.resources.requests, &container.resources.limits].into_iter();
+            all.find_map(|all| all.get(resource)).map(String::as_str)
         },
     )
 }

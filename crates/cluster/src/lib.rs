@@ -22,6 +22,7 @@ mod client;
 mod error;
 mod kept_connection;
 mod metadata_watch;
+mod pod_fields;
 mod pod_warning;
 mod pods;
 

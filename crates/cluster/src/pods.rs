@@ -15,6 +15,7 @@ use super::{
     bound_pod::{is_mirror_of, requests},
     error::is_overtaken,
     kept_connection::KeptConnection,
+    pod_fields::{self, PodFields},
 };
 
 /// Pods of this node. Clones share a connection until it fails.
@@ -70,13 +71,15 @@ impl Pods {
         Ok(self.read(pod).await?.map(PodParts::of))
     }
 
-    async fn read(&self, pod: &BoundPod) -> Result<Option<Pod>, ClusterError> {
+    async fn read(&self, pod: &BoundPod) -> Result<Option<PodFields>, ClusterError> {
         let connection = self.0.connect().await?;
-        let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
+        let pods = pod_fields::pods(connection.kube.clone(), &pod.namespace);
         let doing = || format!("cannot read pod {}", pod.title());
         let found = connection.call(doing, pods.get_opt(&pod.name)).await;
         let found = found.inspect_err(|_| self.0.forget())?;
-        Ok(found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid)))
+        let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
+        let fields = found.map(|found| serde_json::from_value(found.data)).transpose();
+        fields.map_err(|error| ClusterError::of(doing(), kube::Error::SerdeError(error)))
     }
 
     /// Evicts this very pod, unless a disruption budget is against it.
@@ -128,24 +131,21 @@ impl Pods {
 // === impl PodParts ===
 
 impl PodParts {
-    fn of(pod: Pod) -> Self {
-        let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
-        let named =
-            spec.resource_claims.into_iter().flatten().filter_map(|it| it.resource_claim_name);
+    fn of(pod: PodFields) -> Self {
+        let PodFields { spec, status } = pod;
         // Claims of a template have their names in the status.
-        let own = status.resource_claim_statuses.into_iter().flatten();
-        let own = own.filter_map(|it| it.resource_claim_name);
+        let claims = spec.resource_claims.into_iter().chain(status.resource_claim_statuses);
+        let claims = claims.filter_map(|it| it.resource_claim_name);
         let all = [
             status.container_statuses,
             status.init_container_statuses,
             status.ephemeral_container_statuses,
         ];
-        let containers = all.into_iter().flatten().flatten().filter_map(|it| {
-            // `containerd://ID`.
+        let containers = all.into_iter().flatten().filter_map(|it| {
             let (_, id) = it.container_id.as_ref()?.split_once("://")?;
             Some((id.to_owned(), it.name))
         });
-        Self { claims: named.chain(own).collect(), containers: containers.collect() }
+        Self { claims: claims.collect(), containers: containers.collect() }
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) use self::mounts::of_writing;
 ///
 /// A list of dangers: drivers call their nodes as they like, so harmless nodes cannot be listed.
 /// The names are those of the kernel (Documentation/admin-guide/devices.txt) and of drivers that servers have.
-const NODES: [(&str, &str, &str); 34] = [
+const NODES: &[(&str, &str, &str)] = &[
     ("/dev/mem", "/dev/mem", MEMORY),
     ("/dev/kmem", "/dev/kmem", MEMORY),
     ("/dev/oldmem", "/dev/oldmem", MEMORY),
@@ -52,7 +52,7 @@ const NODES: [(&str, &str, &str); 34] = [
 
 /// Nodes that are refused by name alone, since patterns of harmless nodes match them too, such as `/dev/tty*` and
 /// `/dev/vfio/*`. A found node of this list is withheld.
-const BY_NAME: [(&str, &str); 6] = [
+const BY_NAME: &[(&str, &str)] = &[
     ("/dev/tty[0-9]*", TERMINAL),
     ("/dev/hvc[0-9]*", TERMINAL),
     ("/dev/vcs*", TERMINAL),
@@ -62,7 +62,7 @@ const BY_NAME: [(&str, &str); 6] = [
 ];
 
 /// Ways to disks that are no block devices.
-const PAST_FILES: [(&str, &str, &str); 12] = [
+const PAST_FILES: &[(&str, &str, &str)] = &[
     ("/dev/sg[0-9]*", "/dev/sg0", DISK),
     ("/dev/bsg/*", "/dev/bsg/0:0:0:0", DISK),
     ("/dev/nvme[0-9]*", "/dev/nvme0", DISK),
@@ -105,7 +105,7 @@ const DISK: &str = "it exposes a disk, past its file systems";
 pub const BLOCK: &str = "a block device exposes the data of its file systems";
 
 /// Prefixes of the names of disks, and examples to try a pattern with. Numbers and letters follow the prefix.
-const DISKS: [(&str, &[&str]); 22] = [
+const DISKS: &[(&str, &[&str])] = &[
     ("sd", &["sda", "sda1", "sdb"]),
     ("hd", &["hda"]),
     ("vd", &["vda", "vda1"]),

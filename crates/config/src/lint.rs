@@ -67,7 +67,7 @@ fn type_mismatch(
 }
 
 /// Examples of texts that look like numbers.
-const EXAMPLES: [(&str, &str); 12] = [
+const EXAMPLES: &[(&str, &str)] = &[
     ("acpiIndex", "3"),
     ("iommuGroup", "42"),
     ("pciClass", "0x120000"),

@@ -36,8 +36,8 @@ pub const ANNOTATION: &str = "windlass.dev/enforcement";
 
 impl Enforcement {
     /// From the weakest to the strongest.
-    const ALL: [Self; 6] =
-        [Self::None, Self::Watched, Self::Dmem, Self::Mps, Self::Driver, Self::Mig];
+    const ALL: &[Self] =
+        &[Self::None, Self::Watched, Self::Dmem, Self::Mps, Self::Driver, Self::Mig];
 
     /// The word in metrics, attributes, labels and annotations.
     pub fn word(self) -> &'static str {
@@ -61,7 +61,7 @@ impl FromStr for Enforcement {
     type Err = InvalidEnforcement;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|it| it.word() == text);
+        let found = Self::ALL.iter().copied().find(|it| it.word() == text);
         found.ok_or_else(|| InvalidEnforcement(text.to_owned()))
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Attributes that an instance shares with its GPU.
-const COMMON: [&str; 6] = [
+const COMMON: &[&str] = &[
     "productName",
     "brand",
     "architecture",

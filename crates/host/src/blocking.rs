@@ -1,8 +1,14 @@
 //! Blocking work on threads of its own.
 
-use tokio::task::spawn_blocking;
+use tokio::{sync::oneshot, task::spawn_blocking};
+
+/// Work without its type: each type of task has 2 KB of the runtime's code for itself.
+type Work = Box<dyn FnOnce() + Send>;
 
 /// Runs work that blocks, such as file access, beside the caller's thread. The work must not panic.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    spawn_blocking(work).await.expect("blocking work neither panics nor is cancelled")
+    let (done, mut result) = oneshot::channel();
+    let work: Work = Box::new(move || drop(done.send(work())));
+    spawn_blocking(work).await.expect("blocking work neither panics nor is cancelled");
+    result.try_recv().expect("the work has ended")
 }

@@ -29,7 +29,7 @@ enum Piece<'a> {
     Itself(&'a str),
 }
 
-const WORDS: [&str; 12] = [
+const WORDS: &[&str] = &[
     "id", "index", "name", "pci", "numa", "serial", "path", "node", "endpoint", "host", "driver",
     POSITION,
 ];

@@ -19,7 +19,7 @@ const FIRST_RENDER: u32 = 128;
 const DRM: u32 = 226;
 
 /// Hardware monitor of an idle MI300X: no edge sensor, power of the socket, clocks of compute units and memory.
-const SENSORS: [(&str, &str); 12] = [
+const SENSORS: &[(&str, &str)] = &[
     ("name", "amdgpu"),
     ("temp2_label", "junction"),
     ("temp2_input", "41000"),
@@ -82,7 +82,8 @@ fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
     let bytes = (card.memory_mib << 20).to_string();
     let modes = "SPX, DPX, QPX, CPX".to_owned();
     let monitor = format!("hwmon/hwmon{}", part.index);
-    let sensors = SENSORS.map(|(file, text)| (format!("{monitor}/{file}"), text.to_owned()));
+    let sensors = SENSORS.iter();
+    let sensors = sensors.map(|(file, text)| (format!("{monitor}/{file}"), (*text).to_owned()));
     let files = [
         ("product_name", card.name.clone()),
         ("unique_id", format!("{:016x}", unique_id(seed, part.index))),

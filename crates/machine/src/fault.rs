@@ -179,7 +179,7 @@ impl Fault {
     /// kinds.
     pub fn examples() -> impl Iterator<Item = (String, &'static str)> {
         let of_gpus = table::ROWS.iter().map(|row| (row.example(), row.meaning()));
-        let others = OTHERS.iter().chain(&device::EXAMPLES);
+        let others = OTHERS.iter().chain(device::EXAMPLES);
         of_gpus.chain(others.map(|(example, meaning)| ((*example).to_owned(), *meaning)))
     }
 

@@ -86,7 +86,7 @@ pub enum MigError {
 impl Shape {
     /// Shapes of a card, smallest first.
     pub fn of(capability: MigCapability) -> &'static [Self] {
-        if capability.slices == tables::QUARTERS { &tables::A30 } else { &tables::SHAPES }
+        if capability.slices == tables::QUARTERS { &tables::A30 } else { tables::SHAPES }
     }
 
     /// Shape with the name `3g.20gb` on a card.

@@ -38,7 +38,7 @@ pub(crate) const MARKER: &str = "run/windlass/simulated";
 const NEW: &str = ".new";
 
 /// Folders that stay when empty, because every kernel has them.
-const STANDING: [&str; 7] = [
+const STANDING: &[&str] = &[
     "dev",
     "proc/driver",
     "run",

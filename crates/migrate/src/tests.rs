@@ -443,7 +443,7 @@ fn refusals_of_node_plugins_have_the_line() {
 
 /// Words of all plugins.
 #[rustfmt::skip]
-const WORDS: [&str; 32] = [
+const WORDS: &[&str] = &[
     "configList", "resourceList", "resourceName", "rdmaHcaMax", "selectors", "pfNames", "mode",
     "devices", "name", "groups", "paths", "path", "usb", "vendor", "product", "count", "limit",
     "devicematch", "nummaxdevices", "additionalInfo", "deviceType", "apiVersion", "kind", "data",
@@ -453,7 +453,7 @@ const WORDS: [&str; 32] = [
 /// Documents of all sorts: the words in any place.
 fn document() -> impl Strategy<Value = serde_json::Value> {
     use serde_json::{Value, json};
-    let word = || proptest::sample::select(&WORDS[..]);
+    let word = || proptest::sample::select(WORDS);
     let leaf = prop_oneof![
         any::<i64>().prop_map(|number| json!(number)),
         any::<bool>().prop_map(|truth| json!(truth)),

@@ -72,7 +72,7 @@ fn code(answer: Answer) -> Code {
 }
 
 /// Description of each code, in the words of the real library; the position is the code.
-const WORDS: [&CStr; 31] = [
+const WORDS: &[&CStr] = &[
     c"Success",
     c"Uninitialized",
     c"Invalid Argument",

@@ -22,7 +22,7 @@ pub(super) struct Root {
 const DEEP: u32 = 24;
 
 /// Allowed folders.
-pub(super) const ROOTS: [Root; 10] = [
+pub(super) const ROOTS: &[Root] = &[
     Root::of(
         "sys/bus",
         4,
@@ -96,7 +96,7 @@ const WHOLE: [&str; 2] = ["pkeys", "ras"];
 /// Excluded: PCI configuration space, which contains serial numbers; DMI owner data; `node_desc` of
 /// InfiniBand adapters, which is the host name.
 #[rustfmt::skip]
-const ALLOWED: [&str; 189] = [
+const ALLOWED: &[&str] = &[
     // Any device, and its nodes.
     "uevent", "dev", "name", "index", "modalias", "driver_override", "status", "state", "type", "mode",
     "version", "model", "waiting_for_supplier",
@@ -151,7 +151,7 @@ const ALLOWED: [&str; 189] = [
 /// Files, lines and attributes with identifying text of any shape, in lower case. MAC addresses are
 /// recognised by shape.
 #[rustfmt::skip]
-pub(super) const SECRETS: [&str; 24] = [
+pub(super) const SECRETS: &[&str] = &[
     "serial", "usbserial", "serial_number", "serialnumber", "serial_num", "xmc_serial_num", "unique_id", "hive_id",
     "xgmi_hive_id", "xgmi_device_id", "wwid", "nguid", "eui", "uuid", "subsysnqn", "node_guid",
     "sys_image_guid", "phys_port_id", "phys_switch_id", "hid_uniq", "uniq", "mac",

@@ -33,7 +33,7 @@ pub(super) fn walk(
     let (snapshot, begun) = (Snapshot::default(), Instant::now());
     let mut walk =
         Walk { host, extra, bounds, reader, begun, bytes: 0, snapshot, seen, full: false };
-    for root in &ROOTS {
+    for root in ROOTS {
         walk.folder(root, Path::new(root.path), root.depth);
     }
     for path in FILES {

@@ -99,7 +99,7 @@ const NEW_EVENT: &[&str] = &[
 /// Selectable fields of slices. The pool's name is not selectable.
 const SLICE: &[&str] = &["metadata.name", "spec.driver", "spec.nodeName"];
 
-static KINDS: [Kind; 10] = [
+static KINDS: &[Kind] = &[
     Kind::of::<Namespace>(Scope::Cluster, Status::Subresource, NAMESPACE).short(&["ns"]),
     Kind::of::<Node>(Scope::Cluster, Status::Subresource, NODE).short(&["no"]),
     Kind::of::<Pod>(Scope::Namespaced, Status::Subresource, POD).short(&["po"]),

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::of_nodes;
 
 /// Sockets by which a container could start others with any rights, and folders with containers' secrets.
-const RUNTIMES: [&str; 12] = [
+const RUNTIMES: &[&str] = &[
     "containerd",
     "crio",
     "docker.sock",
@@ -21,13 +21,13 @@ const RUNTIMES: [&str; 12] = [
 ];
 
 /// Folders of the whole machine, below which much is harmless.
-const WHOLE: [&str; 14] = [
+const WHOLE: &[&str] = &[
     "/", "/boot", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var",
     "/var/lib", "/var/tmp", "/var/log",
 ];
 
 /// Files, and folders in which nothing is harmless, with the danger. A socket on a read-only mount is still a socket.
-const KEPT: [(&str, &str); 49] = [
+const KEPT: &[(&str, &str)] = &[
     ("/etc/kubernetes", CLUSTER),
     ("/etc/cni", CLUSTER),
     ("/etc/rancher", CLUSTER),
@@ -97,8 +97,8 @@ const SECRETS: &str = "has the secrets of the node's own users";
 const FOR_DATA: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", "/srv"];
 
 /// Below these each program has a folder of its own name: the node's own programs as well, so the name decides.
-const BY_OWNER: [&str; 7] =
-    ["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
+const BY_OWNER: &[&str] =
+    &["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
 
 /// The danger of a file or folder of the host, even if it is read-only.
 pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
@@ -178,7 +178,7 @@ fn is_of_process(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    const BAD: [&str; 39] = [
+    const BAD: &[&str] = &[
         "/",
         "/proc",
         "/sys",

@@ -8,9 +8,9 @@ use windlass_core::{device::DeviceKind, placement};
 
 use super::*;
 use crate::{
-    Disclosed, DraOffer, HealthPolicy, Imex, LabelOutput, NicIds, PerContainer, RdmaNode, Replicas,
-    ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
-    Unmatched,
+    Disclosed, DraOffer, Feature, HealthPolicy, Imex, LabelOutput, NicIds, PerContainer, RdmaNode,
+    Replicas, ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod, Strategy,
+    UnlistedXids, Unmatched,
 };
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -784,6 +784,94 @@ fn the_documentation_shows_every_key_and_each_is_accepted() {
     for key in schema["properties"].as_object().expect("properties").keys() {
         assert!(shown.get(key).is_some(), "{key} is not documented");
     }
+}
+
+/// The code of a page: blocks between fences, and spans between backticks.
+fn code(page: &str) -> String {
+    let mut code = String::new();
+    for (position, part) in page.split("```").enumerate() {
+        let is_block = position % 2 == 1;
+        let spans = part.split('`').skip(1).step_by(2);
+        code.extend(
+            if is_block { vec![part] } else { spans.collect() }.iter().flat_map(|it| [it, "\n"]),
+        );
+    }
+    code
+}
+
+fn words(code: &str) -> BTreeSet<&str> {
+    code.split(|letter: char| !letter.is_ascii_alphanumeric()).collect()
+}
+
+/// Every key below a place of the schema.
+fn keys_below<'a>(
+    schema: &'a Value,
+    place: &'a Value,
+    seen: &mut BTreeSet<&'a str>,
+    found: &mut BTreeSet<&'a str>,
+) {
+    match place {
+        Value::Array(places) => {
+            for place in places {
+                keys_below(schema, place, seen, found);
+            }
+        }
+        Value::Object(fields) => {
+            for (word, value) in fields {
+                match (word.as_str(), value) {
+                    ("default" | "examples" | "enum" | "const", _) => {}
+                    ("$ref", Value::String(at)) if seen.insert(at) => {
+                        let at = schema.pointer(at.trim_start_matches('#')).expect("defined");
+                        keys_below(schema, at, seen, found);
+                    }
+                    ("properties", Value::Object(keys)) => {
+                        found.extend(keys.keys().map(String::as_str));
+                        for key in keys.values() {
+                            keys_below(schema, key, seen, found);
+                        }
+                    }
+                    _ => keys_below(schema, value, seen, found),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The pages that the example names beside a section: `# docs/shares.md`.
+fn pages_of<'a>(page: &'a str, section: &str) -> impl Iterator<Item = &'a str> {
+    let (_, rest) = page.split_once(&format!("\n{section}:")).unwrap_or_default();
+    let lines = rest.lines().enumerate();
+    let lines = lines.take_while(|(number, line)| *number == 0 || line.starts_with([' ', '#']));
+    let words = lines.flat_map(|(_, line)| line.split([' ', ',', ';', '#']));
+    words.filter(|word| word.starts_with("docs/"))
+}
+
+#[test]
+fn the_documentation_shows_every_nested_key_of_a_section() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let schema = schema();
+    let mut missing = Vec::new();
+    for (section, place) in schema["properties"].as_object().expect("properties") {
+        let mut text = code(page);
+        for linked in pages_of(page, section) {
+            text += &code(&std::fs::read_to_string(root.join(linked)).expect(linked));
+        }
+        let (shown, mut keys) = (words(&text), BTreeSet::new());
+        keys_below(&schema, place, &mut BTreeSet::new(), &mut keys);
+        let absent = keys.into_iter().filter(|key| !shown.contains(key));
+        missing.extend(absent.map(|key| format!("{section}: {key}")));
+    }
+    assert!(missing.is_empty(), "neither docs/configuration.md nor its page: {missing:#?}");
+}
+
+#[test]
+fn every_feature_is_listed_once() {
+    let schema = schema();
+    let features = schema.pointer("/$defs/Feature").expect("defined");
+    let words = features.get("oneOf").or(features.get("enum")).expect("words");
+    assert_eq!(words.as_array().expect("a list").len(), Feature::ALL.len());
 }
 
 #[test]

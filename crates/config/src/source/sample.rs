@@ -6,7 +6,7 @@ use super::{DOMAIN, Find, SourceRule};
 use crate::sample_device::{Others, SampleDevice, any};
 
 /// Attributes of some devices of a bus or a class, and of some nodes.
-const OF_DEVICES: [&str; 21] = [
+const OF_DEVICES: &[&str] = &[
     "name",
     "subsystem",
     "driver",
@@ -42,7 +42,7 @@ impl SourceRule {
     /// A device with every attribute that a device of the source may have.
     pub(crate) fn sample(&self) -> SampleDevice {
         let (known, others) = match &self.find {
-            Find::Bus(_) | Find::Class(_) | Find::Nodes(_) => (&OF_DEVICES[..], Others::None),
+            Find::Bus(_) | Find::Class(_) | Find::Nodes(_) => (OF_DEVICES, Others::None),
             Find::Files(_) => (&OF_FILES[..], Others::Any),
             Find::Endpoints(_) => (&OF_ENDPOINTS[..], Others::None),
         };

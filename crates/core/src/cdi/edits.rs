@@ -226,6 +226,12 @@ impl SpecMount {
 
 impl Hook {
     /// Stages at which a hook may run (OCI runtime specification).
-    pub const STAGES: [&str; 6] =
-        ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
+    pub const STAGES: &[&str] = &[
+        "prestart",
+        "createRuntime",
+        "createContainer",
+        "startContainer",
+        "poststart",
+        "poststop",
+    ];
 }

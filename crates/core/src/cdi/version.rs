@@ -8,8 +8,8 @@ use super::{ContainerEdits, Spec};
 pub(super) type Requirement = (&'static str, &'static str);
 
 /// Released versions, oldest first.
-pub(super) const RELEASED: [&str; 10] =
-    ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
+pub(super) const RELEASED: &[&str] =
+    &["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 
 /// The oldest version that runtimes accept.
 const EARLIEST: Requirement = ("0.3.0", "a document");
@@ -18,7 +18,7 @@ const EARLIEST: Requirement = ("0.3.0", "a document");
 type Uses = fn(&Spec) -> bool;
 
 /// Features by version, newest first (SPEC.md, "Released versions").
-const CAME_WITH: [(Requirement, Uses); 9] = [
+const CAME_WITH: &[(Requirement, Uses)] = &[
     (("1.1.0", "netDevices"), |spec| any(spec, |edits| !edits.net_devices.is_empty())),
     (("1.1.0", "schemata and enableMonitoring of intelRdt"), |spec| {
         let rdt = |edits: &ContainerEdits| edits.intel_rdt.clone().unwrap_or_default();

@@ -52,7 +52,7 @@ pub struct UnknownReason(String);
 
 /// Names of all reasons but XIDs, with their remedies where these do not depend on the detail.
 #[rustfmt::skip]
-const TABLE: [(Reason, &str, Option<Action>); 17] = [
+const TABLE: &[(Reason, &str, Option<Action>)] = &[
     (Reason::DoubleBitEcc, "double-bit ECC error", Some(Action::ResetGpu)),
     (Reason::UncorrectedEcc, "uncorrected ECC errors", Some(Action::ResetGpu)),
     (Reason::RowRemapFailed, "row remapping failed", Some(Action::ContactSupport)),

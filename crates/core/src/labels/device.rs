@@ -32,7 +32,7 @@ const FABRIC_CLIQUE: AttributeName = nvidia("fabricCliqueID");
 const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 
 /// Capacities of an instance, with their names in gpu-feature-discovery.
-static ENGINES: [(AttributeName, &str); 6] = [
+static ENGINES: &[(AttributeName, &str)] = &[
     (nvidia("multiprocessors"), "multiprocessors"),
     (nvidia("copyEngines"), "engines.copy"),
     (nvidia("decoders"), "engines.decoder"),

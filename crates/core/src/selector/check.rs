@@ -35,7 +35,7 @@ const PATTERN_WORK: u64 = 10_000;
 const LOGIC: [&str; 4] = ["_&&_", "_||_", "!_", "@not_strictly_false"];
 
 /// Functions that return a boolean.
-const TRUTHS: [&str; 17] = [
+const TRUTHS: &[&str] = &[
     "_==_",
     "_!=_",
     "_<_",
@@ -56,8 +56,8 @@ const TRUTHS: [&str; 17] = [
 ];
 
 /// CEL type names.
-const TYPES: [&str; 10] =
-    ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
+const TYPES: &[&str] =
+    &["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 
 /// A check error with the name that locates it.
 #[derive(Debug)]
@@ -165,7 +165,7 @@ impl<'a> Walk<'a> {
         let name = call.func_name.as_str();
         let operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
         if !operator && !FUNCTIONS.contains(&name) {
-            let known = [&FUNCTIONS[..], &MACROS[..]].concat().join(", ");
+            let known = [FUNCTIONS, &MACROS[..]].concat().join(", ");
             return check_error_at(
                 name,
                 format!("there is no function {name:?}; there are {known}"),

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// Functions that an expression may call.
-pub(super) const FUNCTIONS: [&str; 33] = [
+pub(super) const FUNCTIONS: &[&str] = &[
     "add",
     "asApproximateFloat",
     "asInteger",

@@ -8,7 +8,7 @@ use crate::attribute::Quantity;
 const PER_ONE: i128 = 1_000_000_000;
 
 /// Suffixes in nano units.
-const SUFFIXES: [(&str, i128); 15] = [
+const SUFFIXES: &[(&str, i128)] = &[
     ("n", 1),
     ("u", 1_000),
     ("m", 1_000_000),

@@ -63,7 +63,7 @@ impl CleanupMetrics {
     /// Sets the number of devices by state.
     pub(crate) fn set_states(&self, states: impl IntoIterator<Item = &'static str>) {
         let states: Vec<_> = states.into_iter().collect();
-        for name in State::NAMES {
+        for &name in State::NAMES {
             let count = states.iter().filter(|state| **state == name).count();
             let gauge = self.devices.get_or_create_owned(&vec![("state", name.to_owned())]);
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));

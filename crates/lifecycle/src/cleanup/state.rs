@@ -320,8 +320,8 @@ impl State {
         }
     }
 
-    pub(crate) const NAMES: [&'static str; 7] =
-        ["unsure", "clean", "preparing", "in_use", "dirty", "cleaning", "quarantined"];
+    pub(crate) const NAMES: &[&str] =
+        &["unsure", "clean", "preparing", "in_use", "dirty", "cleaning", "quarantined"];
 }
 
 // === impl Failure ===

@@ -31,7 +31,7 @@ pub enum Happening {
 
 /// Every change in command line syntax, with its meaning. `eth0`, `stick` and `board` name devices or
 /// interfaces; a PCI address works for either.
-pub(super) const EXAMPLES: [(&str, &str); 11] = [
+pub(super) const EXAMPLES: &[(&str, &str)] = &[
     ("unplug:eth0", "it is pulled out, with all that is part of it"),
     ("plug:eth0", "it is back in its slot"),
     ("replug:stick=2-1", "a USB device is put into another port"),

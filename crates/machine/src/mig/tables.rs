@@ -7,7 +7,7 @@ use crate::card::{Architecture, MigCapability};
 pub(super) const QUARTERS: u32 = 4;
 
 /// Eight memory slices and seven compute slices: A100, H100, H200, B200.
-pub(super) const SHAPES: [Shape; 7] = [
+pub(super) const SHAPES: &[Shape] = &[
     eighths(0, [0, 19], [1, 1], &[0, 1, 2, 3, 4, 5, 6]),
     with_media(eighths(1, [7, 20], [1, 1], &[0, 1, 2, 3, 4, 5, 6])),
     eighths(2, [9, 15], [1, 2], &[0, 2, 4, 6]),
@@ -30,7 +30,7 @@ pub(super) const A30: [Shape; 5] = [
 type Row = [u32; 5];
 
 /// A100: `nvidia-smi mig -lgip` in NVIDIA's MIG user guide.
-const AMPERE: [Row; 7] = [
+const AMPERE: &[Row] = &[
     [14, 1, 0, 0, 0],
     [14, 1, 1, 1, 1],
     [14, 1, 1, 0, 0],
@@ -46,7 +46,7 @@ const AMPERE_QUARTERS: [Row; 5] =
 
 /// H100 SXM 80 GB and H200. Engines: the guide's tables "GPU Instance Profiles on H100" and "on H200". SMs:
 /// `nvidia-smi mig -lgip` on such cards.
-const HOPPER: [Row; 7] = [
+const HOPPER: &[Row] = &[
     [16, 1, 1, 1, 0],
     [16, 1, 1, 1, 1],
     [26, 1, 1, 1, 0],
@@ -58,7 +58,7 @@ const HOPPER: [Row; 7] = [
 
 /// B200. Engines: the guide's table "GPU Instance Profiles on B200". SMs: the mock in NVIDIA/go-nvml, in
 /// the absence of a listing from a real card.
-const BLACKWELL: [Row; 7] = [
+const BLACKWELL: &[Row] = &[
     [18, 2, 1, 1, 0],
     [18, 2, 1, 1, 1],
     [18, 2, 1, 1, 0],
@@ -72,9 +72,9 @@ const BLACKWELL: [Row; 7] = [
 pub(super) fn units(architecture: Architecture, capability: MigCapability) -> &'static [Row] {
     match architecture {
         _ if capability.slices == QUARTERS => &AMPERE_QUARTERS,
-        Architecture::Hopper => &HOPPER,
-        Architecture::Blackwell => &BLACKWELL,
-        _ => &AMPERE,
+        Architecture::Hopper => HOPPER,
+        Architecture::Blackwell => BLACKWELL,
+        _ => AMPERE,
     }
 }
 

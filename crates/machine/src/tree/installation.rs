@@ -11,7 +11,7 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Libraries with the driver's version, and their sonames. NVML is absent here: the machine's loadable copy
 /// lies beside the tree.
-const OF_DRIVER_VERSION: [(&str, &[&str]); 17] = [
+const OF_DRIVER_VERSION: &[(&str, &[&str])] = &[
     ("libcuda.so", &["libcuda.so.1", "libcuda.so"]),
     ("libcudadebugger.so", &["libcudadebugger.so.1"]),
     ("libnvcuvid.so", &["libnvcuvid.so.1"]),

@@ -25,7 +25,7 @@ const DEVICES: &str = "Character devices:
 Block devices:";
 
 /// Device nodes of the loaded driver, independent of GPUs.
-const CONTROL_NODES: [&str; 6] = [
+const CONTROL_NODES: &[&str] = &[
     "dev/nvidiactl",
     "dev/nvidia-uvm",
     "dev/nvidia-uvm-tools",

@@ -10,7 +10,7 @@ const FIRST_ISSM: usize = 64;
 const FIRST_VERBS: usize = 192;
 
 /// Counters of a port that has seen no traffic (`Documentation/ABI/stable/sysfs-class-infiniband`).
-const COUNTERS: [&str; 7] = [
+const COUNTERS: &[&str] = &[
     "link_downed",
     "link_error_recovery",
     "port_rcv_data",

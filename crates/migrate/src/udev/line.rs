@@ -16,7 +16,7 @@ pub(super) struct Term<'t> {
 }
 
 /// Words that no source has, and what to write instead.
-const REFUSED: [(&str, &str); 7] = [
+const REFUSED: &[(&str, &str)] = &[
     ("GOTO LABEL", "write every condition into each rule"),
     ("ENV TAG TAGS", "udev sets it: match the device's attributes in a source instead"),
     (

@@ -34,7 +34,7 @@ const NVLINK_ERRORS: FamilyHead =
     FamilyHead::new("device_nvlink_errors", "Errors of all NVLinks since the driver was loaded");
 
 /// Rows of one family are neighbours.
-const MEASURES: [Measure<Sample>; 33] = [
+const MEASURES: &[Measure<Sample>] = &[
     gauge(
         FamilyHead::new("device_memory", "Size of the device's memory").with_unit("bytes"),
         |sample| sample.memory_bytes.map(Value::Whole),
@@ -149,7 +149,7 @@ const PORT_ERRORS: FamilyHead =
     FamilyHead::new("device_port_errors", "Errors of an RDMA port since its driver was loaded");
 
 /// Rows of one family are neighbours.
-const PORT_MEASURES: [Measure<PortSample>; 8] = [
+const PORT_MEASURES: &[Measure<PortSample>] = &[
     gauge(
         FamilyHead::new("device_port_up", "1 if traffic can flow through an RDMA port"),
         |port| port.is_active.map(Value::from),
@@ -177,14 +177,14 @@ const PORT_MEASURES: [Measure<PortSample>; 8] = [
 /// Writes all families of these devices, by their labels.
 pub(super) fn write(to: &mut DescriptorEncoder<'_>, samples: &[(Labels, Sample)]) -> fmt::Result {
     let devices: Vec<_> = samples.iter().map(|(labels, sample)| (labels.clone(), sample)).collect();
-    families(to, &MEASURES, &devices)?;
+    families(to, MEASURES, &devices)?;
     let ports = samples.iter().flat_map(|(device, sample)| {
         sample.ports.iter().map(move |port| {
             let own = ("port", port.port.clone());
             (device.iter().cloned().chain([own]).collect::<Labels>(), port)
         })
     });
-    families(to, &PORT_MEASURES, &ports.collect::<Vec<_>>())
+    families(to, PORT_MEASURES, &ports.collect::<Vec<_>>())
 }
 
 fn families<S>(
@@ -255,8 +255,8 @@ mod tests {
 
     #[test]
     fn rows_of_a_family_are_neighbours_of_one_kind_and_differ_by_their_label() {
-        check(&MEASURES);
-        check(&PORT_MEASURES);
+        check(MEASURES);
+        check(PORT_MEASURES);
     }
 
     fn check<S>(measures: &[Measure<S>]) {

@@ -21,7 +21,7 @@ const LATE: Duration = Duration::from_secs(25);
 const UNTOLD: Duration = Duration::from_secs(15);
 
 /// Ids that the device plugin offers, each with its devices. `0` and `1` are tokens of one pool.
-const OFFERED: [(&str, &[&str]); 7] = [
+const OFFERED: &[(&str, &[&str])] = &[
     ("whole", &["whole"]),
     ("part", &["part"]),
     ("plain", &["plain"]),
@@ -33,8 +33,7 @@ const OFFERED: [(&str, &[&str]); 7] = [
 
 /// Devices for claims. `whole` has the parts `part` and `rest`. `one` and `other` are one device, found by two
 /// sources.
-const CLAIMABLE: [&str; 8] =
-    ["whole", "part", "rest", "plain", "one", "other", "port", "starboard"];
+const CLAIMABLE: &[&str] = &["whole", "part", "rest", "plain", "one", "other", "port", "starboard"];
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -10,7 +10,7 @@ pub(super) enum Entries {
 }
 
 /// `listMapKey` and `listType` of the types in `k8s.io/api`. A path has no indices.
-const LISTS: [(&str, Entries); 23] = [
+const LISTS: &[(&str, Entries)] = &[
     ("metadata.finalizers", Entries::Set),
     ("metadata.ownerReferences", Entries::By(&["uid"])),
     ("spec.containers", Entries::By(&["name"])),
