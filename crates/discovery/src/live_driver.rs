@@ -206,33 +206,33 @@ impl LiveDriver {
 
     /// Use of a GPU's time by its processes; `None` for GPUs in MIG mode and old ones, whose memory counts all the same.
     fn use_of_time(&self, id: &DeviceId, gpu: &Gpu) -> Option<Vec<ProcessUtilization>> {
-        let last = self.last(id, |last| last.use_of_time.clone());
+        let last = self.answers(id, |last| last.use_of_time.clone());
         if let Some(last) = last.filter(|last| last.read.elapsed() < USE_OF_TIME_EVERY) {
             return last.samples;
         }
         let samples = gpu.process_utilization(recently_us()).ok();
         let read = UseOfTime { read: Instant::now(), samples: samples.clone() };
-        self.last(id, |last| last.use_of_time = Some(read));
+        self.answers(id, |last| last.use_of_time = Some(read));
         samples
     }
 
     /// The processes of a GPU, listed anew if its memory in use has changed, or after a while.
     fn list(&self, id: &DeviceId, gpu: &Gpu) -> Result<ProcessList, NvmlError> {
         let used = gpu.memory_used().ok();
-        let last = self.last(id, |last| last.list.clone());
+        let last = self.answers(id, |last| last.list.clone());
         let is_current = |last: &ProcessList| {
             used.is_some() && last.used == used && last.read.elapsed() < LIST_EVERY
         };
         if let Some(last) = last.filter(is_current) {
             return Ok(last);
         }
-        let list = ProcessList { read: Instant::now(), processes: gpu.processes()?, used };
-        self.last(id, |last| last.list = Some(list.clone()));
-        Ok(list)
+        let newest = ProcessList { read: Instant::now(), processes: gpu.processes()?, used };
+        self.answers(id, |last| last.list = Some(newest.clone()));
+        Ok(newest)
     }
 
     /// Reads or replaces the last answers about a GPU.
-    fn last<T>(&self, id: &DeviceId, with: impl FnOnce(&mut LastAnswers) -> T) -> T {
+    fn answers<T>(&self, id: &DeviceId, with: impl FnOnce(&mut LastAnswers) -> T) -> T {
         let mut all = self.last_answers.lock().unwrap_or_else(PoisonError::into_inner);
         with(all.entry(id.clone()).or_default())
     }
