@@ -1,5 +1,6 @@
 //! Memory limits of shares: the means of the node, the driver's limit of a container, and the records on disk.
 
+mod driver_limits;
 mod hook_limit;
 mod means;
 mod records;
@@ -13,6 +14,7 @@ use windlass_core::{
 };
 
 pub use self::{
+    driver_limits::{MemoryLimitPlaces, NoMemoryLimits},
     hook_limit::{HookLimit, LimitRules, WeakLimit},
     means::LimitMeans,
     records::{LimitRecords, LimitedHolders, limited},

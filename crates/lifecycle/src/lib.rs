@@ -1,4 +1,5 @@
-//! Device lifecycle: cleanup between tenants, and MPS daemons.
+//! Device lifecycle: cleanup between tenants, MPS daemons, and the use of a GPU meanwhile.
 
 pub mod cleanup;
+pub mod gpu_use;
 pub mod mps;

@@ -27,9 +27,10 @@ use windlass_core::{
     health::HealthState,
     inventory::Inventory,
 };
-use windlass_discovery::{live_driver::ProcessError, mig::MigHandle};
+use windlass_discovery::mig::MigHandle;
 use windlass_host::{clock::Clock, container::GpuProcess, deadline, directory::DirectoryWatch};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
+use windlass_lifecycle::gpu_use::{DriverAnswers, GpuUse, ProcessError};
 use windlass_resources::NodeState;
 
 pub use lock::LockLost;
@@ -245,7 +246,8 @@ pub async fn survey_in_use(
     let mut in_use = BTreeMap::new();
     for gpu in gpus(&state) {
         let Some(driver) = &driver else { break };
-        let asked = deadline::timeout(config.policy.health.call_deadline, driver.gpu_use(&gpu));
+        let measuring = GpuUse::measure(driver, &gpu, DriverAnswers::default());
+        let asked = deadline::timeout(config.policy.health.call_deadline, measuring);
         let answer = asked.await.unwrap_or(Err(ProcessError::Silent));
         in_use.insert(gpu, answer.map(|answer| answer.processes));
     }

@@ -23,9 +23,12 @@ use windlass_cluster::{
     ending_pods::{self, EndingPods},
 };
 use windlass_core::device::DeviceId;
-use windlass_discovery::live_driver::{GpuUse, LiveDriver, ProcessError};
+use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{causes, clock::Clock, deadline, optional, watch::changed};
-use windlass_lifecycle::mps::{MpsClients, MpsState, MpsStates};
+use windlass_lifecycle::{
+    gpu_use::{DriverAnswers, GpuUse, ProcessError},
+    mps::{MpsClients, MpsState, MpsStates},
+};
 
 /// Dependencies.
 #[derive(Clone)]
@@ -112,7 +115,8 @@ impl Deps {
     }
 
     async fn terminate_on(&self, device: &DeviceId, pods: &BTreeSet<String>) {
-        let asked = deadline::timeout(ANSWER, self.driver.gpu_use(device)).await;
+        let measuring = GpuUse::measure(&self.driver, device, DriverAnswers::default());
+        let asked = deadline::timeout(ANSWER, measuring).await;
         let processes = match asked.unwrap_or(Err(ProcessError::Silent)) {
             Ok(GpuUse { processes, .. }) => processes,
             Err(error) => {

@@ -45,7 +45,7 @@ use windlass_cdi::memory_limits::{self, LimitedHolders};
 use windlass_cluster::{BoundPod, Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::{device::DeviceId, pci::PciAddress};
-use windlass_discovery::live_driver::{GpuUse, LiveDriver, ProcessError};
+use windlass_discovery::live_driver::LiveDriver;
 use windlass_dra::MemoryExcesses;
 use windlass_host::{
     blocking, causes,
@@ -56,7 +56,10 @@ use windlass_host::{
     optional,
     watch::changed,
 };
-use windlass_lifecycle::mps::MpsClients;
+use windlass_lifecycle::{
+    gpu_use::{DriverAnswers, GpuUse, ProcessError},
+    mps::MpsClients,
+};
 use windlass_resources::NodeState;
 
 use self::{
@@ -108,6 +111,8 @@ pub(crate) struct Watchdog {
     state_dir: PathBuf,
     /// Running measurements. A GPU has one at a time.
     measurements: Tasks<DeviceId, Result<GpuUse, ProcessError>>,
+    /// The driver's answers at each GPU's last measurement.
+    answers: BTreeMap<DeviceId, DriverAnswers>,
     /// The running measurement of all GPUs of DRM drivers.
     drm: Tasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the hook's notes.
@@ -142,6 +147,7 @@ impl Watchdog {
             following: None,
             driver: deps.driver,
             measurements: Tasks::default(),
+            answers: BTreeMap::new(),
             drm: Tasks::default(),
             notes: Tasks::default(),
             accounts: Accounts::default(),
@@ -231,6 +237,7 @@ impl Watchdog {
         self.compute.retain(limits);
         self.states.retain(limits);
         self.present.retain(|device, _| limits.contains_key(device));
+        self.answers.retain(|device, _| limits.contains_key(device));
         self.tenants.retain(&self.present.values().flatten().chain(&self.candidates).collect());
     }
 
@@ -262,7 +269,8 @@ impl Watchdog {
             let driver = self.driver.clone();
             if !is_drm {
                 let gpu = device.clone();
-                let measuring = async move { driver.gpu_use(&gpu).await };
+                let answers = self.answers.remove(device).unwrap_or_default();
+                let measuring = async move { GpuUse::measure(&driver, &gpu, answers).await };
                 self.measurements.begin(device.clone(), measuring);
             } else if !self.drm.is_busy(&()) {
                 let (host, pods) = (driver.host().clone(), self.drm_pods(limits));
@@ -336,7 +344,7 @@ impl Watchdog {
             match found {
                 Ok(found) => {
                     let of_gpu = found.of(address).map_err(ProcessError::from);
-                    let in_use = |processes| GpuUse { processes, uncounted_bytes: None };
+                    let in_use = |processes| GpuUse { processes, ..GpuUse::default() };
                     self.judge(device, of_gpu.map(in_use), gpu, action);
                 }
                 Err(error) => self.lose(device, &causes(error)),
@@ -352,7 +360,7 @@ impl Watchdog {
         gpu: &GpuLimits,
         action: WatchdogAction,
     ) {
-        let GpuUse { processes, uncounted_bytes } = match measured {
+        let GpuUse { processes, uncounted_bytes, answers } = match measured {
             Ok(measured) => measured,
             Err(error) => return self.lose(device, &causes(&error)),
         };
@@ -360,6 +368,7 @@ impl Watchdog {
             tracing::info!(%device, "memory of a shared GPU is measured again");
         }
         self.states.uncounted(device, uncounted_bytes);
+        self.answers.insert(device.clone(), answers);
         let containers = processes.iter().map(|process| &process.container);
         containers.clone().for_each(|container| self.tenants.want(container));
         let pods = containers.map(|container| container.pod.clone()).collect();

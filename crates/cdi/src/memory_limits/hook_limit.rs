@@ -254,13 +254,15 @@ mod tests {
     use windlass_config::{
         Delivery, MemoryLimitPolicy, RequiredLimit, Strategy, WatchdogAction, WatchdogPolicy,
     };
-    use windlass_discovery::live_driver::{MemoryLimitPlaces, NoMemoryLimits};
     use windlass_host::{
         Host,
         dmem::{DmemPlaces, NoDmem},
     };
 
-    use super::*;
+    use super::{
+        super::{MemoryLimitPlaces, NoMemoryLimits},
+        *,
+    };
 
     fn policy(at_least: RequiredLimit) -> Policy {
         let hook = Some("/opt/windlass-hook".into());

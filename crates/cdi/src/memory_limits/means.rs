@@ -7,13 +7,13 @@ use windlass_core::{
     memory_limit::{GpuMemoryLimit, MemoryLimitRecord},
     pci::PciAddress,
 };
-use windlass_discovery::live_driver::{LiveDriver, MemoryLimitPlaces, NoMemoryLimits};
+use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{
     causes,
     dmem::{DmemPlaces, NoDmem},
 };
 
-use super::GpuMemory;
+use super::{GpuMemory, MemoryLimitPlaces, NoMemoryLimits};
 
 /// Means of this node to keep containers to their memory of a shared GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,8 @@ impl LimitMeans {
         let shows_processes = driver.host().shows_own_process();
         let dmem = Some(DmemPlaces::find(driver.host()));
         let shows_open_files = driver.host().shows_open_files();
-        Self { driver: Some(driver.memory_limits()), dmem, shows_processes, shows_open_files }
+        let driver = Some(MemoryLimitPlaces::find(driver));
+        Self { driver, dmem, shows_processes, shows_open_files }
     }
 
     /// The strongest enforcement of a share without the hook and MPS. `drm` is the address of a GPU that the kernel limits.

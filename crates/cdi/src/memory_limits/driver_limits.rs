@@ -1,0 +1,51 @@
+//! Support of memory limits by NVIDIA's driver.
+
+use std::path::PathBuf;
+
+use windlass_discovery::live_driver::LiveDriver;
+use windlass_host::dmem::{CGROUPS, VERSION_2};
+
+/// Places on the host that the driver's memory limits need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimitPlaces {
+    /// NVML.
+    pub library: PathBuf,
+    /// Mount point of cgroup v2.
+    pub cgroups: PathBuf,
+}
+
+/// Reason why the driver cannot limit the memory of containers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoMemoryLimits {
+    /// NVML is not initialised.
+    #[error("NVML is not initialised: the driver is missing or failing")]
+    NoDriver,
+    /// The driver is older than memory limits.
+    #[error("NVIDIA's driver limits no memory: it has to be 615 or newer")]
+    OldDriver,
+    /// The host has cgroup v1.
+    #[error("the node has no cgroup v2, which the driver's limits need")]
+    NoCgroups,
+    /// The path of NVML on the host is unknown.
+    #[error("the path of libnvidia-ml.so.1 on the host is unknown: name it by nvmlLibrary")]
+    NoLibrary,
+}
+
+// === impl MemoryLimitPlaces ===
+
+impl MemoryLimitPlaces {
+    /// The places, if the driver limits the memory of control groups. Blocks for small files. An agent that does not see the
+    /// host's control groups leaves their version to the hook.
+    pub(super) fn find(driver: &LiveDriver) -> Result<Self, NoMemoryLimits> {
+        let nvml = driver.nvml().ok_or(NoMemoryLimits::NoDriver)?;
+        if !nvml.has_memory_limits() {
+            return Err(NoMemoryLimits::OldDriver);
+        }
+        let host = driver.host();
+        if host.has_folder(CGROUPS) && !host.has(VERSION_2) {
+            return Err(NoMemoryLimits::NoCgroups);
+        }
+        let library = driver.library_on_node().ok_or(NoMemoryLimits::NoLibrary)?;
+        Ok(Self { library, cgroups: host.path_on_node(CGROUPS) })
+    }
+}
