@@ -12,7 +12,10 @@ use std::{
 
 use tokio::process::Command;
 
-use crate::{Host, driver_folders::programs};
+use crate::{
+    Host, NVML,
+    driver_folders::{LIBRARIES, programs},
+};
 
 /// A program of the driver, ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +61,11 @@ impl DriverProgram {
             return Err(MissingProgram { name, searched });
         };
         if inside.is_some() {
-            return Ok(Self { path: found, inside, search: Search::default() });
+            // The driver's own tree is in no search path of that system.
+            let has_nvml = |folder: &&&str| driver.has(Path::new(folder).join(NVML));
+            let libraries = LIBRARIES.iter().find(has_nvml).map(PathBuf::from);
+            let search = Search { programs: Vec::new(), libraries };
+            return Ok(Self { path: found, inside, search });
         }
         let search = Search {
             programs: programs().map(|folder| driver.path(folder)).collect(),

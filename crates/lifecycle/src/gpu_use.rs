@@ -16,8 +16,8 @@ use windlass_nvml::{Gpu, GpuProcess as ListedProcess, NvmlError, ProcessUtilizat
 pub struct GpuUse {
     /// Processes of containers.
     pub processes: Vec<GpuProcess>,
-    /// Memory in use that the driver counts for no process, in bytes, where it tells: managed memory (`cudaMallocManaged`), and
-    /// about a hundred MiB of its own.
+    /// Memory in use that the driver counts for no process, in bytes, where it tells all sizes: managed memory
+    /// (`cudaMallocManaged`), and about a hundred MiB of its own.
     pub uncounted_bytes: Option<u64>,
     /// For the next measurement.
     pub answers: DriverAnswers,
@@ -77,8 +77,8 @@ const RECENT: Duration = Duration::from_secs(2);
 /// Age from which on the use of a GPU's time is read again: that takes about 1 ms of CPU (H100, driver 580).
 const USE_OF_TIME_EVERY: Duration = Duration::from_secs(10);
 
-/// Age from which on the processes are listed again though the GPU's memory in use is the same. The lists take 0.3 ms of CPU, the
-/// memory a tenth of that.
+/// Age from which on the processes are listed again though the GPU's memory in use is the same. The lists take 0.3 ms of
+/// CPU, the memory a tenth of that.
 const LIST_EVERY: Duration = Duration::from_secs(5);
 
 // === impl GpuUse ===
@@ -113,8 +113,9 @@ impl GpuUse {
         }
         let gpu = nvml.gpu_with_uuid(gpu.as_str())?;
         let list = answers.list(&gpu)?;
-        let counted: u64 = list.processes.iter().filter_map(|process| process.memory_bytes).sum();
-        let uncounted_bytes = list.used.map(|used| used.saturating_sub(counted));
+        let sizes = list.processes.iter().map(|process| process.memory_bytes);
+        let counted = sizes.sum::<Option<u64>>();
+        let uncounted_bytes = list.used.zip(counted).map(|(used, all)| used.saturating_sub(all));
         let busy = answers.use_of_time(&gpu);
         let percent = |pid: u32| {
             let samples = busy.as_ref()?.iter().filter(|sample| sample.pid == pid);
@@ -141,6 +142,12 @@ impl GpuUse {
 // === impl DriverAnswers ===
 
 impl DriverAnswers {
+    /// These without the list of processes: the next measurement lists them anew.
+    #[must_use]
+    pub fn without_list(self) -> Self {
+        Self { list: None, ..self }
+    }
+
     /// The processes, listed anew if the GPU's memory in use has changed, or after a while.
     fn list(&mut self, gpu: &Gpu) -> Result<ProcessList, NvmlError> {
         let used = gpu.memory_used().ok();

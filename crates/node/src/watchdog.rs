@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A container can change its environment or link its programs statically: the driver's list of processes shows its
-//! memory all the same, but for managed memory, which NVIDIA's driver counts for no process. NVIDIA's driver is asked for each GPU; one look at the open files of
+//! memory all the same, but for managed memory, which NVIDIA's driver counts for no process.
+//! NVIDIA's driver is asked for each GPU; one look at the open files of
 //! pods with limits serves all GPUs of the kernel's DRM drivers.
 //!
 //! # Guarantees
@@ -270,6 +271,9 @@ impl Watchdog {
             if !is_drm {
                 let gpu = device.clone();
                 let answers = self.answers.remove(device).unwrap_or_default();
+                // Nobody is judged by an old list.
+                let is_fresh = self.accounts.is_suspicious(device);
+                let answers = if is_fresh { answers.without_list() } else { answers };
                 let measuring = async move { GpuUse::measure(&driver, &gpu, answers).await };
                 self.measurements.begin(device.clone(), measuring);
             } else if !self.drm.is_busy(&()) {

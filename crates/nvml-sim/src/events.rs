@@ -33,8 +33,8 @@ const FOR_EVER: c_uint = 0xffff_ffff;
 /// Every live event set, by handle.
 static SETS: Mutex<BTreeMap<usize, Arc<EventSet>>> = Mutex::new(BTreeMap::new());
 
-/// Shared by waits. The other calls about event sets take it alone, so they block during every wait, as with the real library of
-/// driver 580 (which spins).
+/// Shared by waits. The other calls about event sets take it alone, so they block during every wait. The real library spins
+/// (driver 580).
 static WAITS: RwLock<()> = RwLock::new(());
 
 /// `nvmlEventSet_t`: a number in pointer form.
@@ -97,7 +97,8 @@ export! {
             return Err(Status::NOT_SUPPORTED);
         }
         let _no_wait = WAITS.write().unwrap_or_else(PoisonError::into_inner);
-        set.register(gpu.number, types, gpu.machine().events.last());
+        // Events before the registration are lost, those during a wait that it awaited too.
+        set.register(gpu.number, types, library::machine()?.events.last());
         Ok(())
     }
 

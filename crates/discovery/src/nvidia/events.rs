@@ -1,7 +1,7 @@
 //! Thread that waits for NVML events.
 //!
-//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short while a GPU is lost: NVML is
-//! then initialised again soon. The agent's end does not await the thread, which holds only the library.
+//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short while a GPU fails: it joins
+//! again soon, or NVML is initialised again. The agent's end does not await the thread, which holds only the library.
 //!
 //! During a wait every other call about event sets spins on its CPU until the wait is over (seen with driver 580). So
 //! the thread pauses while GPUs join the set. Their events remain in the driver until it waits again.
@@ -25,8 +25,8 @@ use windlass_nvml::{Event, EventSet, NvmlError};
 /// Events of one set. The thread ends when this is dropped, or after a failed wait.
 pub(super) struct EventWatch {
     received: mpsc::Receiver<News>,
-    /// Closing it ends the thread.
-    orders: Sender<Order>,
+    /// Length of the next waits, or a pause. Closing it ends the thread.
+    orders: Sender<Option<Duration>>,
     state: State,
     long_wait: Duration,
 }
@@ -38,11 +38,6 @@ enum State {
     Waiting(Duration),
     /// The last wait is running.
     Pausing,
-}
-
-enum Order {
-    Wait(Duration),
-    Pause,
 }
 
 /// News of the thread.
@@ -90,7 +85,8 @@ impl EventWatch {
         let wanted = State::Waiting(length);
         if self.state != State::Pausing && self.state != wanted {
             self.state = wanted;
-            self.order(Order::Wait(length));
+            // The thread ended after a failed wait.
+            let _ = self.orders.send(Some(length));
         }
     }
 
@@ -98,18 +94,13 @@ impl EventWatch {
     pub(super) fn pause(&mut self) {
         if matches!(self.state, State::Waiting(_)) {
             self.state = State::Pausing;
-            self.order(Order::Pause);
+            let _ = self.orders.send(None);
         }
     }
 
     /// True if no wait is running.
     pub(super) fn is_paused(&self) -> bool {
         self.state == State::Paused
-    }
-
-    fn order(&self, order: Order) {
-        // The thread ended after a failed wait.
-        let _ = self.orders.send(order);
     }
 
     /// News since the last call, as one batch. Waits forever once the thread ended.
@@ -132,7 +123,7 @@ impl EventWatch {
 }
 
 /// Sends events until stopped, or until a wait fails: a broken set fails at every wait and needs replacement.
-fn watch(events: &EventSet, send: &mpsc::Sender<News>, orders: &Receiver<Order>) {
+fn watch(events: &EventSet, send: &mpsc::Sender<News>, orders: &Receiver<Option<Duration>>) {
     let mut wait = None;
     loop {
         let order = match wait {
@@ -140,13 +131,9 @@ fn watch(events: &EventSet, send: &mpsc::Sender<News>, orders: &Receiver<Order>)
             None => orders.recv().map_err(|RecvError| TryRecvError::Disconnected),
         };
         let news = match (order, wait) {
-            (Ok(Order::Wait(length)), _) => {
-                wait = Some(length);
-                None
-            }
-            (Ok(Order::Pause), _) => {
-                wait = None;
-                Some(News::Paused)
+            (Ok(ordered), _) => {
+                wait = ordered;
+                wait.is_none().then_some(News::Paused)
             }
             (Err(TryRecvError::Empty), Some(length)) => match events.wait(length) {
                 Ok(event) => event.map(News::Event),

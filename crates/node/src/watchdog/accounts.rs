@@ -96,6 +96,11 @@ impl Accounts {
         violations
     }
 
+    /// True if holders of a GPU are or just were above their limits.
+    pub(super) fn is_suspicious(&self, device: &DeviceId) -> bool {
+        self.0.iter().any(|((known, _), standing)| known == device && standing.over > 0)
+    }
+
     /// Forgets the measurements of a GPU that could not be read.
     pub(super) fn lose(&mut self, device: &DeviceId) {
         self.0.retain(|(known, _), _| known != device);

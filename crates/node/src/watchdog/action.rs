@@ -93,7 +93,7 @@ impl Actions {
             "pod uses far more of a busy GPU's time than its share"
         );
         let note = format!(
-            "{percent} % of the time of {device} in use over the last 60 measurements, {share} % are its share: \
+            "{percent} % of the time of {device} in use over about 60 measurements, {share} % are its share: \
              nothing limits it but time slices"
         );
         self.look_up(&pods, &mut tenants).await;

@@ -36,7 +36,7 @@ pub(super) struct ComputeExcess {
     pub(super) share: u32,
 }
 
-/// Measurements of an average: about a minute of the default interval.
+/// Measurements of an average: about a minute of the default interval, in which the driver tells the use of time six times.
 const MEASUREMENTS: f64 = 60.0;
 
 /// Use that is far above a share: half as much again, and at least so many percent of the GPU.

@@ -30,8 +30,7 @@ pub(super) struct GpuStates {
     begun: BTreeMap<DeviceId, Instant>,
     /// Time of each GPU's latest measurement.
     measured: BTreeMap<DeviceId, Instant>,
-    /// Memory of GPUs that their driver counts for no process, in bytes.
-    uncounted: BTreeMap<DeviceId, u64>,
+    uncounted: BTreeMap<DeviceId, Uncounted>,
     /// Reasons why GPUs cannot be measured.
     unmeasured: BTreeMap<DeviceId, String>,
     /// Pods on GPUs of DRM drivers whose memory cannot be measured, by UID.
@@ -42,12 +41,22 @@ pub(super) struct GpuStates {
     pub(super) limited: LimitedHolders,
 }
 
+/// Memory in use on a GPU that its driver counts for no process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uncounted {
+    bytes: u64,
+    /// Measurements in a row of much.
+    times: u32,
+}
+
 /// Intervals for which a measurement is recent, and the shortest such time.
 const RECENT_INTERVALS: u32 = 3;
 const RECENT: Duration = Duration::from_secs(5);
 
-/// Memory that no process counts for from which on it is more than the driver's own, in bytes.
+/// Uncounted memory from which on it is more than the driver's own, in bytes, and measurements in a row that tell so: an ending
+/// program leaves the list before its memory is free.
 const MUCH_UNCOUNTED: u64 = 512 << 20;
+const MUCH_TIMES: u32 = 3;
 
 /// All shared GPUs.
 pub(super) fn snapshot(
@@ -70,7 +79,7 @@ pub(super) fn snapshot(
         });
         let gpu = SharedGpu {
             is_measured: state.is_measured(device),
-            uncounted_bytes: state.uncounted.get(device).copied(),
+            uncounted_bytes: state.uncounted.get(device).map(|uncounted| uncounted.bytes),
             limits: limits.collect(),
             containers: containers(device, accounts, tenants),
         };
@@ -116,21 +125,22 @@ impl GpuStates {
         self.unmeasured.remove(device).is_some()
     }
 
-    /// Notes the memory that no process counts for, and logs once that it is much.
+    /// Notes the uncounted memory of a GPU, and logs once when it becomes much.
     pub(super) fn uncounted(&mut self, device: &DeviceId, bytes: Option<u64>) {
-        let is_much = |bytes: &u64| *bytes >= MUCH_UNCOUNTED;
-        let was_much = self.uncounted.remove(device).as_ref().is_some_and(is_much);
+        let last = self.uncounted.remove(device).unwrap_or_default();
         let Some(bytes) = bytes else { return };
-        self.uncounted.insert(device.clone(), bytes);
-        if is_much(&bytes) && !was_much {
+        let times = if bytes < MUCH_UNCOUNTED { 0 } else { last.times.saturating_add(1) };
+        self.uncounted.insert(device.clone(), Uncounted { bytes, times });
+        if times == MUCH_TIMES {
             let mib = bytes >> 20;
-            tracing::warn!(%device, mib, "memory of a shared GPU that counts for no pod: a program uses managed memory");
+            tracing::warn!(%device, mib, "memory of a shared GPU that the driver counts for no process: perhaps managed memory");
         }
     }
 
     /// Notes that a GPU cannot be measured; true if the reason is new.
     pub(super) fn lost(&mut self, device: &DeviceId, why: &str) -> bool {
         self.measured.remove(device);
+        self.uncounted.remove(device);
         self.unmeasured.insert(device.clone(), why.to_owned()).is_none_or(|known| known != why)
     }
 

@@ -69,6 +69,11 @@ impl Slot {
         self.outcome == Outcome::Lost
     }
 
+    /// True if it did not answer the last probe.
+    pub(super) fn is_failing(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed | Outcome::Lost)
+    }
+
     /// True if a probe is having the GPU join an event set, in time.
     pub(super) fn is_joining(&self) -> bool {
         self.joins && self.call.is_open()
@@ -94,6 +99,7 @@ impl Slot {
         if self.facts.as_ref().is_none_or(|facts| facts.id != probed.facts.id) {
             let baseline = earlier.get(&probed.facts.id);
             self.errors = baseline.map(|baseline| baseline.errors).unwrap_or_default();
+            self.watched_in = None;
         }
         self.watched_in = probed.watched_in.or(self.watched_in);
         self.facts = Some(probed.facts.clone());

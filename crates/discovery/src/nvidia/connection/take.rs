@@ -37,10 +37,12 @@ impl Connection {
             CallResult::Listed(gpus) => {
                 self.listing.settle();
                 self.take_listing(gpus, known);
+                self.direct_event_wait();
                 None
             }
             CallResult::Events(set) => {
                 self.take_events(set, known);
+                self.direct_event_wait();
                 None
             }
         }
@@ -130,8 +132,12 @@ impl Connection {
         if let Some(fault) = errors.and_then(|errors| self.uncorrected(errors)) {
             slot.ids.iter().for_each(|id| known.observe(id, &fault));
         }
+        // Faults of a GPU outside of the event set go unnoticed: it is not healthy again before it has joined.
+        let is_deaf = slot.is_left_out(&self.event_set);
         for (id, observation) in slot.observations(probed.failure.as_ref()) {
-            known.observe(id, &observation);
+            if !(is_deaf && observation == Observation::Passed) {
+                known.observe(id, &observation);
+            }
         }
         self.vanish_unless_present(&gone, known);
         self.vanish_strangers(known);
@@ -152,10 +158,12 @@ impl Connection {
         known: &mut KnownDevices,
     ) {
         let slot = &mut self.slots[index];
-        match slot.outcome {
-            // Its registration went with it.
-            Outcome::Lost => slot.watched_in = None,
-            _ => slot.outcome = Outcome::Failed,
+        if slot.outcome != Outcome::Lost {
+            slot.outcome = Outcome::Failed;
+        }
+        if !matches!(observation, Observation::Overdue(_)) {
+            // Its registration may have ended with it. A call that is late ends none.
+            slot.watched_in = None;
         }
         if slot.ids.is_empty() {
             slot.unnamed = Some(observation);
@@ -205,7 +213,7 @@ impl Connection {
         if !self.has_seen_every_gpu() || self.slots.iter().any(Slot::is_joining) {
             return;
         }
-        if self.lost_since.is_some() {
+        if self.lost_since.is_some() || self.slots.iter().any(Slot::is_failing) {
             self.events.be_ready_to_end();
         } else {
             self.events.rest();

@@ -63,7 +63,8 @@ fn document(path: PathBuf) -> CdiDocument {
     CdiDocument { path, content }
 }
 
-/// Reads YAML by way of JSON, as runtimes do. A YAML reader of every type of a document would be 0.2 MB of code.
+/// Reads YAML by way of JSON: a YAML reader of every type of a document would be 0.2 MB of code. A number where a document
+/// wants text is refused, which runtimes take.
 fn of_yaml(text: &str) -> Result<Spec, String> {
     let value: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     serde_json::from_value(value).map_err(|error| error.to_string())
