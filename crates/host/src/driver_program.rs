@@ -161,6 +161,16 @@ mod tests {
     }
 
     #[test]
+    fn a_program_in_a_system_has_the_libraries_of_the_drivers_own_tree() {
+        let nvml = "usr/local/nvidia/lib64/libnvidia-ml.so.1";
+        let dir = tree(&["usr/local/nvidia/bin/nvidia-smi", nvml, LOADERS[0]]);
+        let inside = Some(dir.path().to_owned());
+        let program = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), inside);
+        let search = program.expect("found").search;
+        assert_eq!(search.libraries.as_deref(), Some(Path::new("/usr/local/nvidia/lib64")));
+    }
+
+    #[test]
     fn a_program_that_is_nowhere_is_named_with_the_places() {
         let dir = tree(&[]);
         let missing = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), None);

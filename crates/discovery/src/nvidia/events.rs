@@ -1,7 +1,7 @@
 //! Thread that waits for NVML events.
 //!
-//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short while a GPU fails: it joins
-//! again soon, or NVML is initialised again. The agent's end does not await the thread, which holds only the library.
+//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short while a GPU is lost: NVML is
+//! initialised again soon. The agent's end does not await the thread, which holds only the library.
 //!
 //! During a wait every other call about event sets spins on its CPU until the wait is over (seen with driver 580). So
 //! the thread pauses while GPUs join the set. Their events remain in the driver until it waits again.

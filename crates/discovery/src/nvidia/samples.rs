@@ -65,8 +65,8 @@ struct LinkCounts {
 
 const KIB: u64 = 1024;
 
-/// Age from which on an energy counter is read again: that takes 3 to 5 ms of CPU, more than all other sensors together (H100,
-/// driver 580).
+/// Age from which on an energy counter is read again: that takes 3 to 5 ms of CPU, more than all other sensors together
+/// (H100, driver 580).
 const ENERGY_EVERY: SignedDuration = SignedDuration::from_secs(60);
 
 // === impl Samples ===

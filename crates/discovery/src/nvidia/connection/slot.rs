@@ -69,11 +69,6 @@ impl Slot {
         self.outcome == Outcome::Lost
     }
 
-    /// True if it did not answer the last probe.
-    pub(super) fn is_failing(&self) -> bool {
-        matches!(self.outcome, Outcome::Failed | Outcome::Lost)
-    }
-
     /// True if a probe is having the GPU join an event set, in time.
     pub(super) fn is_joining(&self) -> bool {
         self.joins && self.call.is_open()

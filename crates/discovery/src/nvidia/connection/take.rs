@@ -213,7 +213,7 @@ impl Connection {
         if !self.has_seen_every_gpu() || self.slots.iter().any(Slot::is_joining) {
             return;
         }
-        if self.lost_since.is_some() || self.slots.iter().any(Slot::is_failing) {
+        if self.lost_since.is_some() {
             self.events.be_ready_to_end();
         } else {
             self.events.rest();
