@@ -129,6 +129,12 @@ fn healthy(snapshot: &SourceSnapshot) -> usize {
     snapshot.devices.iter().filter(|one| healthy(one.health.state)).count()
 }
 
+/// Waits until so many devices are healthy.
+async fn until_healthy(snapshots: &mut watch::Receiver<SourceSnapshot>, count: usize) {
+    let reached = snapshots.wait_for(|snapshot| healthy(snapshot) == count);
+    drop(timeout(LIMIT, reached).await.expect("in time").expect("the source runs"));
+}
+
 #[tokio::test]
 async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events() {
     let (folder, machine) = machine();
@@ -152,6 +158,19 @@ async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events()
     nvidia.end().await;
 }
 
+/// Lets the GPU fail and recover, and then have a fault that the driver reports by an event.
+async fn fails_recovers_and_is_heard(config: &Config, machine: &Machine, failure: &Fault) {
+    let mut nvidia = Running::start(config);
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    machine.inject(failure).expect("injected");
+    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+    machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+    nvidia.end().await;
+}
+
 #[tokio::test]
 async fn a_gpu_that_hangs_for_a_moment_is_back_without_the_end_of_a_long_wait_for_events() {
     let (folder, machine) = machine();
@@ -163,15 +182,7 @@ async fn a_gpu_that_hangs_for_a_moment_is_back_without_the_end_of_a_long_wait_fo
         event_wait: LIMIT * 6,
         ..config.policy.health
     };
-    let mut nvidia = Running::start(&config);
-    until(&mut nvidia.snapshots, HealthState::Healthy).await;
-    machine.inject(&Fault::Hang { gpu: 0 }).expect("injected");
-    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
-    machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
-    until(&mut nvidia.snapshots, HealthState::Healthy).await;
-    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
-    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
-    nvidia.end().await;
+    fails_recovers_and_is_heard(&config, &machine, &Fault::Hang { gpu: 0 }).await;
 }
 
 #[tokio::test]
@@ -184,15 +195,7 @@ async fn a_gpu_that_errs_is_healthy_again_only_once_its_next_fault_would_be_told
         event_wait: Duration::from_secs(1),
         ..config.policy.health
     };
-    let mut nvidia = Running::start(&config);
-    until(&mut nvidia.snapshots, HealthState::Healthy).await;
-    machine.inject(&Fault::Error { gpu: 0, code: 999 }).expect("injected");
-    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
-    machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
-    until(&mut nvidia.snapshots, HealthState::Healthy).await;
-    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
-    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
-    nvidia.end().await;
+    fails_recovers_and_is_heard(&config, &machine, &Fault::Error { gpu: 0, code: 999 }).await;
 }
 
 #[tokio::test]
@@ -206,12 +209,9 @@ async fn events_are_awaited_though_a_gpu_hangs_from_the_start_and_the_next_probe
         ..config.policy.health
     };
     let mut nvidia = Running::start(&config);
-    let of = |count| move |snapshot: &SourceSnapshot| healthy(snapshot) == count;
-    let but_one = nvidia.snapshots.wait_for(of(7));
-    drop(timeout(LIMIT, but_one).await.expect("in time").expect("the source runs"));
+    until_healthy(&mut nvidia.snapshots, 7).await;
     machine.inject(&Fault::Xid { gpu: 5, code: 79 }).expect("injected");
-    let told = nvidia.snapshots.wait_for(of(6));
-    drop(timeout(LIMIT, told).await.expect("in time").expect("the source runs"));
+    until_healthy(&mut nvidia.snapshots, 6).await;
     // The thread that hangs would keep the test from its end.
     machine.inject(&Fault::Recover { gpu: 3 }).expect("injected");
     nvidia.end().await;
@@ -229,14 +229,12 @@ async fn a_gpu_that_hung_at_the_start_joins_between_two_waits_for_events() {
         ..config.policy.health
     };
     let mut nvidia = Running::start(&config);
-    let but_one = nvidia.snapshots.wait_for(|snapshot| healthy(snapshot) == 7);
-    drop(timeout(LIMIT, but_one).await.expect("in time").expect("the source runs"));
+    until_healthy(&mut nvidia.snapshots, 7).await;
     machine.inject(&Fault::Recover { gpu: 3 }).expect("injected");
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
     // A healthy GPU is in the set: its next fault is told.
     machine.inject(&Fault::Xid { gpu: 3, code: 79 }).expect("injected");
-    let told = nvidia.snapshots.wait_for(|snapshot| healthy(snapshot) == 7);
-    drop(timeout(LIMIT, told).await.expect("in time").expect("the source runs"));
+    until_healthy(&mut nvidia.snapshots, 7).await;
     nvidia.end().await;
 }
 

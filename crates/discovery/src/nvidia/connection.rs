@@ -174,7 +174,7 @@ impl Connection {
     /// Handles the next event.
     pub(super) async fn step(&mut self, known: &mut KnownDevices) -> Option<Ended> {
         let wake = self.next_wake(known);
-        tokio::select! {
+        let ended = tokio::select! {
             Some(answer) = self.answers.join_next() => self.take_answer(answer, known),
             news = self.events.next() => {
                 for news in news {
@@ -187,7 +187,9 @@ impl Connection {
                 None
             }
             () = until(wake) => self.wake(known),
-        }
+        };
+        self.check_lost_gpus();
+        ended
     }
 
     /// Drops NVML on a thread that may hang, without waiting.
@@ -229,7 +231,6 @@ impl Connection {
             return Some(Ended::Lost);
         }
         self.mark_overdue(now, known);
-        self.check_lost_gpus();
         if now >= self.round.next {
             self.round.next = now + self.policy.probe_interval;
             self.start_round(now);

@@ -75,7 +75,6 @@ impl Connection {
                 self.probe_gpu(index, Instant::now(), known);
             }
         }
-        self.direct_event_wait();
     }
 
     /// Probes a GPU after a MIG task. A running probe may be outdated; another one follows it.

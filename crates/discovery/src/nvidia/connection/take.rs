@@ -37,12 +37,10 @@ impl Connection {
             CallResult::Listed(gpus) => {
                 self.listing.settle();
                 self.take_listing(gpus, known);
-                self.direct_event_wait();
                 None
             }
             CallResult::Events(set) => {
                 self.take_events(set, known);
-                self.direct_event_wait();
                 None
             }
         }
@@ -62,10 +60,7 @@ impl Connection {
             Ok(count) if self.slots.is_empty() => self.open_slots(count, known),
             // NVML counts once per initialisation; indices now mean other GPUs.
             Ok(count) if count as usize != self.slots.len() => return Some(Ended::Changed),
-            Ok(_) => {
-                self.round.error = None;
-                self.check_lost_gpus();
-            }
+            Ok(_) => self.round.error = None,
             Err(error) => self.count_failed(error.to_string(), known),
         }
         if std::mem::take(&mut self.round.is_outdated) {
@@ -80,8 +75,6 @@ impl Connection {
         self.round.error = None;
         self.slots.resize_with(count as usize, Slot::default);
         self.probe_every_gpu(Instant::now(), known);
-        // A GPU may be lost until all have answered.
-        self.check_lost_gpus();
         self.vanish_strangers(known);
     }
 
@@ -91,7 +84,6 @@ impl Connection {
             known.fail_all(Reason::ProbeFailed, &why);
         }
         self.round.error = Some(why);
-        self.check_lost_gpus();
     }
 
     fn take_gpu(
@@ -113,7 +105,6 @@ impl Connection {
         if std::mem::take(&mut self.slots[index].probe_again) {
             self.probe_gpu(index, Instant::now(), known);
         }
-        self.check_lost_gpus();
         // Sensors wait until every GPU is known.
         if self.has_seen_every_gpu() {
             self.samples.begin(known.now(), self.policy.probe_interval);
@@ -199,6 +190,7 @@ impl Connection {
         self.listed = Some(listed);
     }
 
+    /// Follows the outcome of a step: since when a GPU is lost, and how the driver waits for events.
     pub(super) fn check_lost_gpus(&mut self) {
         let lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
         self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
@@ -206,7 +198,7 @@ impl Connection {
     }
 
     /// Has the driver wait for events once every GPU that answers is in the set, and pause while one is not.
-    pub(super) fn direct_event_wait(&mut self) {
+    fn direct_event_wait(&mut self) {
         if self.slots.iter().any(|slot| slot.is_left_out(&self.event_set)) {
             return self.events.pause();
         }
