@@ -75,6 +75,11 @@ impl wire::stage_server::Stage for Inlet {
         &self,
         request: Request<Streaming<wire::Parcel>>,
     ) -> Result<Response<Receipts>, Status> {
+        // Held before the look at `closing`: a drain waits for this reader, or this reader sees the drain.
+        let token = self.readers.token();
+        if self.closing.is_cancelled() {
+            return Err(Status::unavailable("drains"));
+        }
         let (notes, receiver) = mpsc::unbounded_channel();
         let reader = Reader {
             parcels: request.into_inner(),
@@ -85,6 +90,7 @@ impl wire::stage_server::Stage for Inlet {
         };
         let gone = self.gone.clone();
         self.readers.spawn(async move { gone.run_until_cancelled(reader.run()).await });
+        drop(token);
         Ok(Response::new(Receipts::new(receiver, self.copies)))
     }
 

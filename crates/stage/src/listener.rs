@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::unix::fs::FileTypeExt as _,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     pin::Pin,
     task::{Context, Poll, ready},
@@ -24,7 +24,15 @@ pub(crate) struct Listener {
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, UnixSocket),
+}
+
+/// A socket in a folder, told apart from one that replaced it.
+#[derive(Debug)]
+struct UnixSocket {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
 }
 
 // === impl Listener ===
@@ -37,7 +45,9 @@ impl Listener {
             }
             Address::Unix(path) => {
                 remove_stale(path).await?;
-                Socket::Unix(UnixListener::bind(path)?, path.clone())
+                let listener = UnixListener::bind(path)?;
+                let (path, identity) = (path.clone(), identity(path)?);
+                Socket::Unix(listener, UnixSocket { path, identity })
             }
         };
         Ok(Self { socket, gone })
@@ -50,7 +60,7 @@ impl Listener {
                 let address = listener.local_addr()?;
                 Ok(Address::Tcp { host: address.ip().to_string(), port: address.port() })
             }
-            Socket::Unix(_, path) => Ok(Address::Unix(path.clone())),
+            Socket::Unix(_, socket) => Ok(Address::Unix(socket.path.clone())),
         }
     }
 }
@@ -77,11 +87,18 @@ impl Stream for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Socket::Unix(_, path) = &self.socket {
+        if let Socket::Unix(_, socket) = &self.socket
+            && identity(&socket.path).is_ok_and(|found| found == socket.identity)
+        {
             // The next start replaces a socket that stays.
-            drop(std::fs::remove_file(path));
+            drop(std::fs::remove_file(&socket.path));
         }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// Removes a socket to which nobody listens. Another file, or a live socket, makes the bind fail.
@@ -89,7 +106,11 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && UnixStream::connect(path).await.is_err() {
-        std::fs::remove_file(path)?;
+        return match std::fs::remove_file(path) {
+            // Its owner was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
     }
     Ok(())
 }

@@ -188,20 +188,23 @@ impl Carrier {
         }
     }
 
-    /// Sends waiting items while their replicas have room.
+    /// Sends waiting items while a replica has room for the first.
     fn place(&mut self) {
         while let Some(head) = self.waiting.front_mut() {
-            let Some(target) = choice::replica(&self.links, head.item.id) else { return };
+            let (settings, size) = (&self.settings, head.item.payload_bytes());
+            let has_room = |link: &Link| {
+                // Too large an item goes as a failure, without its payload.
+                let is_too_large = size > link.limit(settings.max_payload);
+                link.has_room(settings, if is_too_large { 0 } else { size })
+            };
+            let Some(target) = choice::replica(&self.links, head.item.id, has_room) else { return };
             let Some(link) = self.links.get_mut(&target) else { return };
-            let (size, limit) = (head.item.payload_bytes(), link.limit(self.settings.max_payload));
+            let limit = link.limit(settings.max_payload);
             if size > limit {
                 head.item.fail(|| {
                     self.metrics.failure(FailureKind::TooLarge);
                     self.identity.failure(FailureKind::TooLarge, too_large(size, limit))
                 });
-            }
-            if !link.has_room(&self.settings, head.item.payload_bytes()) {
-                return;
             }
             let Some(head) = self.waiting.pop_front() else { return };
             self.metrics.sending(head.ready.elapsed());

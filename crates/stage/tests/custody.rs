@@ -14,17 +14,17 @@ use std::sync::Arc;
 use crate::pipeline::{Running, ends, letter, source, stage, within};
 
 /// Work that counts its items and waits for a permit for each.
-struct Gate {
+pub(crate) struct Gate {
     begun: watch::Sender<usize>,
     permits: Arc<Semaphore>,
 }
 
 impl Gate {
-    fn closed() -> Self {
+    pub(crate) fn closed() -> Self {
         Self { begun: watch::Sender::new(0), permits: Arc::new(Semaphore::new(0)) }
     }
 
-    fn work(&self, builder: Builder) -> Builder {
+    pub(crate) fn work(&self, builder: Builder) -> Builder {
         let (begun, permits) = (self.begun.clone(), Arc::clone(&self.permits));
         builder.work(move |payload: Bytes| {
             let (begun, permits) = (begun.clone(), Arc::clone(&permits));
@@ -37,12 +37,12 @@ impl Gate {
     }
 
     /// Waits until the work has begun that many items.
-    async fn has_begun(&self, count: usize) {
+    pub(crate) async fn has_begun(&self, count: usize) {
         let mut begun = self.begun.subscribe();
         within(begun.wait_for(|begun| *begun >= count)).await.expect("the sender is here");
     }
 
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         self.permits.add_permits(Semaphore::MAX_PERMITS / 2);
     }
 }

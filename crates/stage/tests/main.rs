@@ -3,4 +3,8 @@
 mod chain;
 mod custody;
 mod generated;
+mod join;
 mod pipeline;
+mod random;
+mod refusals;
+mod replicas;

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
 use bytes::Bytes;
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 use windlass_stage::{
     Address, Addresses, Bound, Builder, End, Ends, ServeError, Settings, Source, Stage,
@@ -72,6 +75,15 @@ pub(crate) fn source(first: &str, addresses: impl Into<Addresses>) -> Source {
 
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(expected: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "not in time: {expected}");
+        sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// The ends of that many items, each of which comes once.

@@ -1,4 +1,4 @@
-//! The replica that gets an item: the one with the fewest open items, or for a join the one that the id names.
+//! The replica that gets an item: the one with room and the fewest open items, or for a join the one that the id names.
 //!
 //! The parts of an item come to a join from several stages, which do not know each other. Rendezvous hashing lets all
 //! choose the same replica, and moves only the items of a replica that comes or goes.
@@ -8,13 +8,18 @@ use std::collections::BTreeMap;
 use super::link::Link;
 use crate::address::Target;
 
-/// The replica for an item; none while no replica takes items.
-pub(super) fn replica(links: &BTreeMap<Target, Link>, id: u64) -> Option<Target> {
+/// The replica for an item; none while it has to wait. A replica that hangs holds the others back only at a join.
+pub(super) fn replica(
+    links: &BTreeMap<Target, Link>,
+    id: u64,
+    has_room: impl Fn(&Link) -> bool,
+) -> Option<Target> {
     let open = || links.iter().filter(|(_, link)| link.is_open());
     let chosen = if open().any(|(_, link)| link.joins()) {
-        open().max_by_key(|(target, _)| weight(id, &target.to_string()))
+        let named = open().max_by_key(|(target, _)| weight(id, &target.to_string()));
+        named.filter(|(_, link)| has_room(link))
     } else {
-        open().min_by_key(|(_, link)| link.count())
+        open().filter(|(_, link)| has_room(link)).min_by_key(|(_, link)| link.count())
     };
     chosen.map(|(target, _)| target.clone())
 }
