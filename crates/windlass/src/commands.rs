@@ -20,6 +20,8 @@ pub(crate) mod mps;
 pub(crate) mod node;
 pub(crate) mod probe;
 pub(crate) mod scrub;
+#[cfg(feature = "pipeline")]
+pub(crate) mod stage;
 pub(crate) mod top;
 pub(crate) mod topo;
 pub(crate) mod xids;
