@@ -37,9 +37,14 @@ impl Process {
 
     /// Ends as a pod does that is deleted.
     fn terminate(&mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("runs").success());
+        self.signal("TERM");
         self.child.wait().expect("a child").code()
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        assert!(sent.success());
     }
 }
 
@@ -134,6 +139,27 @@ async fn processes_that_are_killed_and_drained_under_load_lose_no_item_in_silenc
     // A window on the way there, a queue, one at work, two that wait for the store, and a window on the way on.
     assert!((1..=8 + 4 + 1 + 2 + 8).contains(&failed.len()), "{}: {failed:?}", failed.len());
     assert!(failed.iter().all(|failure| failure.kind == FailureKind::Stopped));
+}
+
+/// Two kept-alive pings, of five seconds each, go unanswered first.
+#[tokio::test]
+async fn a_process_that_hangs_is_left_and_its_items_fail() {
+    let store = Process::start(&["--name", "store"]);
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let next = store.next();
+    let [hangs, stays] =
+        [(); 2].map(|()| Process::start(&["--name", "detect", "--next", &next, "--sleep", "1ms"]));
+    let both = [hangs.address.as_str(), &stays.address].join(",");
+    let mut source = source("detect", both.parse().expect("addresses"));
+    within(source.send(vec![0; 10].into(), None)).await;
+    ends(&mut listener, 1).await;
+    hangs.signal("STOP");
+    for _ in 0..60 {
+        within(source.send(vec![0; 10].into(), None)).await;
+    }
+    let ended = ends(&mut listener, 60).await;
+    let failed = ended.values().filter(|end| end.failure.is_some()).count();
+    assert!((1..=8).contains(&failed), "a window of items: {failed}");
 }
 
 #[test]
