@@ -23,6 +23,8 @@ mod laboratory;
 mod man;
 mod mps;
 mod nvidia_plugin;
+#[cfg(feature = "pipeline")]
+mod pipeline;
 mod probe;
 mod scrub;
 mod top;
@@ -54,6 +56,10 @@ pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
 pub(crate) use labels::{LabelsArgs, LabelsOutputArg};
 pub(crate) use mps::{MpsArgs, MpsCommand};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
+#[cfg(feature = "pipeline")]
+pub(crate) use pipeline::{
+    BoardsArgs, FleetArgs, PipelineArgs, PipelineCommand, PipelineSchemaArgs, PlanArgs, RenderArgs,
+};
 pub(crate) use probe::{ProbeArgs, QuestionArg};
 pub(crate) use scrub::ScrubArgs;
 pub(crate) use top::TopOfNodeArgs;
@@ -192,6 +198,9 @@ pub(crate) enum Command {
     /// See and place the devices of a whole cluster: kube-scheduler's extender, explanations, simulation.
     #[cfg(feature = "cluster")]
     Cluster(ClusterHalfArgs),
+    /// Plan pipelines: which stage runs on which device of which node, predicted, explained, as manifests.
+    #[cfg(feature = "pipeline")]
+    Pipeline(PipelineArgs),
     /// Show everything at work: a simulated machine, the real agent, an embedded kubelet.
     #[cfg(feature = "laboratory")]
     Demo(DemoArgs),
@@ -231,7 +240,7 @@ pub(crate) enum Command {
     },
     /// Commands that the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "laboratory"))]
-    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions", "man"], hide = true,
+    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions", "man", "pipeline"], hide = true,
               disable_help_flag = true)]
     Laboratory {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -18,6 +18,8 @@ pub(crate) mod labels;
 pub(crate) mod machine;
 pub(crate) mod mps;
 pub(crate) mod node;
+#[cfg(feature = "pipeline")]
+pub(crate) mod pipeline;
 pub(crate) mod probe;
 pub(crate) mod scrub;
 pub(crate) mod top;

@@ -26,6 +26,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Config(args) => commands::config::run(args.command),
         #[cfg(feature = "cluster")]
         Command::Cluster(args) => commands::cluster::run(args.command),
+        #[cfg(feature = "pipeline")]
+        Command::Pipeline(args) => commands::pipeline::run(args.command),
         #[cfg(feature = "laboratory")]
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Host(args) => block_on(commands::host::run(args.command)),
