@@ -117,6 +117,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("windlass-page", &[]),
+    ("windlass-stage", &[]),
     ("windlass-control", &["windlass-core", "windlass-host", "windlass-page", "windlass-sched"]),
     (
         "windlass-cluster",

@@ -1,0 +1,168 @@
+//! Addresses of stages: a host with a port, or a unix socket.
+
+use std::{fmt, io, net::SocketAddr, path::PathBuf, str::FromStr};
+
+use tokio::net::lookup_host;
+
+/// One address as it is written: `host:port`, `tcp:host:port` or `unix:/path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host, whose name may stand for several replicas.
+    Tcp {
+        /// Name or IP address, without the brackets of IPv6.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// Absolute path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// Addresses that lead to the replicas of one stage, written with commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses(Vec<Address>);
+
+/// An address that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// The port is missing.
+    #[error("{0:?} has no port: write host:port, or unix:/path")]
+    NoPort(String),
+    /// The port is no number between 0 and 65535.
+    #[error("{0:?} has a port that is no number from 0 to 65535")]
+    Port(String),
+    /// The host is missing.
+    #[error("{0:?} has no host: write host:port, such as 0.0.0.0:7000")]
+    NoHost(String),
+    /// The path of a unix socket is relative.
+    #[error("{0:?} is no absolute path: write unix:/path")]
+    Relative(String),
+}
+
+/// One replica as it is dialed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Target {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+// === impl Address ===
+
+impl Address {
+    /// The replicas behind this address, of which a name in the DNS may have several.
+    pub(crate) async fn resolve(&self) -> io::Result<Vec<Target>> {
+        match self {
+            Self::Unix(path) => Ok(vec![Target::Unix(path.clone())]),
+            Self::Tcp { host, port } => {
+                Ok(lookup_host((host.as_str(), *port)).await?.map(Target::Tcp).collect())
+            }
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let whole = || text.to_owned();
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = PathBuf::from(path);
+            return if path.is_absolute() {
+                Ok(Self::Unix(path))
+            } else {
+                Err(AddressError::Relative(whole()))
+            };
+        }
+        let rest = text.strip_prefix("tcp:").unwrap_or(text);
+        let (host, port) = rest.rsplit_once(':').ok_or_else(|| AddressError::NoPort(whole()))?;
+        let port = port.parse().map_err(|_| AddressError::Port(whole()))?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return Err(AddressError::NoHost(whole()));
+        }
+        Ok(Self::Tcp { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+// === impl Addresses ===
+
+impl Addresses {
+    /// Each address.
+    pub fn iter(&self) -> impl Iterator<Item = &Address> {
+        self.0.iter()
+    }
+}
+
+impl From<Address> for Addresses {
+    fn from(address: Address) -> Self {
+        Self(vec![address])
+    }
+}
+
+impl FromIterator<Address> for Addresses {
+    fn from_iter<I: IntoIterator<Item = Address>>(addresses: I) -> Self {
+        Self(addresses.into_iter().collect())
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        text.split(',').map(|one| one.trim().parse()).collect()
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, address) in self.0.iter().enumerate() {
+            write!(f, "{}{address}", if index > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Target ===
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written_alike() {
+        for text in ["classify:7000", "[::1]:80", "unix:/run/stage.sock", "a:1,b:2,unix:/c"] {
+            let read: Addresses = text.parse().expect(text);
+            assert_eq!(read.to_string(), text);
+        }
+        let short: Address = "tcp:classify:7000".parse().expect("an address");
+        assert_eq!(short.to_string(), "classify:7000");
+    }
+
+    #[test]
+    fn a_wrong_address_is_told_its_mistake() {
+        let error = |text: &str| text.parse::<Address>().expect_err(text);
+        assert_eq!(error("classify"), AddressError::NoPort("classify".into()));
+        assert_eq!(error("classify:http"), AddressError::Port("classify:http".into()));
+        assert_eq!(error(":7000"), AddressError::NoHost(":7000".into()));
+        assert_eq!(error("unix:run/x"), AddressError::Relative("unix:run/x".into()));
+    }
+}

@@ -1,0 +1,130 @@
+//! Failures of items: the stage, the replica and the reason.
+
+use std::fmt;
+
+use crate::{settings::Identity, wire};
+
+/// The end of an item that has no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The stage at which the item failed.
+    pub stage: String,
+    /// The process among the stage's replicas.
+    pub replica: String,
+    /// Cause, for people.
+    pub reason: String,
+    /// Cause, for programs.
+    pub kind: FailureKind,
+}
+
+/// Causes of failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FailureKind {
+    /// The deadline passed before the work began.
+    Deadline,
+    /// The stage stopped while it had the item.
+    Stopped,
+    /// The payload exceeds the limit.
+    TooLarge,
+    /// The work returned an error.
+    Work,
+    /// The work panicked.
+    Panic,
+    /// The work returned another number of results than it got items.
+    Count,
+    /// The work did not return in time.
+    Silent,
+    /// A part for a join did not come.
+    Part,
+    /// A cause that a newer peer knows.
+    Other,
+}
+
+// === impl FailureKind ===
+
+impl FailureKind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Deadline,
+        Self::Stopped,
+        Self::TooLarge,
+        Self::Work,
+        Self::Panic,
+        Self::Count,
+        Self::Silent,
+        Self::Part,
+        Self::Other,
+    ];
+
+    /// The kind in one word, as metrics have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::Stopped => "stopped",
+            Self::TooLarge => "too_large",
+            Self::Work => "work",
+            Self::Panic => "panic",
+            Self::Count => "count",
+            Self::Silent => "silent",
+            Self::Part => "part",
+            Self::Other => "other",
+        }
+    }
+
+    fn from_wire(kind: i32) -> Self {
+        match wire::FailureKind::try_from(kind) {
+            Ok(wire::FailureKind::Deadline) => Self::Deadline,
+            Ok(wire::FailureKind::Stopped) => Self::Stopped,
+            Ok(wire::FailureKind::TooLarge) => Self::TooLarge,
+            Ok(wire::FailureKind::Work) => Self::Work,
+            Ok(wire::FailureKind::Panic) => Self::Panic,
+            Ok(wire::FailureKind::Count) => Self::Count,
+            Ok(wire::FailureKind::Silent) => Self::Silent,
+            Ok(wire::FailureKind::Part) => Self::Part,
+            Ok(wire::FailureKind::Unspecified) | Err(_) => Self::Other,
+        }
+    }
+
+    fn to_wire(self) -> wire::FailureKind {
+        match self {
+            Self::Deadline => wire::FailureKind::Deadline,
+            Self::Stopped => wire::FailureKind::Stopped,
+            Self::TooLarge => wire::FailureKind::TooLarge,
+            Self::Work => wire::FailureKind::Work,
+            Self::Panic => wire::FailureKind::Panic,
+            Self::Count => wire::FailureKind::Count,
+            Self::Silent => wire::FailureKind::Silent,
+            Self::Part => wire::FailureKind::Part,
+            Self::Other => wire::FailureKind::Unspecified,
+        }
+    }
+}
+
+// === impl Identity ===
+
+impl Identity {
+    /// A failure at this stage.
+    pub(crate) fn failure(&self, kind: FailureKind, reason: String) -> Failure {
+        Failure { stage: self.stage.to_string(), replica: self.replica.to_string(), reason, kind }
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    pub(crate) fn from_wire(failure: wire::Failure) -> Self {
+        let wire::Failure { stage, replica, reason, kind } = failure;
+        Self { stage, replica, reason, kind: FailureKind::from_wire(kind) }
+    }
+
+    pub(crate) fn to_wire(&self) -> wire::Failure {
+        let Self { stage, replica, reason, kind } = self.clone();
+        wire::Failure { stage, replica, reason, kind: kind.to_wire().into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}): {}", self.stage, self.replica, self.reason)
+    }
+}

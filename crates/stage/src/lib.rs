@@ -1,0 +1,63 @@
+//! Stages of a pipeline: items pass from process to process over gRPC, and each leaves exactly once.
+//!
+//! A stage takes items from its upstream, works on each, and hands the result to every next stage. An item ends as a
+//! result or as a [`Failure`] that names the stage and the reason. Nothing is retried: a stage works on an item at most
+//! once. `docs/stages.md` has the protocol.
+//!
+//! ```text
+//!  Source ─> Stage ─> Stage ─> Stage ─> Ends
+//!            inlet ─> (join) ─> queue ─> worker ─> outlet ─> inlet of the next
+//! ```
+//!
+//! ```no_run
+//! # use bytes::Bytes; use tokio_util::sync::CancellationToken; use windlass_stage::Stage;
+//! # fn detect(frame: Bytes) -> Bytes { frame }
+//! # async fn example(shutdown: CancellationToken) -> Result<(), Box<dyn std::error::Error>> {
+//! Stage::builder("detect")
+//!     .listen("0.0.0.0:7000".parse()?)
+//!     .next("classify", "classify:7000".parse()?)
+//!     .work(|frame: Bytes| async move { Ok::<_, std::io::Error>(detect(frame)) })
+//!     .serve(shutdown)
+//!     .await?;
+//! # Ok(()) }
+//! ```
+
+mod address;
+mod assembly;
+mod builder;
+mod connection;
+mod custody;
+mod dial;
+mod ends;
+mod exit;
+mod failure;
+mod inlet;
+mod item;
+mod join;
+mod link_time;
+mod listener;
+mod metrics;
+mod outlet;
+mod queue;
+mod queued;
+mod replicas;
+mod seen;
+mod serve;
+mod settings;
+mod source;
+mod visit;
+mod wire;
+mod work;
+mod worker;
+
+pub use address::{Address, AddressError, Addresses};
+pub use builder::{Builder, Stage};
+pub use ends::{End, Ends, Told};
+pub use failure::{Failure, FailureKind};
+pub use metrics::StageMetrics;
+pub use serve::{Bound, ServeError};
+pub use settings::Settings;
+pub use source::Source;
+pub use visit::Visit;
+pub use wire::PROTOCOL;
+pub use work::WorkError;

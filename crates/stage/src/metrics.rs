@@ -1,0 +1,162 @@
+//! Metrics of one stage or source.
+
+use std::borrow::Cow;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, LabelSetEncoder},
+    metrics::{
+        counter::Counter,
+        family::{Family, MetricConstructor},
+        gauge::Gauge,
+        histogram::Histogram,
+    },
+    registry::{Registry, Unit},
+};
+use tokio::time::{Duration, Instant};
+
+use crate::{failure::FailureKind, item::Body, queued::Queued};
+
+/// Counters and times, which count whether or not they are registered.
+#[derive(Clone, Debug)]
+pub struct StageMetrics {
+    items: Family<Label, Counter>,
+    failures: Family<Label, Counter>,
+    times: Family<Label, Histogram, Seconds>,
+    queue: Gauge,
+    replicas: Family<Label, Gauge>,
+}
+
+/// One label with its value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Label(&'static str, Cow<'static, str>);
+
+/// Makes histograms from 50 microseconds to 100 seconds.
+#[derive(Clone, Debug)]
+struct Seconds;
+
+/// Borders of the histograms' buckets: 1, 2.5 and 5 per decade.
+const BORDERS: [f64; 20] = [
+    5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 25.0, 50.0, 100.0,
+];
+
+/// Outcomes of an item at one stage.
+const RESULTS: [&str; 3] = ["worked", "failed", "passed_on"];
+
+/// Parts of an item's time at one stage.
+const PARTS: [&str; 4] = ["link", "waited", "worked", "sending"];
+
+// === impl StageMetrics ===
+
+impl StageMetrics {
+    /// Metrics with every known label at zero.
+    pub fn new() -> Self {
+        let metrics = Self {
+            items: Family::default(),
+            failures: Family::default(),
+            times: Family::new_with_constructor(Seconds),
+            queue: Gauge::default(),
+            replicas: Family::default(),
+        };
+        for result in RESULTS {
+            drop(metrics.items.get_or_create(&Label::new("result", result)));
+        }
+        for kind in FailureKind::ALL {
+            drop(metrics.failures.get_or_create(&Label::new("reason", kind.as_str())));
+        }
+        for part in PARTS {
+            drop(metrics.times.get_or_create(&Label::new("part", part)));
+        }
+        metrics
+    }
+
+    /// Registers all under their names.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "windlass_stage_items",
+            "Items that left this stage's queue, by their outcome: worked, failed here, or passed on as a failure of before",
+            self.items.clone(),
+        );
+        registry.register(
+            "windlass_stage_failures",
+            "Failures that this process made, by reason",
+            self.failures.clone(),
+        );
+        registry.register_with_unit(
+            "windlass_stage_time",
+            "Time of items at this stage, by part: on the link that led here, in the queue, in the work, waiting for the next stage",
+            Unit::Seconds,
+            self.times.clone(),
+        );
+        registry.register("windlass_stage_queue_items", "Items in the queue", self.queue.clone());
+        registry.register(
+            "windlass_stage_connected_replicas",
+            "Replicas of each next stage with an open stream",
+            self.replicas.clone(),
+        );
+    }
+
+    pub(crate) fn queue(&self, items: usize) {
+        self.queue.set(i64::try_from(items).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn batch(&self, begun: Instant, ended: Instant, batch: &[Queued]) {
+        for item in batch {
+            self.time("link", item.link);
+            self.time("waited", begun.duration_since(item.arrived));
+            if item.parts.is_ok() {
+                self.time("worked", ended.duration_since(begun));
+            }
+        }
+    }
+
+    pub(crate) fn item(&self, body: &Body, was_worked_on: bool) {
+        let result = match body {
+            Body::Payload(_) => "worked",
+            Body::Failure(_) if was_worked_on => "failed",
+            Body::Failure(_) => "passed_on",
+        };
+        self.items.get_or_create(&Label::new("result", result)).inc();
+    }
+
+    pub(crate) fn sending(&self, time: Duration) {
+        self.time("sending", time);
+    }
+
+    pub(crate) fn failure(&self, kind: FailureKind) {
+        self.failures.get_or_create(&Label::new("reason", kind.as_str())).inc();
+    }
+
+    pub(crate) fn connected(&self, next: &str, replicas: usize) {
+        let gauge = self.replicas.get_or_create(&Label::new("next", next.to_owned()));
+        gauge.set(i64::try_from(replicas).unwrap_or(i64::MAX));
+    }
+
+    fn time(&self, part: &'static str, time: Duration) {
+        self.times.get_or_create(&Label::new("part", part)).observe(time.as_secs_f64());
+    }
+}
+
+impl Default for StageMetrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Label {
+    fn new(name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+        Self(name, value.into())
+    }
+}
+
+impl EncodeLabelSet for Label {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), std::fmt::Error> {
+        [(self.0, &*self.1)].encode(encoder)
+    }
+}
+
+impl MetricConstructor<Histogram> for Seconds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(BORDERS)
+    }
+}

@@ -1,0 +1,68 @@
+//! Items pass through a chain of stages in order, each with its times.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use windlass_stage::{Ends, FailureKind};
+
+use crate::pipeline::{Running, ends, letter, source, stage, within};
+
+#[tokio::test]
+async fn items_pass_three_stages_and_end_once_with_a_visit_each() {
+    let last = Running::start(stage("store").work(letter(b'c'))).await;
+    let middle =
+        Running::start(stage("classify").work(letter(b'b')).next("store", last.addresses())).await;
+    let first =
+        Running::start(stage("detect").work(letter(b'a')).next("classify", middle.addresses()))
+            .await;
+    let mut listener = within(Ends::listen(last.addresses())).await;
+    let mut source = source("detect", first.addresses());
+    let mut ids = Vec::new();
+    for _ in 0..100 {
+        ids.push(within(source.send(Bytes::from_static(b"frame"), None)).await);
+    }
+    let all = ends(&mut listener, 100).await;
+    within(source.finish()).await;
+    ids.sort_unstable();
+    assert_eq!(all.keys().copied().collect::<Vec<_>>(), ids);
+    for end in all.values() {
+        assert_eq!((&end.failure, end.payload_bytes), (&None, 8));
+        let stages: Vec<_> = end.visits.iter().map(|visit| visit.stage.as_str()).collect();
+        assert_eq!(stages, ["detect", "classify", "store"]);
+        assert_eq!(end.visits[0].replica, first.address.to_string());
+    }
+}
+
+#[tokio::test]
+async fn an_item_that_fails_ends_as_a_failure_and_no_later_stage_works_on_it() {
+    let last = Running::start(stage("store").work(letter(b'!'))).await;
+    let work = |frame: Bytes| async move {
+        match &frame[..] {
+            b"bad" => Err("no such frame"),
+            b"worse" => panic!("out of frames"),
+            b"slow" => std::future::pending().await,
+            _ => Ok(frame),
+        }
+    };
+    let detect = stage("detect").work(work).next("store", last.addresses());
+    let detect = detect.limits(|limits| limits.work_timeout = Duration::from_millis(50));
+    let first = Running::start(detect.replica("edge-1")).await;
+    let mut listener = within(Ends::listen(last.addresses())).await;
+    let mut source = source("detect", first.addresses());
+    for (payload, kind, reason) in [
+        (&b"bad"[..], FailureKind::Work, "no such frame"),
+        (b"worse", FailureKind::Panic, "panicked: out of frames"),
+        (b"slow", FailureKind::Silent, "did not answer within 50ms"),
+    ] {
+        let id = within(source.send(Bytes::from_static(payload), None)).await;
+        let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
+        let failure = end.failure.expect("a failure");
+        let named = (failure.stage.as_str(), failure.replica.as_str());
+        assert_eq!((named, failure.kind), (("detect", "edge-1"), kind));
+        assert_eq!(failure.reason, reason);
+        assert_eq!(end.visits[1].worked, Duration::ZERO);
+    }
+    let id = within(source.send(Bytes::from_static(b"good"), None)).await;
+    let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
+    assert_eq!(end.payload_bytes, 5, "the stage goes on");
+}

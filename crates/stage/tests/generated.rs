@@ -1,0 +1,31 @@
+//! The checked-in wire code is what the `.proto` file says.
+
+use std::{env, fs, path::Path};
+
+/// Set to rewrite `src/generated` instead of comparing with it.
+const UPDATE: &str = "WINDLASS_UPDATE_GENERATED";
+
+const PROTO: &str = "stage.v1.proto";
+const GENERATED: &str = "windlass.stage.v1.rs";
+
+#[test]
+fn generated_code_matches_the_proto() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = tempfile::tempdir().expect("a temporary folder");
+    let descriptors = protox::compile([PROTO], [root.join("proto")]).expect("the proto compiles");
+    tonic_prost_build::configure()
+        .out_dir(out.path())
+        .build_transport(true)
+        // Payloads are slices of what was received.
+        .bytes(".")
+        .compile_fds(descriptors)
+        .expect("code is generated");
+
+    let fresh = fs::read_to_string(out.path().join(GENERATED)).expect("generated");
+    let kept = root.join("src/generated").join(GENERATED);
+    if env::var_os(UPDATE).is_some() {
+        fs::write(&kept, &fresh).expect("the source tree is writable");
+    }
+    let stored = fs::read_to_string(&kept).unwrap_or_default();
+    assert!(stored == fresh, "{GENERATED} is stale; run this test with {UPDATE}=1");
+}

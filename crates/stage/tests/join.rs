@@ -1,0 +1,111 @@
+//! A split sends an item along two ways, and a join makes one item of its parts.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use windlass_stage::{Builder, Ends, FailureKind};
+
+use crate::pipeline::{Running, ends, letter, source, stage, within};
+
+/// Puts the parts together, in the order of the stages before.
+fn join() -> Builder {
+    let put = |parts: Vec<Bytes>| async move { Ok::<_, std::io::Error>(parts.concat()) };
+    stage("fuse").from("left").from("right").join(put)
+}
+
+#[tokio::test]
+async fn parts_of_a_split_meet_at_one_replica_of_the_join_and_end_once() {
+    let store = Running::start(stage("store")).await;
+    let fuse = || join().next("store", store.addresses());
+    let (one, other) = (Running::start(fuse()).await, Running::start(fuse()).await);
+    let both = || [&one, &other].into_iter().map(|join| join.address.clone()).collect();
+    let left = Running::start(stage("left").work(letter(b'l')).next("fuse", both())).await;
+    let right = stage("right").work(|payload: Bytes| async move {
+        match &payload[..] {
+            b"bad" => Err("no mask"),
+            _ => Ok([&payload[..], b"rr"].concat()),
+        }
+    });
+    let right = Running::start(right.next("fuse", both())).await;
+    let split = stage("split").next("left", left.addresses()).next("right", right.addresses());
+    let split = Running::start(split).await;
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let mut source = source("split", split.addresses());
+    for _ in 0..50 {
+        within(source.send(Bytes::from_static(b"good"), None)).await;
+    }
+    let bad = within(source.send(Bytes::from_static(b"bad"), None)).await;
+    let mut all = ends(&mut listener, 51).await;
+    within(source.finish()).await;
+
+    let failed = all.remove(&bad).expect("the item").failure.expect("a part failed");
+    assert_eq!((failed.stage.as_str(), failed.reason.as_str()), ("right", "no mask"));
+    let mut joined = [0, 0];
+    for end in all.values() {
+        assert_eq!((&end.failure, end.payload_bytes), (&None, 4 + 1 + 4 + 2));
+        let mut stages: Vec<_> = end.visits.iter().map(|visit| visit.stage.as_str()).collect();
+        assert_eq!((stages[0], &stages[3..]), ("split", &["fuse", "store"][..]));
+        stages[1..3].sort_unstable();
+        assert_eq!(stages[1..3], ["left", "right"]);
+        joined[usize::from(end.visits[3].replica == one.address.to_string())] += 1;
+    }
+    assert!(joined.iter().all(|count| *count > 0), "both replicas have a share: {joined:?}");
+}
+
+#[tokio::test]
+async fn a_part_that_does_not_come_fails_its_item_and_makes_room_for_the_next() {
+    let store = Running::start(stage("store")).await;
+    let fuse = join().next("store", store.addresses()).limits(|limits| {
+        limits.join_timeout = Duration::from_millis(100);
+        limits.join_capacity = 2;
+    });
+    let fuse = Running::start(fuse).await;
+    let left = Running::start(stage("left").next("fuse", fuse.addresses())).await;
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let mut source = source("left", left.addresses());
+    for _ in 0..5 {
+        within(source.send(Bytes::from_static(b"half"), None)).await;
+    }
+    for end in ends(&mut listener, 5).await.into_values() {
+        let failure = end.failure.expect("half an item");
+        let told = (failure.stage.as_str(), failure.reason.as_str(), failure.kind);
+        assert_eq!(told, ("fuse", "part from right did not come", FailureKind::Part));
+    }
+    within(source.finish()).await;
+}
+
+#[tokio::test]
+async fn the_table_of_a_join_is_bounded_and_holds_the_stream_back_that_is_ahead() {
+    let store = Running::start(stage("store")).await;
+    let fuse = join().next("store", store.addresses()).limits(|limits| limits.join_capacity = 3);
+    let fuse = Running::start(fuse).await;
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let waits = std::sync::Arc::clone(&gate);
+    let slow = move |payload: Bytes| {
+        let waits = std::sync::Arc::clone(&waits);
+        async move {
+            waits.acquire().await?.forget();
+            Ok::<_, tokio::sync::AcquireError>(payload)
+        }
+    };
+    let left = Running::start(stage("left").next("fuse", fuse.addresses())).await;
+    let right = Running::start(stage("right").work(slow).next("fuse", fuse.addresses())).await;
+    let split = stage("split").next("left", left.addresses()).next("right", right.addresses());
+    let split = Running::start(split).await;
+    let mut source = source("split", split.addresses());
+    let sending = async {
+        for _ in 0..60 {
+            within(source.send(Bytes::from_static(b"x"), None)).await;
+        }
+        within(source.finish()).await;
+    };
+    let joining = async {
+        for _ in 0..60 {
+            gate.add_permits(1);
+            let end = ends(&mut listener, 1).await;
+            assert!(end.values().all(|end| end.failure.is_none()), "{end:?}");
+        }
+    };
+    tokio::join!(sending, joining);
+}

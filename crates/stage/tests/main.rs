@@ -1,0 +1,10 @@
+//! The kit as its users see it.
+
+mod chain;
+mod custody;
+mod generated;
+mod join;
+mod pipeline;
+mod random;
+mod refusals;
+mod replicas;

@@ -1,0 +1,109 @@
+//! Fixtures: stages on ports of this machine that a test can kill, drain and start again.
+
+use std::{collections::BTreeMap, error::Error, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+use windlass_stage::{
+    Address, Addresses, Bound, Builder, End, Ends, ServeError, Settings, Source, Stage,
+    StageMetrics, Told,
+};
+
+/// Longest wait of a test for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A stage in this process. Dropping it kills it.
+pub(crate) struct Running {
+    pub(crate) address: Address,
+    shutdown: CancellationToken,
+    serving: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+impl Running {
+    pub(crate) async fn start(builder: Builder) -> Self {
+        Self::serve(bind(builder).await)
+    }
+
+    pub(crate) fn serve(bound: Bound) -> Self {
+        let (address, shutdown) = (bound.address().clone(), CancellationToken::new());
+        let token = shutdown.clone();
+        #[expect(clippy::disallowed_methods, reason = "aborted on drop")]
+        let serving = tokio::spawn(async move { bound.serve(token).await });
+        Self { address, shutdown, serving: Some(serving) }
+    }
+
+    pub(crate) fn addresses(&self) -> Addresses {
+        self.address.clone().into()
+    }
+
+    /// Ends as a pod does that is deleted.
+    pub(crate) async fn drain(mut self) {
+        self.shutdown.cancel();
+        let serving = self.serving.take().expect("it runs");
+        within(serving).await.expect("no panic").expect("served");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.serving {
+            serving.abort();
+        }
+    }
+}
+
+/// A port of the system's choice.
+pub(crate) fn anywhere() -> Address {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+pub(crate) fn stage(name: &str) -> Builder {
+    Stage::builder(name).listen(anywhere())
+}
+
+pub(crate) async fn bind(builder: Builder) -> Bound {
+    builder.bind().await.expect("a free address")
+}
+
+pub(crate) fn source(first: &str, addresses: impl Into<Addresses>) -> Source {
+    Source::connect("camera", first, addresses, Settings::default(), StageMetrics::new())
+}
+
+pub(crate) async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(expected: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "not in time: {expected}");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// The ends of that many items, each of which comes once.
+pub(crate) async fn ends(ends: &mut Ends, count: usize) -> BTreeMap<u64, End> {
+    let mut all = BTreeMap::new();
+    while all.len() < count {
+        match within(ends.next()).await {
+            Told::End(end) => {
+                let id = end.id;
+                assert!(all.insert(id, end).is_none(), "{id:x} ended twice");
+            }
+            Told::Missed(count) => panic!("{count} ends were missed"),
+        }
+    }
+    all
+}
+
+/// Adds a letter to the payload.
+pub(crate) fn letter(
+    letter: u8,
+) -> impl Fn(Bytes) -> std::future::Ready<Result<Bytes, Box<dyn Error + Send + Sync>>> {
+    move |payload| std::future::ready(Ok([&payload[..], &[letter]].concat().into()))
+}

@@ -1,0 +1,179 @@
+//! Stages are killed and drained at random moments, and each item ends exactly once.
+//!
+//! Items come in waves, and in each wave one replica is killed or drained. The next wave begins when all items have
+//! ended and the stages before have noticed, since custody survives one death at a time (docs/stages.md).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use windlass_stage::{
+    Addresses, Builder, Ends, Failure, Settings, Source, Stage, StageMetrics, Told,
+};
+
+use crate::pipeline::{Running, bind, until, within};
+
+const WAVES: usize = 50;
+const ITEMS: usize = 40;
+const STAGES: [&str; 3] = ["detect", "classify", "track"];
+const REPLICAS: usize = 2;
+
+/// A generator of numbers, the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    /// A number below `limit`: the middle bits of Knuth's linear congruential generator.
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % limit
+    }
+}
+
+fn address(folder: &Path, stage: usize, replica: usize) -> String {
+    format!("unix:{}/{stage}-{replica}", folder.display())
+}
+
+fn addresses(folder: &Path, stage: usize) -> Addresses {
+    let all: Vec<_> = (0..REPLICAS).map(|replica| address(folder, stage, replica)).collect();
+    all.join(",").parse().expect("addresses")
+}
+
+/// A replica that can be watched by its metrics.
+struct Watched {
+    running: Running,
+    metrics: StageMetrics,
+}
+
+impl Watched {
+    async fn start(folder: &Path, (stage, replica): (usize, usize), last: &Addresses) -> Self {
+        let metrics = StageMetrics::new();
+        let builder = builder(folder, stage, replica, last).metrics(metrics.clone());
+        Self { running: Running::serve(bind(builder).await), metrics }
+    }
+}
+
+/// Waits until a stage or a source has so many open streams to the stage after it.
+async fn connected(metrics: &StageMetrics, next: &str, replicas: usize) {
+    let mut registry = Registry::default();
+    metrics.register(&mut registry);
+    let line = format!("windlass_stage_connected_replicas{{next=\"{next}\"}} {replicas}\n");
+    let shows = || {
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("text");
+        text.contains(&line)
+    };
+    until(&line, shows).await;
+}
+
+fn builder(folder: &Path, stage: usize, replica: usize, last: &Addresses) -> Builder {
+    let (next, follows) = match STAGES.get(stage + 1) {
+        Some(next) => (*next, addresses(folder, stage + 1)),
+        None => ("store", last.clone()),
+    };
+    let work = |payload: Bytes| async move {
+        tokio::time::sleep(Duration::from_micros(payload[0].into())).await;
+        Ok::<_, std::io::Error>(payload)
+    };
+    let listen = address(folder, stage, replica).parse().expect("an address");
+    Stage::builder(STAGES[stage]).listen(listen).work(work).next(next, follows).workers(2)
+}
+
+/// The pipeline of a test, whose last stage stays.
+struct Pipeline {
+    folder: tempfile::TempDir,
+    store: Running,
+    replicas: BTreeMap<(usize, usize), Watched>,
+    source: Source,
+    source_metrics: StageMetrics,
+    listener: Ends,
+}
+
+impl Pipeline {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Running::start(crate::pipeline::stage("store")).await;
+        let mut replicas = BTreeMap::new();
+        for place in (0..STAGES.len()).flat_map(|stage| [(stage, 0), (stage, 1)]) {
+            let watched = Watched::start(folder.path(), place, &store.addresses()).await;
+            replicas.insert(place, watched);
+        }
+        let listener = within(Ends::listen(store.addresses())).await;
+        let source_metrics = StageMetrics::new();
+        let first = addresses(folder.path(), 0);
+        let limits = Settings::default();
+        let source = Source::connect("camera", STAGES[0], first, limits, source_metrics.clone());
+        Self { folder, store, replicas, source, source_metrics, listener }
+    }
+
+    /// Waits until everything before a stage has so many streams to it.
+    async fn noticed(&self, stage: usize, replicas: usize) {
+        let before = stage.checked_sub(1);
+        let watched = self.replicas.iter().filter(|(place, _)| Some(place.0) == before);
+        let source = before.is_none().then_some(&self.source_metrics);
+        for metrics in watched.map(|(_, watched)| &watched.metrics).chain(source) {
+            connected(metrics, STAGES[stage], replicas).await;
+        }
+    }
+
+    /// Sends items of these durations while `victim` ends in some way. Returns the failures.
+    async fn wave(
+        &mut self,
+        micros: Vec<u8>,
+        moment: usize,
+        end: impl AsyncFnOnce(),
+    ) -> Vec<Failure> {
+        let Self { source, listener, .. } = self;
+        let count = micros.len();
+        let sending = async {
+            let mut ids = BTreeSet::new();
+            for micros in micros {
+                ids.insert(within(source.send(vec![micros].into(), None)).await);
+            }
+            ids
+        };
+        let (mut end, mut ended, mut failures) = (Some(end), BTreeSet::new(), Vec::new());
+        let ending = async {
+            while ended.len() < count {
+                if ended.len() >= moment
+                    && let Some(end) = end.take()
+                {
+                    end().await;
+                }
+                let Told::End(end) = within(listener.next()).await else { panic!("missed") };
+                failures.extend(end.failure);
+                assert!(ended.insert(end.id), "{:x} ended twice", end.id);
+            }
+        };
+        let (ids, ()) = tokio::join!(sending, ending);
+        assert_eq!(ids, ended);
+        failures
+    }
+}
+
+#[tokio::test]
+async fn each_item_ends_once_whatever_dies_or_drains() {
+    let mut pipeline = Pipeline::start().await;
+    let (mut numbers, mut killed, mut failed) = (Numbers(7), 0, 0);
+    for wave in 0..WAVES {
+        let place = (numbers.below(STAGES.len()), numbers.below(REPLICAS));
+        pipeline.noticed(place.0, REPLICAS).await;
+        let (moment, kills) = (numbers.below(ITEMS), numbers.below(2) == 0);
+        let micros = (0..ITEMS).map(|_| u8::try_from(numbers.below(256)).expect("a byte"));
+        let victim = pipeline.replicas.remove(&place).expect("all run").running;
+        let end = async || if kills { drop(victim) } else { victim.drain().await };
+        let failures = pipeline.wave(micros.collect(), moment, end).await;
+        assert!(kills || failures.is_empty(), "wave {wave}, a drain of {place:?}: {failures:?}");
+        (killed, failed) = (killed + usize::from(kills), failed + failures.len());
+        pipeline.noticed(place.0, REPLICAS - 1).await;
+        let last = pipeline.store.addresses();
+        let again = Watched::start(pipeline.folder.path(), place, &last).await;
+        pipeline.replicas.insert(place, again);
+    }
+    within(pipeline.source.finish()).await;
+    assert!(killed > WAVES / 4 && failed > 0, "{killed} kills, {failed} failures");
+}

@@ -1,0 +1,100 @@
+//! Items that a stage does not work on: late, too large, miscounted. The stage goes on.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use windlass_stage::{End, Ends, FailureKind};
+
+use crate::{
+    custody::Gate,
+    pipeline::{Running, ends, source, stage, within},
+};
+
+fn failure(end: &End) -> (&str, FailureKind, &str) {
+    let failure = end.failure.as_ref().expect("a failure");
+    (&failure.stage, failure.kind, &failure.reason)
+}
+
+#[tokio::test]
+async fn an_item_whose_deadline_passes_in_the_queue_is_not_worked_on() {
+    let gate = Gate::closed();
+    let only = Running::start(gate.work(stage("detect"))).await;
+    let mut listener = within(Ends::listen(only.addresses())).await;
+    let mut source = source("detect", only.addresses());
+    let first = within(source.send(Bytes::from_static(b"1"), None)).await;
+    gate.has_begun(1).await;
+    let late = source.send(Bytes::from_static(b"2"), Some(Duration::from_millis(50)));
+    let late = within(late).await;
+    tokio::time::sleep(Duration::from_millis(80)).await;
+    gate.open();
+    let all = ends(&mut listener, 2).await;
+    assert_eq!(all[&first].failure, None);
+    let reason = "deadline passed in the queue of detect";
+    assert_eq!(failure(&all[&late]), ("detect", FailureKind::Deadline, reason));
+    gate.has_begun(1).await;
+}
+
+#[tokio::test]
+async fn an_item_without_a_replica_waits_and_fails_at_its_deadline() {
+    let store = Running::start(stage("store")).await;
+    let nobody = tempfile::tempdir().expect("a folder");
+    let address = format!("unix:{}", nobody.path().join("detect.sock").display());
+    let mut source = source("detect", address.parse::<windlass_stage::Addresses>().expect("one"));
+    let deadline = Some(Duration::from_millis(20));
+    let id = within(source.send(Bytes::from_static(b"x"), deadline)).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let detect = stage("detect").listen(address.parse().expect("an address"));
+    let _detect = Running::start(detect.next("store", store.addresses())).await;
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
+    let reason = "deadline passed on the way to detect";
+    assert_eq!(failure(&end), ("camera", FailureKind::Deadline, reason));
+    let id = within(source.send(Bytes::from_static(b"x"), None)).await;
+    let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
+    assert_eq!(end.failure, None, "an address that comes up later is used");
+}
+
+#[tokio::test]
+async fn a_payload_above_the_limit_of_either_side_fails_and_the_stream_lives_on() {
+    const MIB: usize = 1024 * 1024;
+    let small = Running::start(stage("store").limits(|limits| limits.max_payload = 1000)).await;
+    let grow = |payload: Bytes| async move { Ok::<_, std::io::Error>(payload.repeat(11)) };
+    let first = Running::start(stage("detect").work(grow).next("store", small.addresses())).await;
+    let mut listener = within(Ends::listen(small.addresses())).await;
+    let mut source = source("detect", first.addresses());
+    let large = within(source.send(vec![0; 16 * MIB + 1].into(), None)).await;
+    let grown = within(source.send(vec![0; 100].into(), None)).await;
+    let fits = within(source.send(vec![0; 90].into(), None)).await;
+    let all = ends(&mut listener, 3).await;
+    let reason = "is 17 MiB, the limit is 16 MiB";
+    assert_eq!(failure(&all[&large]), ("camera", FailureKind::TooLarge, reason));
+    let reason = "is 1100 bytes, the limit is 1000 bytes";
+    assert_eq!(failure(&all[&grown]), ("detect", FailureKind::TooLarge, reason));
+    assert_eq!((&all[&fits].failure, all[&fits].payload_bytes), (&None, 990));
+}
+
+#[tokio::test]
+async fn a_batch_is_one_call_and_a_wrong_number_of_results_fails_it() {
+    let work = |mut batch: Vec<Bytes>| async move {
+        if batch.iter().any(|payload| &payload[..] == b"lost") {
+            batch.pop();
+        }
+        let size = u8::try_from(batch.len()).unwrap_or(u8::MAX);
+        Ok::<_, std::io::Error>(batch.iter().map(|_| vec![0; size.into()].into()).collect())
+    };
+    let only = stage("detect").batch(4, work).limits(|limits| {
+        limits.batch_wait = Duration::from_secs(20);
+    });
+    let only = Running::start(only).await;
+    let mut listener = within(Ends::listen(only.addresses())).await;
+    let mut source = source("detect", only.addresses());
+    for payload in ["a", "b", "c", "d", "e", "f", "lost", "h"] {
+        within(source.send(Bytes::from_static(payload.as_bytes()), None)).await;
+    }
+    let all: Vec<_> = ends(&mut listener, 8).await.into_values().collect();
+    assert!(all[..4].iter().all(|end| end.payload_bytes == 4), "one call had all four");
+    for end in &all[4..] {
+        let reason = "returned 3 results for 4 items";
+        assert_eq!(failure(end), ("detect", FailureKind::Count, reason));
+    }
+}

@@ -1,0 +1,104 @@
+//! Replicas of a stage: items spread by their speed, and strangers get none.
+
+use std::{pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use tokio_stream::{Stream, wrappers::TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
+use windlass_stage::{Address, Ends};
+
+use crate::pipeline::{Running, ends, letter, source, stage, within};
+
+#[expect(clippy::all, clippy::pedantic, unreachable_pub, reason = "generated")]
+mod wire {
+    include!("../src/generated/windlass.stage.v1.rs");
+}
+
+#[tokio::test]
+async fn items_go_to_the_replica_with_the_fewest_open_ones() {
+    let store = Running::start(stage("store")).await;
+    let slow = |payload: Bytes| async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok::<_, std::io::Error>(payload)
+    };
+    let replica = |name: &str| stage("detect").replica(name).next("store", store.addresses());
+    let slow = Running::start(replica("slow").work(slow)).await;
+    let fast = Running::start(replica("fast").work(letter(b'!'))).await;
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let both: windlass_stage::Addresses =
+        [&slow, &fast].into_iter().map(|replica| replica.address.clone()).collect();
+    let mut source = source("detect", both);
+    for _ in 0..200 {
+        within(source.send(Bytes::from_static(b"x"), None)).await;
+    }
+    let all = ends(&mut listener, 200).await;
+    let by_slow = all.values().filter(|end| end.visits[0].replica == "slow").count();
+    assert!((1..50).contains(&by_slow), "{by_slow} of 200");
+}
+
+/// A stage of another version, until it is told to speak ours.
+struct Other {
+    protocol: watch::Receiver<u32>,
+    asked: watch::Sender<usize>,
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl wire::stage_server::Stage for Other {
+    type PassStream = Answers<wire::Receipt>;
+    type EndsStream = Answers<wire::End>;
+
+    async fn describe(
+        &self,
+        _: Request<wire::DescribeRequest>,
+    ) -> Result<Response<wire::DescribeResponse>, Status> {
+        self.asked.send_modify(|count| *count += 1);
+        Ok(Response::new(wire::DescribeResponse {
+            protocol: *self.protocol.borrow(),
+            stage: "detect".into(),
+            replica: "other".into(),
+            max_payload: 1000,
+            joins: false,
+        }))
+    }
+
+    async fn pass(
+        &self,
+        _: Request<Streaming<wire::Parcel>>,
+    ) -> Result<Response<Self::PassStream>, Status> {
+        assert_eq!(
+            *self.protocol.borrow(),
+            windlass_stage::PROTOCOL,
+            "a refused peer got a stream"
+        );
+        self.asked.send_replace(usize::MAX);
+        Ok(Response::new(Box::pin(tokio_stream::pending())))
+    }
+
+    async fn ends(
+        &self,
+        _: Request<wire::EndsRequest>,
+    ) -> Result<Response<Self::EndsStream>, Status> {
+        Err(Status::unimplemented("none"))
+    }
+}
+
+#[tokio::test]
+async fn a_replica_of_another_version_gets_no_items_until_it_is_replaced() {
+    let (protocol, asked) = (watch::Sender::new(2), watch::Sender::new(0));
+    let other = Other { protocol: protocol.subscribe(), asked: asked.clone() };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let mut serving = JoinSet::new();
+    let service = wire::stage_server::StageServer::new(other);
+    let incoming = TcpListenerStream::new(listener);
+    serving.spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+    let address = Address::Tcp { host: "127.0.0.1".into(), port };
+    let _source = source("detect", address);
+    let mut asked = asked.subscribe();
+    within(asked.wait_for(|count| *count >= 3)).await.expect("it is asked again");
+    protocol.send_replace(windlass_stage::PROTOCOL);
+    within(asked.wait_for(|count| *count == usize::MAX)).await.expect("it gets a stream");
+}
