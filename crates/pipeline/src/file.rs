@@ -74,6 +74,8 @@ struct StageEntry {
     /// Most replicas [default: 1].
     #[schemars(with = "Option<u32>")]
     replicas: Option<Spanned<u32>>,
+    /// Size of a result. A stage with a link needs it: each next stage gets the whole result.
+    output: Option<Bytes>,
     /// Most items that a replica works on at once [default: 1].
     #[schemars(with = "Option<u32>")]
     batch: Option<Spanned<u32>>,
@@ -114,8 +116,6 @@ struct LinkEntry {
     from: String,
     /// The stage that receives.
     to: String,
-    /// Size of an item on this link.
-    bytes: Bytes,
 }
 
 const PORT: u16 = 7000;
@@ -250,6 +250,7 @@ impl StageEntry {
             port: self.port.unwrap_or(PORT),
             max_replicas,
             batch,
+            output: self.output,
         }
     }
 }

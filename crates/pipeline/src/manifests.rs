@@ -139,7 +139,7 @@ impl<'p> Source<'p> {
             "spec": {
                 "clusterIP": "None",
                 "selector": { pods::stage_label(&of.name): self.pipeline.name },
-                "ports": [{ "name": "stage", "port": self.port(stage), "targetPort": self.port(stage) }],
+                "ports": [{ "name": "stage", "port": self.pipeline.port(stage), "targetPort": self.pipeline.port(stage) }],
             },
         })
     }

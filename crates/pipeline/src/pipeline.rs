@@ -47,6 +47,8 @@ pub struct Stage {
     pub max_replicas: u32,
     /// Most items that are worked on at once by one replica.
     pub batch: u32,
+    /// Size of a result; `None` for a stage whose results leave the pipeline.
+    pub output: Option<Bytes>,
     /// Devices that it can run on, the preferred one first. At least one.
     pub alternatives: Vec<Alternative>,
 }
@@ -106,6 +108,20 @@ impl Pipeline {
     /// The links on which a stage sends each item.
     pub fn links_from(&self, stage: usize) -> impl Iterator<Item = &Link> {
         self.links.iter().filter(move |link| link.from == stage)
+    }
+
+    /// Port of a stage in manifests. Stages may share a pod, and thus its ports: the second one of a port number gets
+    /// the next free one.
+    pub fn port(&self, stage: usize) -> u16 {
+        let mut ports: Vec<u16> = Vec::new();
+        for of in &self.stages[..=stage] {
+            let mut port = of.port;
+            while ports.contains(&port) {
+                port = port.checked_add(1).unwrap_or(1024);
+            }
+            ports.push(port);
+        }
+        *ports.last().expect("the stage itself has one")
     }
 
     /// The stages at which items leave.

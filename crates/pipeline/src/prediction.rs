@@ -48,7 +48,7 @@ pub enum Bottleneck {
 /// Mean times of an item, in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latency {
-    /// From the first stage to the last one.
+    /// From the source to a listener at the end of the pipeline.
     pub total: f64,
     /// By stage.
     pub stages: Vec<StageTimes>,
@@ -198,11 +198,11 @@ impl Model<'_> {
             let arrivals =
                 self.pipeline.links.iter().zip(&links).filter(|(link, _)| link.to == stage);
             let arrived =
-                arrivals.map(|(link, time)| done[link.from] + time + HOP).fold(0.0, f64::max);
+                arrivals.map(|(link, time)| done[link.from] + time + HOP).fold(HOP, f64::max);
             done[stage] = arrived + times.waited + times.worked;
         }
         let total = self.pipeline.ends().map(|end| done[end]).fold(0.0, f64::max);
-        Some(Latency { total, stages, links })
+        Some(Latency { total: total + HOP, stages, links })
     }
 
     fn servers(&self, replicas: &[Vec<Replica>], stage: usize, rate: f64) -> Servers {

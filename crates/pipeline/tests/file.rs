@@ -13,14 +13,16 @@ stages:
   on: [{time: 1ms}]
 - name: detect
   replicas: 2
+  output: 200
   on:
   - {resource: coral.ai/tpu, time: 12ms}
   - {cpus: 2, time: 90ms, variation: 0.2}
 - name: camera
+  output: 60KiB
   on: [{cpus: 0.5, time: 3ms}]
 links:
-- {from: camera, to: detect, bytes: 60KiB}
-- {from: detect, to: notify, bytes: 200}
+- {from: camera, to: detect}
+- {from: detect, to: notify}
 ";
 
 fn mistakes(text: &str) -> String {
@@ -63,12 +65,12 @@ const WRONG: &[(&str, &str)] = &[
         "p.yaml:4: no item reaches stage \"c\": items come in at \"b\"; add a link to \"c\", or remove the stage",
     ),
     (
-        "name: a\nstages:\n- {name: b, on: [{time: 1ms}]}\n- {name: c, on: [{time: 1ms}]}\n- {name: d, on: [{time: 1ms}]}\n\
-             links:\n- {from: b, to: c, bytes: 1}\n- {from: c, to: c, bytes: 1}\n- {from: c, to: d, bytes: 1}",
+        "name: a\nstages:\n- {name: b, output: 1, on: [{time: 1ms}]}\n- {name: c, output: 1, on: [{time: 1ms}]}\n- {name: d, on: [{time: 1ms}]}\n\
+             links:\n- {from: b, to: c}\n- {from: c, to: c}\n- {from: c, to: d}",
         "p.yaml:4: items go round in a circle: c: remove a link",
     ),
     (
-        "name: a\nstages:\n- {name: detect, on: [{time: 1ms}]}\nlinks:\n- {from: detect, to: detct, bytes: 1}",
+        "name: a\nstages:\n- {name: detect, on: [{time: 1ms}]}\nlinks:\n- {from: detect, to: detct}",
         "p.yaml:5: there is no stage \"detct\" (is it \"detect\"?)",
     ),
     (

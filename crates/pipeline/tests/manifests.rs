@@ -12,20 +12,21 @@ use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, manifests::manifests};
 const PIPELINE: &str = "
 name: door
 stages:
-- {name: grab, image: stage:1, on: [{cpus: 1, time: 1ms}]}
-- {name: decode, image: stage:1, command: [windlass, stage], on: [{cpus: 1, time: 2ms}]}
+- {name: grab, image: stage:1, output: 1MB, on: [{cpus: 1, time: 1ms}]}
+- {name: decode, image: stage:1, command: [windlass, stage], output: 10kB, on: [{cpus: 1, time: 2ms}]}
 - name: detect
   image: stage:1
   replicas: 2
   batch: 4
+  output: 100
   on:
   - {deviceClass: npu, match: 'device.attributes[\"npu.example.com\"].tops > 10', time: 20ms}
 - {name: join, image: stage:1, on: [{resource: coral.ai/tpu, time: 1ms}]}
 links:
-- {from: grab, to: decode, bytes: 1MB}
-- {from: decode, to: detect, bytes: 10kB}
-- {from: decode, to: join, bytes: 10kB}
-- {from: detect, to: join, bytes: 100}
+- {from: grab, to: decode}
+- {from: decode, to: detect}
+- {from: decode, to: join}
+- {from: detect, to: join}
 ";
 
 const BOARDS: &str = "

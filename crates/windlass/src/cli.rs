@@ -58,7 +58,8 @@ pub(crate) use mps::{MpsArgs, MpsCommand};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
 #[cfg(feature = "pipeline")]
 pub(crate) use pipeline::{
-    BoardsArgs, FleetArgs, PipelineArgs, PipelineCommand, PipelineSchemaArgs, PlanArgs, RenderArgs,
+    BoardsArgs, FleetArgs, MeasureArgs, PipelineArgs, PipelineCommand, PipelineSchemaArgs,
+    PlanArgs, RenderArgs,
 };
 pub(crate) use probe::{ProbeArgs, QuestionArg};
 pub(crate) use scrub::ScrubArgs;

@@ -7,6 +7,8 @@ mod commands;
 #[cfg(feature = "laboratory")]
 mod demo;
 mod dispatch;
+#[cfg(feature = "laboratory")]
+mod edge;
 mod exit;
 mod logging;
 mod packed;

@@ -54,7 +54,14 @@ fn links(stages: &[Stage], entries: &[Spanned<LinkEntry>], found: &mut Found) ->
             let text = format!("{} to {} is linked already", entry.from, entry.to);
             found.push(Diagnostic::new(*line, text));
         } else {
-            links.push(Link { from, to, bytes: entry.bytes });
+            let Some(bytes) = stages[from].output else {
+                let name = &entry.from;
+                let text =
+                    format!("stage {name:?} has a link: write the size of its results, output");
+                found.push(Diagnostic::new(*line, text));
+                continue;
+            };
+            links.push(Link { from, to, bytes });
         }
     }
     links

@@ -15,7 +15,7 @@ impl Source<'_> {
         workload: &Workload<'_>,
     ) -> Value {
         let of = &self.pipeline.stages[stage];
-        let port = self.port(stage);
+        let port = self.pipeline.port(stage);
         let mut container = json!({
             "name": of.name,
             "image": of.image,
@@ -35,12 +35,12 @@ impl Source<'_> {
     fn arguments(&self, stage: usize, workload: &Workload<'_>) -> Vec<String> {
         let name = |stage: usize| self.pipeline.stages[stage].name.clone();
         let mut arguments = vec!["--name".to_owned(), name(stage), "--listen".to_owned()];
-        arguments.push(format!("0.0.0.0:{}", self.port(stage)));
+        arguments.push(format!("0.0.0.0:{}", self.pipeline.port(stage)));
         for link in self.pipeline.links_from(stage) {
             let shares_pod = workload.stages.iter().any(|(other, _)| *other == link.to);
             let host = if shares_pod { "127.0.0.1".to_owned() } else { self.object_name(link.to) };
             arguments.push("--next".to_owned());
-            arguments.push(format!("{}={host}:{}", name(link.to), self.port(link.to)));
+            arguments.push(format!("{}={host}:{}", name(link.to), self.pipeline.port(link.to)));
         }
         let senders: Vec<_> = self.pipeline.links_to(stage).map(|link| name(link.from)).collect();
         if senders.len() > 1 {
@@ -51,19 +51,6 @@ impl Source<'_> {
             arguments.extend(["--batch".to_owned(), batch.to_string()]);
         }
         arguments
-    }
-
-    /// The stage's port. Stages may share a pod, and thus its ports: the second one of a port number gets the next free one.
-    pub(super) fn port(&self, stage: usize) -> u16 {
-        let mut ports: Vec<u16> = Vec::new();
-        for of in &self.pipeline.stages[..=stage] {
-            let mut port = of.port;
-            while ports.contains(&port) {
-                port = port.checked_add(1).unwrap_or(1024);
-            }
-            ports.push(port);
-        }
-        *ports.last().expect("the stage itself has one")
     }
 
     fn resources(&self, stage: usize, replica: &Replica) -> Value {

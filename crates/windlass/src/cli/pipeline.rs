@@ -1,12 +1,13 @@
 //! Command lines of `windlass pipeline`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 use windlass_pipeline::{
     Layout,
     quantity::{BitRate, Seconds},
 };
+use windlass_stage::Addresses;
 
 use super::{OutputArg, ViewArgs, word::word};
 
@@ -22,6 +23,8 @@ pub(crate) enum PipelineCommand {
     Plan(PlanArgs),
     /// Print the manifests of a layout: Deployments, Services, claim templates, disruption budgets.
     Render(RenderArgs),
+    /// Put load on a running pipeline: throughput, latency by stage and link, beside the prediction.
+    Measure(MeasureArgs),
     /// List the profiles of boards, for `--boards`.
     Boards(BoardsArgs),
     /// Print the JSON schema of the pipeline file, or of a file of boards.
@@ -90,6 +93,43 @@ pub(crate) struct RenderArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "\
+First as many items go in as the pipeline takes, then as many as its file says, or 70 % of those.
+It has to run where the stages are reached: in a pod of the pipeline's namespace, or with --first and --end.
+With --boards, the layouts run here one after another: stages as processes that wait for the stated times, links with
+the boards' rates and delays.
+
+Examples:
+  windlass pipeline measure doorbell.yaml --boards boards.yaml
+      all layouts on simulated boards, and which to take
+  windlass pipeline measure doorbell.yaml --layout planned
+      what runs in the cluster, beside the prediction of the layout
+
+Exit codes: 0 every item ended, 1 some were not heard of, or failed to run; 64 wrong command line or file.")]
+pub(crate) struct MeasureArgs {
+    /// The pipeline's file: YAML or JSON.
+    #[arg(value_name = "FILE")]
+    pub(crate) pipeline: PathBuf,
+    #[command(flatten)]
+    pub(crate) fleet: FleetArgs,
+    /// Layout that runs, for the prediction; with --boards, the only one to run.
+    #[arg(long, value_name = "LAYOUT", value_parser = layout())]
+    pub(crate) layout: Option<Layout>,
+    /// Duration of each of the two runs: 10s.
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = seconds)]
+    pub(crate) lasts: Duration,
+    /// Addresses of the first stage's replicas [default: its Service]
+    #[arg(long, value_name = "ADDRESS,...", conflicts_with = "boards")]
+    pub(crate) first: Option<Addresses>,
+    /// Addresses of the replicas of a stage where items leave [default: its Service]
+    #[arg(long, value_name = "STAGE=ADDRESS,...", value_parser = end, conflicts_with = "boards")]
+    pub(crate) end: Vec<(String, Addresses)>,
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: OutputArg,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct BoardsArgs {
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
@@ -101,6 +141,21 @@ pub(crate) struct PipelineSchemaArgs {
     /// The schema of a file of boards.
     #[arg(long)]
     pub(crate) boards: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time: Seconds = text.parse()?;
+    let lasts = Duration::from_secs_f64(time.0);
+    if lasts >= Duration::from_secs(1) {
+        Ok(lasts)
+    } else {
+        Err("measure for at least 1s".to_owned())
+    }
+}
+
+fn end(text: &str) -> Result<(String, Addresses), String> {
+    let (stage, addresses) = text.split_once('=').ok_or("write STAGE=HOST:PORT")?;
+    Ok((stage.to_owned(), addresses.parse().map_err(|error| format!("{error}"))?))
 }
 
 fn layout() -> impl clap::builder::TypedValueParser<Value = Layout> {

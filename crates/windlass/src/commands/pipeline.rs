@@ -2,6 +2,7 @@
 
 mod boards;
 mod fleet;
+pub(crate) mod measure;
 mod plan;
 mod render;
 mod report;
@@ -23,6 +24,7 @@ pub(crate) fn run(command: PipelineCommand) -> Result<()> {
     match command {
         PipelineCommand::Plan(args) => block_on(plan::run(args)),
         PipelineCommand::Render(args) => block_on(render::run(args)),
+        PipelineCommand::Measure(args) => block_on(measure::run(args)),
         PipelineCommand::Boards(args) => boards::run(&args),
         PipelineCommand::Schema(args) => schema(&args),
     }
