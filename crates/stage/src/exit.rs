@@ -94,3 +94,46 @@ pub(crate) fn told(
         Ok(wire::End { content: Some(content) })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(id: u64) -> Item {
+        let body = Body::Payload(bytes::Bytes::from_static(b"abc"));
+        Item { id, from: String::new(), body, visits: Vec::new(), deadline: None }
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_does_not_read_is_told_how_many_it_missed_and_holds_nobody_back() {
+        let (exit, teller) = Exit::new();
+        let listener = teller.listeners().upgrade().expect("the teller is here").subscribe();
+        for id in 0..BACKLOG as u64 + 7 {
+            exit.end(item(id), &[]);
+        }
+        drop(exit);
+        teller.run().await;
+        let told: Vec<_> = told(listener).collect().await;
+        let contents: Vec<_> = told.into_iter().filter_map(|end| end.ok()?.content).collect();
+        assert_eq!(contents[0], Content::Missed(wire::Missed { count: 7 }));
+        assert_eq!(contents.len(), 1 + BACKLOG);
+    }
+
+    #[tokio::test]
+    async fn an_id_that_ends_twice_is_told_once_and_both_senders_are_answered() {
+        let (exit, teller) = Exit::new();
+        let listener = teller.listeners().upgrade().expect("the teller is here").subscribe();
+        let (notes, mut receipts) = mpsc::unbounded_channel();
+        for sequence in [3, 4] {
+            exit.end(item(9), &[Custody::new(sequence, notes.clone())]);
+        }
+        drop((exit, notes));
+        teller.run().await;
+        assert_eq!(told(listener).collect::<Vec<_>>().await.len(), 1);
+        let mut answered = 0;
+        while receipts.recv().await.is_some() {
+            answered += 1;
+        }
+        assert_eq!(answered, 2);
+    }
+}

@@ -14,6 +14,16 @@ pub(crate) fn no_cluster_half() -> anyhow::Error {
     Misuse(problem).into()
 }
 
+/// Error of a command that only a build with the stages of pipelines has.
+#[cfg(not(feature = "pipeline"))]
+pub(crate) fn no_stages() -> anyhow::Error {
+    let problem = anyhow!(
+        "this build for nodes lacks the stages of pipelines: `stage` needs the feature `pipeline`, which cargo enables \
+         by default"
+    );
+    Misuse(problem).into()
+}
+
 /// Error of a command that only a build with the laboratory has.
 #[cfg(not(feature = "laboratory"))]
 pub(crate) fn no_laboratory() -> anyhow::Error {

@@ -27,6 +27,8 @@ mod nvidia_plugin;
 mod pipeline;
 mod probe;
 mod scrub;
+#[cfg(feature = "pipeline")]
+mod stage;
 mod top;
 mod word;
 
@@ -63,6 +65,8 @@ pub(crate) use pipeline::{
 };
 pub(crate) use probe::{ProbeArgs, QuestionArg};
 pub(crate) use scrub::ScrubArgs;
+#[cfg(feature = "pipeline")]
+pub(crate) use stage::{Call, StageArgs, WorkArgs};
 pub(crate) use top::TopOfNodeArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {
@@ -202,6 +206,9 @@ pub(crate) enum Command {
     /// Plan pipelines: which stage runs on which device of which node, predicted, explained, as manifests.
     #[cfg(feature = "pipeline")]
     Pipeline(PipelineArgs),
+    /// Run a stage of a pipeline: take items, work on each, pass the results on.
+    #[cfg(feature = "pipeline")]
+    Stage(Box<StageArgs>),
     /// Show everything at work: a simulated machine, the real agent, an embedded kubelet.
     #[cfg(feature = "laboratory")]
     Demo(DemoArgs),
@@ -236,6 +243,13 @@ pub(crate) enum Command {
     #[cfg(not(feature = "cluster"))]
     #[command(name = "cluster", hide = true, disable_help_flag = true)]
     ClusterHalf {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
+    /// The stage of a pipeline, which the build for nodes lacks; it reports where to find it.
+    #[cfg(not(feature = "pipeline"))]
+    #[command(name = "stage", hide = true, disable_help_flag = true)]
+    PipelineStage {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },

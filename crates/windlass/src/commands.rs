@@ -22,6 +22,8 @@ pub(crate) mod node;
 pub(crate) mod pipeline;
 pub(crate) mod probe;
 pub(crate) mod scrub;
+#[cfg(feature = "pipeline")]
+pub(crate) mod stage;
 pub(crate) mod top;
 pub(crate) mod topo;
 pub(crate) mod xids;

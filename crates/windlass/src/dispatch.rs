@@ -28,6 +28,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Cluster(args) => commands::cluster::run(args.command),
         #[cfg(feature = "pipeline")]
         Command::Pipeline(args) => commands::pipeline::run(args.command),
+        #[cfg(feature = "pipeline")]
+        Command::Stage(args) => block_on(commands::stage::run(*args)),
         #[cfg(feature = "laboratory")]
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Host(args) => block_on(commands::host::run(args.command)),
@@ -47,6 +49,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Version => Ok(line(format_args!("windlass {LONG_VERSION}"))?),
         #[cfg(not(feature = "cluster"))]
         Command::ClusterHalf { .. } => Err(crate::absent::no_cluster_half()),
+        #[cfg(not(feature = "pipeline"))]
+        Command::PipelineStage { .. } => Err(crate::absent::no_stages()),
         #[cfg(not(feature = "laboratory"))]
         Command::Laboratory { .. } => Err(crate::absent::no_laboratory()),
     }

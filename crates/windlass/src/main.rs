@@ -1,6 +1,6 @@
 //! Entry point of `windlass`, the agent of a node with its commands.
 
-#[cfg(not(all(feature = "cluster", feature = "laboratory")))]
+#[cfg(not(all(feature = "cluster", feature = "laboratory", feature = "pipeline")))]
 mod absent;
 mod cli;
 mod commands;

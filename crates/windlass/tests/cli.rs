@@ -8,6 +8,7 @@ mod machines;
 mod scrub;
 mod simulate;
 mod soak;
+mod stage;
 
 use std::{
     collections::BTreeSet,

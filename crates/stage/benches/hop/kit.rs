@@ -1,0 +1,63 @@
+//! A chain of stages that pass payloads on.
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use windlass_stage::{
+    Address, Addresses, Builder, Ends, Settings, Source, Stage, StageMetrics, Told,
+};
+
+use super::Chain;
+
+/// Stages on threads of their own, which end with this value.
+pub(crate) struct Kit {
+    source: Source,
+    ends: Ends,
+    _shutdown: DropGuard,
+}
+
+impl Chain for Kit {
+    async fn start(stages: usize) -> Self {
+        let shutdown = CancellationToken::new();
+        let last = start(stage("0"), shutdown.clone()).await;
+        let mut first = Addresses::from(last.clone());
+        for place in 1..stages {
+            let builder = stage(&place.to_string()).next(&(place - 1).to_string(), first);
+            first = start(builder, shutdown.clone()).await.into();
+        }
+        let ends = Ends::listen(last.into()).await;
+        let name = (stages - 1).to_string();
+        let metrics = StageMetrics::new();
+        let source = Source::connect("bench", &name, first, Settings::default(), metrics);
+        Self { source, ends, _shutdown: shutdown.drop_guard() }
+    }
+
+    async fn send(&mut self, payload: Bytes) {
+        self.source.send(payload, None).await;
+    }
+
+    async fn receive(&mut self) {
+        match self.ends.next().await {
+            Told::End(end) => assert_eq!(end.failure, None),
+            Told::Missed(count) => panic!("{count} ends were missed"),
+        }
+    }
+}
+
+fn stage(name: &str) -> Builder {
+    Stage::builder(name).listen("127.0.0.1:0".parse().expect("an address"))
+}
+
+/// Serves on a thread of its own.
+async fn start(builder: Builder, shutdown: CancellationToken) -> Address {
+    let (tell, told) = oneshot::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let bound = builder.bind().await.expect("a free port");
+            tell.send(bound.address().clone()).expect("somebody waits");
+            bound.serve(shutdown).await.expect("it serves");
+        });
+    });
+    told.await.expect("it listens")
+}

@@ -1,0 +1,220 @@
+//! Command line of `windlass stage`.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{ArgGroup, Args};
+use tracing_subscriber::filter::Targets;
+use windlass_stage::{Address, Addresses};
+
+use crate::logging::LogFormat;
+
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("work").args(["sleep", "compute", "exec", "call"]),
+    after_help = "\
+The work is one of --sleep, --compute, --exec and --call. Without any, the stage passes payloads on.
+
+SIGTERM drains: the stage takes no more items, and ends when the next stages have all that it had.
+
+Examples:
+  windlass stage --name store --listen 0.0.0.0:7000
+  windlass stage --name detect --listen 0.0.0.0:7000 --next store=store:7000 --sleep 12ms
+      a model of a stage that takes 12 ms per item
+  windlass stage --name grey --listen 0.0.0.0:7000 --next store=store:7000 \\
+      --exec convert - -colorspace Gray -
+  windlass stage --name detect --listen unix:/run/detect.sock \\
+      --next store=10.0.0.7:7000,10.0.0.8:7000 \\
+      --call http://127.0.0.1:9000/vision.Detector/Detect
+      an existing gRPC service as a stage
+  windlass stage --name fuse --listen 0.0.0.0:7000 --from detect --from track \\
+      --next store=store:7000
+      a join of two stages
+
+Exit codes: 0 asked to end, 1 failed, 64 wrong command line."
+)]
+pub(crate) struct StageArgs {
+    /// Name of the stage, as the stages before call it in --next.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// Address to listen on: HOST:PORT or unix:/PATH
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Address,
+    /// A next stage, with the addresses of its replicas, or a name that has all in the DNS. Each next stage gets every
+    /// result. Without a next stage the pipeline ends here
+    #[arg(long, value_name = "NAME=ADDRESS,...", value_parser = next)]
+    pub(crate) next: Vec<(String, Addresses)>,
+    /// A stage before. Given twice or more, this stage is a join: it waits for a part of each item from each of them
+    #[arg(long, value_name = "NAME")]
+    pub(crate) from: Vec<String>,
+    /// Name of this process among the stage's replicas [default: this machine's name]
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    pub(crate) replica: Option<String>,
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Address of `/metrics` [default: none]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Format of log lines.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "WINDLASS_LOG_FORMAT",
+        default_value = "text",
+        help_heading = "Logging"
+    )]
+    pub(crate) log_format: LogFormat,
+    /// Log level (info, debug), or levels by module (windlass_stage=debug,info).
+    #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info",
+          value_parser = super::levels, help_heading = "Logging")]
+    pub(crate) log: Targets,
+}
+
+/// The work of a stage.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Work")]
+pub(crate) struct WorkArgs {
+    /// Wait for this time per item, as a device does that computes: 12ms, 800us
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) sleep: Option<Duration>,
+    /// Wait for this time per batch too.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "sleep")]
+    pub(crate) sleep_batch: Option<Duration>,
+    /// Use this processor time per item, on one core
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) compute: Option<Duration>,
+    /// Vary the time of --sleep or --compute by up to this part of it, evenly: 0.2 is 80 to 120 percent
+    #[arg(long, value_name = "PART", value_parser = part)]
+    pub(crate) variation: Option<f64>,
+    /// Size of the results of --sleep and --compute: 2KiB [default: that of the payload]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) output: Option<usize>,
+    /// Run a program for each item: it reads the payload from its input and writes the result to its output. An exit
+    /// code other than 0 is a failure, with the last line of its stderr
+    #[arg(long, value_name = "PROGRAM", num_args = 1.., allow_hyphen_values = true)]
+    pub(crate) exec: Option<Vec<PathBuf>>,
+    /// Call a method of a gRPC service: the payload is the encoded request, the encoded answer is the result
+    #[arg(long, value_name = "http://HOST:PORT/PACKAGE.SERVICE/METHOD", value_parser = call)]
+    pub(crate) call: Option<Call>,
+}
+
+/// Limits of a stage.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// Batches at a time, one per device.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
+    pub(crate) workers: usize,
+    /// Most items of a batch.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
+    pub(crate) batch: usize,
+    /// Longest wait for a batch to fill.
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = duration)]
+    pub(crate) batch_wait: Duration,
+    /// Items on the way to each next replica.
+    #[arg(long, value_name = "N", default_value = "8", value_parser = count)]
+    pub(crate) window: usize,
+    /// Largest payload.
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size)]
+    pub(crate) max_payload: usize,
+    /// Longest time of a batch's work, after which its items fail.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub(crate) work_timeout: Duration,
+    /// Longest time to finish after SIGTERM.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub(crate) drain_timeout: Duration,
+    /// Longest wait of a join for the other parts of an item.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub(crate) join_timeout: Duration,
+}
+
+/// A method of a gRPC service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// `http://HOST:PORT`
+    pub(crate) server: String,
+    /// `/PACKAGE.SERVICE/METHOD`
+    pub(crate) method: String,
+}
+
+fn next(text: &str) -> Result<(String, Addresses), String> {
+    let (name, addresses) =
+        text.split_once('=').ok_or("write NAME=ADDRESS, such as classify=classify:7000")?;
+    let addresses = addresses.parse().map_err(|error| format!("{error}"))?;
+    Ok((name.to_owned(), addresses))
+}
+
+/// Parses microseconds, milliseconds or seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time: write 12ms, 800us or 1.5s");
+    let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    let number = |(unit, factor): (&str, f64)| Some((text.strip_suffix(unit)?, factor));
+    let (number, factor) = units.into_iter().find_map(number).ok_or_else(wrong)?;
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())
+}
+
+/// Parses bytes, KiB, MiB or GiB.
+fn size(text: &str) -> Result<usize, String> {
+    let wrong = || format!("{text:?} is not a size: write 2KiB, 16MiB or 1GiB");
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("B", 1), ("", 1)];
+    let number = |(unit, factor): (&str, usize)| Some((text.strip_suffix(unit)?, factor));
+    let (number, factor) = units.into_iter().find_map(number).ok_or_else(wrong)?;
+    number.parse::<usize>().ok().and_then(|number| number.checked_mul(factor)).ok_or_else(wrong)
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=4096) => Ok(count),
+        _ => Err("write a number from 1 to 4096".to_owned()),
+    }
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
+        _ => Err("write a part of one, such as 0.2".to_owned()),
+    }
+}
+
+fn call(text: &str) -> Result<Call, String> {
+    let wrong = "write http://HOST:PORT/PACKAGE.SERVICE/METHOD";
+    let rest = text.strip_prefix("http://").ok_or(wrong)?;
+    let (host, method) = rest.split_once('/').ok_or(wrong)?;
+    let is_method = method.split('/').count() == 2 && method.split('/').all(|it| !it.is_empty());
+    if host.is_empty() || !is_method {
+        return Err(wrong.to_owned());
+    }
+    Ok(Call { server: format!("http://{host}"), method: format!("/{method}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_are_read_with_their_units() {
+        assert_eq!(duration("12ms"), Ok(Duration::from_millis(12)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("800us"), Ok(Duration::from_micros(800)));
+        for wrong in ["12", "ms", "-1s", "1m"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(size("2KiB"), Ok(2048));
+        assert_eq!(size("17"), Ok(17));
+        assert!(size("2MB").is_err() && size("KiB").is_err());
+    }
+
+    #[test]
+    fn a_method_is_told_from_its_server() {
+        let read = call("http://127.0.0.1:9000/vision.Detector/Detect").expect("a method");
+        assert_eq!(
+            (&*read.server, &*read.method),
+            ("http://127.0.0.1:9000", "/vision.Detector/Detect")
+        );
+        for wrong in ["127.0.0.1:9000/a/b", "http://h:1/a", "http:///a/b", "http://h:1/a/"] {
+            assert!(call(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `windlass stage`: one stage of a pipeline, with work from the command line.
+
+mod call;
+mod exec;
+mod metrics;
+mod pace;
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use prometheus_client::registry::Registry;
+use rustix::system::uname;
+use tokio_util::sync::CancellationToken;
+use windlass_stage::{Bound, Builder, Stage, StageMetrics};
+
+use crate::{
+    cli::{StageArgs, WorkArgs},
+    exit::Misuse,
+    logging,
+    screen::line,
+    stop::Stop,
+};
+
+pub(crate) async fn run(args: StageArgs) -> Result<()> {
+    check(&args).map_err(Misuse)?;
+    let (metrics, mut registry) = (StageMetrics::new(), Registry::default());
+    metrics.register(&mut registry);
+    let builder = builder(&args).metrics(metrics);
+    logging::to_stderr(args.log_format, args.log.clone());
+    let (mut signals, shutdown) = (Stop::listen()?, CancellationToken::new());
+    let bound = builder.bind().await?;
+    let page = match args.metrics {
+        Some(address) => Some(metrics::Page::bind(address).await?),
+        None => None,
+    };
+    line(banner(&args, &bound))?;
+    let mut serving = Box::pin(bound.serve(shutdown.clone()));
+    let showing = async {
+        match page {
+            Some(page) => page.serve(&registry).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = &mut serving => return Ok(ended?),
+        () = showing => {}
+        signal = signals.requested() => tracing::info!(signal, "asked to end, the stage drains"),
+    }
+    shutdown.cancel();
+    Ok(serving.await?)
+}
+
+fn check(args: &StageArgs) -> Result<()> {
+    let mut names: Vec<_> = args.next.iter().map(|(name, _)| name).collect();
+    names.sort();
+    ensure!(names.windows(2).all(|pair| pair[0] != pair[1]), "--next: a stage is named twice");
+    let mut from = args.from.clone();
+    from.sort();
+    ensure!(from.windows(2).all(|pair| pair[0] != pair[1]), "--from: a stage is named twice");
+    let has_time = args.work.sleep.is_some() || args.work.compute.is_some();
+    let changes_time = args.work.variation.is_some() || args.work.output.is_some();
+    ensure!(
+        has_time || !changes_time,
+        "--variation and --output belong to --sleep or --compute: give one of them"
+    );
+    Ok(())
+}
+
+fn builder(args: &StageArgs) -> Builder {
+    let replica = args.replica.clone();
+    let replica = replica.unwrap_or_else(|| uname().nodename().to_string_lossy().into_owned());
+    let limits = args.limits;
+    let mut builder = Stage::builder(&args.name).listen(args.listen.clone()).replica(&replica);
+    for (name, addresses) in &args.next {
+        builder = builder.next(name, addresses.clone());
+    }
+    for name in &args.from {
+        builder = builder.from(name);
+    }
+    with_work(builder, args.work.clone(), limits.batch).limits(|settings| {
+        settings.workers = limits.workers;
+        settings.batch = limits.batch;
+        settings.batch_wait = limits.batch_wait;
+        settings.window = limits.window;
+        settings.max_payload = limits.max_payload;
+        settings.work_timeout = limits.work_timeout;
+        settings.drain_timeout = limits.drain_timeout;
+        settings.join_timeout = limits.join_timeout;
+    })
+}
+
+/// The work that was chosen; none passes payloads on.
+fn with_work(builder: Builder, args: WorkArgs, batch: usize) -> Builder {
+    if let Some(pace) = pace::Pace::of(&args) {
+        return builder.batch(batch, move |payloads| pace.clone().work(payloads));
+    }
+    if let Some(words) = args.exec {
+        return builder.work(move |payload: Bytes| exec::run(words.clone(), payload));
+    }
+    if let Some(call) = args.call {
+        let client = call::Client::new(call);
+        return builder.work(move |payload: Bytes| client.clone().call(payload));
+    }
+    builder
+}
+
+/// The line on start.
+fn banner(args: &StageArgs, bound: &Bound) -> String {
+    let next: Vec<_> = args.next.iter().map(|(name, at)| format!("{name} at {at}")).collect();
+    let next = if next.is_empty() { "none".to_owned() } else { next.join(", ") };
+    format!("stage {} listens on {}; next: {next}", args.name, bound.address())
+}

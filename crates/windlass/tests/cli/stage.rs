@@ -1,0 +1,158 @@
+//! `windlass stage` as processes: its work, its drain, its death.
+
+use std::{
+    collections::BTreeMap,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use windlass_stage::{Addresses, End, Ends, FailureKind, Settings, Source, StageMetrics, Told};
+
+use crate::program::{Written, folder, run, text, windlass};
+
+/// A running `windlass stage`; killed when dropped.
+struct Process {
+    child: Child,
+    address: String,
+}
+
+impl Process {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = windlass(&["stage", "--listen", "127.0.0.1:0"]);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("windlass runs");
+        let first = Written::by(child.stdout.take()).next().expect("a line on start");
+        let (_, rest) = first.split_once(" listens on ").expect("an address");
+        let address = rest.split(';').next().unwrap_or_default().to_owned();
+        Self { child, address }
+    }
+
+    fn next(&self) -> String {
+        format!("store={}", self.address)
+    }
+
+    fn addresses(&self) -> Addresses {
+        self.address.parse().expect("an address")
+    }
+
+    /// Ends as a pod does that is deleted.
+    fn terminate(&mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("runs").success());
+        self.child.wait().expect("a child").code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn source(first: &str, addresses: Addresses) -> Source {
+    Source::connect("camera", first, addresses, Settings::default(), StageMetrics::new())
+}
+
+async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
+}
+
+async fn ends(listener: &mut Ends, count: usize) -> BTreeMap<u64, End> {
+    let mut all = BTreeMap::new();
+    while all.len() < count {
+        let Told::End(end) = within(listener.next()).await else { panic!("missed") };
+        assert!(all.insert(end.id, end).is_none(), "ended twice");
+    }
+    all
+}
+
+/// The end of one payload.
+async fn end_of(source: &mut Source, listener: &mut Ends, payload: &'static [u8]) -> End {
+    within(source.send(payload.into(), None)).await;
+    ends(listener, 1).await.into_values().next().expect("one")
+}
+
+#[tokio::test]
+async fn a_program_and_a_grpc_method_are_the_work_of_a_stage() {
+    let mut store = Process::start(&["--name", "store"]);
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let script = "read word; if [ $word = bad ]; then echo first >&2; echo no such frame >&2; exit 3; fi; echo $word$word";
+    let shell = ["--name", "shell", "--next", &store.next(), "--exec", "sh", "-c", script];
+    let mut shell = Process::start(&shell);
+    let mut by_program = source("shell", shell.addresses());
+    let good = end_of(&mut by_program, &mut listener, b"abc\n").await;
+    assert_eq!((good.failure, good.payload_bytes), (None, 7));
+    let bad = end_of(&mut by_program, &mut listener, b"bad\n").await.failure.expect("a failure");
+    assert_eq!(bad.kind, FailureKind::Work);
+    assert_eq!(bad.reason, "sh ended with exit status: 3: no such frame");
+
+    // Any unary method will do; this one is at hand.
+    let method = format!("http://{}/windlass.stage.v1.Stage/Describe", store.address);
+    let mut caller =
+        Process::start(&["--name", "caller", "--next", &store.next(), "--call", &method]);
+    let mut by_method = source("caller", caller.addresses());
+    let answered = end_of(&mut by_method, &mut listener, b"").await;
+    assert_eq!(answered.failure, None);
+    assert!(answered.payload_bytes > "store".len() as u64);
+    let refused = end_of(&mut by_method, &mut listener, b"\xff").await.failure.expect("no message");
+    assert!(refused.reason.starts_with("/windlass.stage.v1.Stage/Describe at http://127.0.0.1:"));
+
+    within(by_program.finish()).await;
+    within(by_method.finish()).await;
+    drop(listener);
+    for process in [&mut shell, &mut caller, &mut store] {
+        assert_eq!(process.terminate(), Some(0));
+    }
+}
+
+#[tokio::test]
+async fn processes_that_are_killed_and_drained_under_load_lose_no_item_in_silence() {
+    let store = Process::start(&["--name", "store"]);
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let next = store.next();
+    let pace = ["--name", "detect", "--next", &next, "--sleep", "2ms", "--variation", "0.5"];
+    let [killed, mut drained, stays] = [(); 3].map(|()| Process::start(&pace));
+    let all = [&killed.address, &drained.address, &stays.address].map(String::as_str);
+    let mut source = source("detect", all.join(",").parse().expect("addresses"));
+    let sending = async {
+        for _ in 0..600 {
+            within(source.send(vec![0; 1000].into(), None)).await;
+        }
+        within(source.finish()).await;
+    };
+    let ending = async {
+        let mut ended = ends(&mut listener, 150).await;
+        drop(killed);
+        ended.append(&mut ends(&mut listener, 150).await);
+        assert_eq!(drained.terminate(), Some(0));
+        ended.append(&mut ends(&mut listener, 300).await);
+        ended
+    };
+    let ((), ended) = tokio::join!(sending, ending);
+    let failed: Vec<_> = ended.values().filter_map(|end| end.failure.as_ref()).collect();
+    assert!((1..=13).contains(&failed.len()), "window, queue and work: {failed:?}");
+    assert!(failed.iter().all(|failure| failure.kind == FailureKind::Stopped));
+}
+
+#[test]
+fn a_wrong_stage_is_told_its_mistake_and_nothing_listens() {
+    let folder = folder();
+    let socket = format!("unix:{}/detect.sock", folder.path().display());
+    for (flags, reason) in [
+        (&["--next", "store"][..], "write NAME=ADDRESS"),
+        (&["--next", "store=store"], "\"store\" has no port: write host:port, or unix:/path"),
+        (&["--sleep", "12"], "\"12\" is not a time: write 12ms, 800us or 1.5s"),
+        (&["--sleep", "1ms", "--compute", "1ms"], "cannot be used with"),
+        (&["--output", "2KiB"], "--variation and --output belong to --sleep or --compute"),
+        (&["--from", "a", "--from", "a"], "--from: a stage is named twice"),
+        (&["--workers", "0"], "write a number from 1 to 4096"),
+    ] {
+        let base = ["stage", "--name", "detect", "--listen", &socket];
+        let output = run(&[&base[..], flags].concat());
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {told}");
+        assert!(told.contains(reason), "{flags:?}: {told}");
+    }
+    assert_eq!(folder.path().read_dir().expect("a folder").count(), 0);
+}
