@@ -22,6 +22,17 @@ pub struct Fleet {
     pub nodes: Vec<Node>,
     /// True for boards that are described, and not there.
     pub is_simulated: bool,
+    /// Times of the stages' programs.
+    pub overhead: Overhead,
+}
+
+/// Times that the stages' programs take besides the work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Overhead {
+    /// Latency of an item from stage to stage, without network.
+    pub hop: Seconds,
+    /// Time of a replica between two batches.
+    pub step: Seconds,
 }
 
 /// A node that can have pods.
@@ -85,6 +96,15 @@ impl Default for NodeLink {
     /// Gigabit Ethernet through one switch.
     fn default() -> Self {
         Self { rate: BitRate(1e9), delay: Seconds(0.000_1) }
+    }
+}
+
+// === impl Overhead ===
+
+impl Default for Overhead {
+    /// Those of the stage kit, which its benchmark measures.
+    fn default() -> Self {
+        Self { hop: Seconds(0.000_15), step: Seconds(0.000_1) }
     }
 }
 

@@ -133,10 +133,10 @@ impl Pipeline {
 // === impl Alternative ===
 
 impl Alternative {
-    /// Items per second of one replica that always has enough to do.
-    pub fn rate(&self, batch: u32) -> f64 {
+    /// Items per second of one replica that always has enough to do. `step` is its time between two batches.
+    pub fn rate(&self, batch: u32, step: Seconds) -> f64 {
         let batch = f64::from(batch);
-        batch / (self.batch_time.0 + batch * self.time.0)
+        batch / (step.0 + self.batch_time.0 + batch * self.time.0)
     }
 }
 

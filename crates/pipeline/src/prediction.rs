@@ -101,8 +101,6 @@ struct Servers {
 
 /// Items of one stream that no receipt has answered: the stage kit's own window.
 pub const WINDOW: f64 = 8.0;
-/// Time of an item in the programs on each hop, as the benchmark of the stage kit has it.
-pub const HOP: f64 = 0.000_15;
 /// Where no rate is given: latency at so much of the throughput.
 pub const USUAL_LOAD: f64 = 0.7;
 
@@ -146,9 +144,13 @@ impl Model<'_> {
         if replicas[stage].is_empty() {
             return self.best[stage].rate;
         }
-        let batch = self.pipeline.stages[stage].batch;
-        let rate = |replica: &Replica| replica.alternative(self.pipeline, stage).rate(batch);
-        replicas[stage].iter().map(rate).sum()
+        replicas[stage].iter().map(|replica| self.rate(replica, stage)).sum()
+    }
+
+    /// Items per second of a replica.
+    fn rate(&self, replica: &Replica, stage: usize) -> f64 {
+        let (batch, step) = (self.pipeline.stages[stage].batch, self.fleet.overhead.step);
+        replica.alternative(self.pipeline, stage).rate(batch, step)
     }
 
     /// Items per second of a link's streams, if nothing but their window holds them back.
@@ -192,17 +194,18 @@ impl Model<'_> {
             }
         }
         let links = traffic.link_times(self, replicas, rate, &variations)?;
+        let hop = self.fleet.overhead.hop.0;
         let mut done = vec![0.0_f64; count];
         for stage in 0..count {
             let times = &stages[stage];
             let arrivals =
                 self.pipeline.links.iter().zip(&links).filter(|(link, _)| link.to == stage);
             let arrived =
-                arrivals.map(|(link, time)| done[link.from] + time + HOP).fold(HOP, f64::max);
+                arrivals.map(|(link, time)| done[link.from] + time + hop).fold(hop, f64::max);
             done[stage] = arrived + times.waited + times.worked;
         }
         let total = self.pipeline.ends().map(|end| done[end]).fold(0.0, f64::max);
-        Some(Latency { total: total + HOP, stages, links })
+        Some(Latency { total: total + hop, stages, links })
     }
 
     fn servers(&self, replicas: &[Vec<Replica>], stage: usize, rate: f64) -> Servers {
@@ -216,7 +219,7 @@ impl Model<'_> {
         let (mut worked, mut batch_wait, mut variation, mut second) = (0.0, 0.0, 0.0, 0.0);
         for replica in of {
             let alternative = replica.alternative(self.pipeline, stage);
-            let share = alternative.rate(batch) / total;
+            let share = self.rate(replica, stage) / total;
             let (fixed, each) = (alternative.batch_time.0, alternative.time.0);
             let items = batch_size(rate * share, fixed, each, batch);
             let time = fixed + items * each;

@@ -70,7 +70,7 @@ pub(crate) fn best(
     effort: Effort,
 ) -> Result<Found, Unplaceable> {
     let room = Room::of(pipeline, fleet)?;
-    let optimum = room.best_of_stages(pipeline);
+    let optimum = room.best_of_stages(pipeline, fleet.overhead.step);
     let model = Model { pipeline, fleet, best: &optimum };
     let stages = pipeline.stages.len();
     let mut search = Search {

@@ -11,6 +11,8 @@ mod dispatch;
 mod edge;
 mod exit;
 mod logging;
+#[cfg(feature = "pipeline")]
+mod measurement;
 mod packed;
 mod runtime;
 mod screen;

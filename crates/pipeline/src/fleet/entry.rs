@@ -15,7 +15,7 @@ use windlass_core::{
     selector::{PreparedDevice, PublishedDevice, nearest},
 };
 
-use super::{BoardProfile, Fleet, FreeDevice, Node, NodeLink};
+use super::{BoardProfile, Fleet, FreeDevice, Node, NodeLink, Overhead};
 use crate::quantity::{BitRate, Seconds};
 
 /// Nodes that are described, and not there.
@@ -97,7 +97,11 @@ pub(super) fn read(text: &str) -> Result<Fleet, Vec<Diagnostic>> {
         }
         nodes.push(node);
     }
-    if found.is_empty() { Ok(Fleet { nodes, is_simulated: true }) } else { Err(found) }
+    if found.is_empty() {
+        Ok(Fleet { nodes, is_simulated: true, overhead: Overhead::default() })
+    } else {
+        Err(found)
+    }
 }
 
 // === impl NodeEntry ===

@@ -130,8 +130,7 @@ fn share_of(model: &Model<'_>, replicas: &[Vec<Replica>], stage: usize, replica:
     if replicas[stage].len() == 1 {
         return 1.0;
     }
-    let batch = model.pipeline.stages[stage].batch;
-    replica.alternative(model.pipeline, stage).rate(batch) / model.stage_rate(replicas, stage)
+    model.rate(replica, stage) / model.stage_rate(replicas, stage)
 }
 
 // === impl Port ===

@@ -8,6 +8,7 @@ use crate::{
     pipeline::{Pipeline, Wanted},
     placement::{CPU_TOLERANCE, Placement, Replica},
     prediction::Best,
+    quantity::Seconds,
 };
 
 /// Free devices and CPUs. A replica's `device` is here the position of a group of devices of its node.
@@ -157,7 +158,7 @@ impl Room {
     }
 
     /// The best of each stage by itself: the fastest free places up to its number of replicas.
-    pub(super) fn best_of_stages(&self, pipeline: &Pipeline) -> Vec<Best> {
+    pub(super) fn best_of_stages(&self, pipeline: &Pipeline, step: Seconds) -> Vec<Best> {
         let stages = pipeline.stages.iter().enumerate();
         stages
             .map(|(stage, of)| {
@@ -172,7 +173,7 @@ impl Room {
                         None => whole(node.cpus / alternative.cpus),
                     };
                     let most = most.min(of.max_replicas as usize);
-                    rates.extend(std::iter::repeat_n(alternative.rate(of.batch), most));
+                    rates.extend(std::iter::repeat_n(alternative.rate(of.batch, step), most));
                 }
                 rates.sort_by(|a, b| b.total_cmp(a));
                 let rate = rates.iter().take(of.max_replicas as usize).sum();

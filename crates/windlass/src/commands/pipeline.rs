@@ -2,7 +2,7 @@
 
 mod boards;
 mod fleet;
-pub(crate) mod measure;
+mod measure;
 mod plan;
 mod render;
 mod report;

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use windlass_control::spare::SpareNode;
 use windlass_pipeline::{
     Fleet,
-    fleet::{FreeDevice, Node, NodeLink},
+    fleet::{FreeDevice, Node, NodeLink, Overhead},
 };
 
 use super::text;
@@ -23,6 +23,7 @@ pub(super) async fn fleet(args: &FleetArgs) -> Result<Fleet> {
             Fleet {
                 nodes: spare.into_iter().map(|node| of_cluster(node, link)).collect(),
                 is_simulated: false,
+                overhead: Overhead::default(),
             }
         }
     };

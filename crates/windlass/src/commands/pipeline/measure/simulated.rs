@@ -1,36 +1,42 @@
-//! Measures layouts on simulated boards: real stages as processes, links with the boards' rates and delays.
+//! Measures layouts on simulated boards, one after another.
 
 use anyhow::{Context as _, Result};
 use tempfile::tempdir;
-use windlass_pipeline::{Layout, Pipeline, Plan, Prediction};
+use windlass_pipeline::{Layout, Pipeline, Plan, Prediction, pipeline::Goal};
 
-use super::{MeasureReport, MeasuredLayout, PredictedBeside, load::Entrance, measure, size};
+use super::{MeasureReport, MeasuredLayout, PredictedBeside};
 use crate::{
-    cli::MeasureArgs, commands::pipeline::fleet, edge::Boards, exit::Interrupted, stop::Stop,
+    cli::MeasureArgs,
+    commands::pipeline::fleet,
+    edge::{measure_plan, overhead},
+    exit::Interrupted,
+    screen::Progress,
+    stop::Stop,
 };
 
-/// Measures the layouts one after another, until Ctrl-C.
+/// Measures until Ctrl-C: the stages end with this program.
 pub(super) async fn layouts(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureReport> {
     let mut stop = Stop::listen()?;
     tokio::select! {
         report = Box::pin(each_layout(pipeline, args)) => report,
-        // The stages end with this program.
         signal = stop.requested() => Err(Interrupted(signal).into()),
     }
 }
 
 async fn each_layout(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureReport> {
-    let fleet = fleet::fleet(&args.fleet).await?;
+    let mut fleet = fleet::fleet(&args.fleet).await?;
     let layouts = args.layout.map_or_else(|| Layout::ALL.to_vec(), |layout| vec![layout]);
     let folder = tempdir().context("cannot make a temporary folder")?;
+    let progress = Progress::new();
+    progress.show("the programs' own times on this machine");
+    fleet.overhead = overhead(folder.path()).await.context("cannot measure this machine")?;
+    drop(progress);
     let mut measured = Vec::new();
     for layout in layouts {
-        let title = format!("layout {}", layout.name());
-        let plan = Plan::of(pipeline, &fleet, layout).context(title.clone())?;
-        let boards = Boards::start(pipeline, &fleet, &plan.placement, folder.path()).await?;
-        let figures = measure(pipeline, &entrance(pipeline, &boards)?, args.lasts, &title).await;
-        boards.stop().await;
-        let figures = figures?;
+        let title = || format!("layout {}", layout.name());
+        let plan = Plan::of(pipeline, &fleet, layout).with_context(title)?;
+        let figures = measure_plan(pipeline, &fleet, &plan, args.lasts, folder.path()).await;
+        let figures = figures.with_context(title)?;
         let rate = Some(figures.at_items_per_second);
         let prediction = Prediction::at(pipeline, &fleet, &plan.placement, rate);
         measured.push(MeasuredLayout {
@@ -39,17 +45,17 @@ async fn each_layout(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureR
             predicted: Some(PredictedBeside::of(&prediction)),
         });
     }
-    let take = MeasuredLayout::best(pipeline.goal, &measured);
-    Ok(MeasureReport { pipeline: pipeline.name.clone(), simulated: true, layouts: measured, take })
+    let take = best(pipeline.goal, &measured);
+    let pipeline = pipeline.name.clone();
+    Ok(MeasureReport { pipeline, simulated: true, layouts: measured, take })
 }
 
-/// The way into a pipeline on simulated boards.
-pub(crate) fn entrance(pipeline: &Pipeline, boards: &Boards<'_>) -> Result<Entrance> {
-    let addresses = |stage| boards.addresses(stage).parse().context("addresses of this machine");
-    Ok(Entrance {
-        first: pipeline.stages[0].name.clone(),
-        addresses: addresses(0)?,
-        ends: pipeline.ends().map(addresses).collect::<Result<_>>()?,
-        input: size(pipeline),
-    })
+/// The layout that serves the goal best, of several.
+fn best(goal: Goal, layouts: &[MeasuredLayout]) -> Option<&'static str> {
+    let worth = |layout: &&MeasuredLayout| match goal {
+        Goal::Latency => -layout.measured.latency.mean_ms,
+        Goal::Throughput | Goal::ThroughputUnder(_) => layout.measured.items_per_second,
+    };
+    let best = layouts.iter().max_by(|a, b| worth(a).total_cmp(&worth(b)));
+    best.filter(|_| layouts.len() > 1).and_then(|best| best.layout)
 }

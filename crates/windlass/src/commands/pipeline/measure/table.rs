@@ -3,8 +3,11 @@
 use anyhow::Result;
 use windlass_pipeline::quantity::Seconds;
 
-use super::{MeasureReport, MeasuredLayout, figures::Times};
-use crate::screen::{Paint, Table, Tone, line};
+use super::{MeasureReport, MeasuredLayout};
+use crate::{
+    measurement::figures::Times,
+    screen::{Paint, Table, Tone, line},
+};
 
 /// Prints the layouts side by side, then the parts of each.
 pub(super) fn print(report: &MeasureReport) -> Result<()> {

@@ -107,7 +107,9 @@ impl MeasuredFigures {
 /// Items per second at the end of the pipeline, and half its interval. The first quarter of the run is left out: the
 /// queues fill meanwhile.
 pub(crate) fn throughput(run: &Run) -> (f64, f64) {
-    let mut times: Vec<f64> = run.arrived.iter().map(|arrival| arrival.at.as_secs_f64()).collect();
+    // What is still underway when the last item goes in drains at the rate of the slowest replica.
+    let times = run.arrived.iter().map(|arrival| arrival.at).filter(|at| *at <= run.lasted);
+    let mut times: Vec<f64> = times.map(|at| at.as_secs_f64()).collect();
     times.sort_by(f64::total_cmp);
     let steady = &times[times.len() / 4..];
     let [first, .., last] = steady else { return (0.0, 0.0) };

@@ -31,7 +31,7 @@ pub(crate) struct Entrance {
 
 /// Items to send.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Load {
     /// Items per second; without one, as many as the pipeline takes.
     pub(crate) rate: Option<f64>,
     /// Time for which items are sent.
@@ -41,6 +41,8 @@ pub(crate) struct Plan {
 /// Ended items of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
+    /// Time for which items went in.
+    pub(crate) lasted: Duration,
     pub(crate) sent: u64,
     pub(crate) arrived: Vec<Arrival>,
     pub(crate) failures: Vec<Failure>,
@@ -82,7 +84,7 @@ const EVENTS: usize = 4096;
 
 impl Entrance {
     /// Sends items, and listens until each has ended.
-    pub(crate) async fn load(&self, plan: Plan) -> Result<Run> {
+    pub(crate) async fn load(&self, load: Load) -> Result<Run> {
         let (told, mut events) = channel(EVENTS);
         // The tasks end with this function.
         let mut tasks = JoinSet::new();
@@ -94,9 +96,9 @@ impl Entrance {
             tasks.spawn(listen(ends, told.clone()));
         }
         let begun = Instant::now();
-        tasks.spawn(self.clone().send(plan, told));
+        tasks.spawn(self.clone().send(load, told));
         let mut seen = Seen::default();
-        let mut deadline = begun + plan.lasts + CONNECT + LAST_ITEMS;
+        let mut deadline = begun + load.lasts + CONNECT + LAST_ITEMS;
         while !seen.is_complete(self.ends.len()) {
             let Ok(Some(event)) = timeout_at(deadline.into(), events.recv()).await else { break };
             if let Event::AllSent = event {
@@ -110,17 +112,17 @@ impl Entrance {
             self.first,
             self.addresses
         );
-        Ok(seen.run(begun, self.ends.len()))
+        Ok(seen.run(begun, load.lasts, self.ends.len()))
     }
 
     /// Sends items at a constant rate, or as fast as the first stage takes them.
-    async fn send(self, plan: Plan, told: Sender<Event>) {
+    async fn send(self, load: Load, told: Sender<Event>) {
         let (settings, metrics) = (Settings::default(), StageMetrics::new());
         let mut source = Source::connect(SOURCE, &self.first, self.addresses, settings, metrics);
         let payload = Bytes::from(vec![0; self.input]);
         let begun = Instant::now();
-        let mut ticks = plan.rate.map(|rate| ticks(rate, plan.lasts));
-        while begun.elapsed() < plan.lasts {
+        let mut ticks = load.rate.map(|rate| ticks(rate, load.lasts));
+        while begun.elapsed() < load.lasts {
             if let Some(ticks) = &mut ticks
                 && ticks.recv().await.is_none()
             {
@@ -196,8 +198,8 @@ impl Seen {
         self.all_sent && self.ends + self.missed >= self.sent.len() as u64 * ends as u64
     }
 
-    fn run(mut self, begun: Instant, ends: usize) -> Run {
-        let mut run = Run { sent: self.sent.len() as u64, ..Run::default() };
+    fn run(mut self, begun: Instant, lasted: Duration, ends: usize) -> Run {
+        let mut run = Run { lasted, sent: self.sent.len() as u64, ..Run::default() };
         for (id, left) in self.sent {
             let told = self.ended.remove(&id).unwrap_or_default();
             if let Some(failure) = told.iter().find_map(|(end, _)| end.failure.clone()) {
