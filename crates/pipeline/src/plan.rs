@@ -1,5 +1,6 @@
 //! The plan of a pipeline for a layout: placement, prediction, and what would be better.
 
+mod replacement;
 mod usual;
 
 use crate::{
@@ -10,6 +11,7 @@ use crate::{
     search::{self, Effort},
 };
 
+pub use self::replacement::replaced;
 pub use crate::search::{Unplaceable, Worth};
 
 /// The way in which stages are put into pods.

@@ -95,8 +95,10 @@ struct Servers {
     worked: f64,
     /// Wait for the batch before.
     batch_wait: f64,
-    /// Squared coefficient of variation of the work.
+    /// Squared coefficient of variation of the work of one replica.
     variation: f64,
+    /// The same of the replicas' mean times among each other.
+    among: f64,
 }
 
 /// Items of one stream that no receipt has answered: the stage kit's own window.
@@ -212,7 +214,14 @@ impl Model<'_> {
         let of = &replicas[stage];
         if of.is_empty() {
             let Best { rate, time } = self.best[stage];
-            return Servers { count: 1.0, rate, worked: time, batch_wait: 0.0, variation: 0.0 };
+            return Servers {
+                count: 1.0,
+                rate,
+                worked: time,
+                batch_wait: 0.0,
+                variation: 0.0,
+                among: 0.0,
+            };
         }
         let batch = self.pipeline.stages[stage].batch;
         let total = self.stage_rate(replicas, stage);
@@ -230,11 +239,10 @@ impl Model<'_> {
                 batch_wait += share * time / 2.0;
             }
         }
-        // Replicas of different speed vary among each other too.
         let among = if worked > 0.0 { second / (worked * worked) - 1.0 } else { 0.0 };
         #[expect(clippy::cast_precision_loss, reason = "a stage has at most a thousand replicas")]
         let count = of.len() as f64;
-        Servers { count, rate: total, worked, batch_wait, variation: variation + among }
+        Servers { count, rate: total, worked, batch_wait, variation, among }
     }
 }
 
@@ -248,6 +256,7 @@ fn batch_size(rate: f64, fixed: f64, each: f64, most: u32) -> f64 {
 // === impl Servers ===
 
 impl Servers {
+    /// Replicas of different speed do not wait for each other: the one with the fewest items gets the next.
     fn wait(&self, load: f64, coming: f64) -> f64 {
         let time = self.count / self.rate;
         let exponent = (2.0 * (self.count + 1.0)).sqrt() - 1.0;
@@ -259,7 +268,7 @@ impl Servers {
         let square = load * load;
         let variation = 1.0
             + (1.0 - square) * (coming - 1.0)
-            + square * (self.variation - 1.0) / self.count.sqrt();
+            + square * (self.variation + self.among - 1.0) / self.count.sqrt();
         variation.max(0.0)
     }
 }

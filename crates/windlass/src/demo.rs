@@ -7,6 +7,7 @@ mod boards;
 mod claims;
 mod cluster;
 mod defaults;
+mod edge;
 mod event;
 mod fault;
 mod pods;
@@ -46,6 +47,9 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
         let ways = if args.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
         let soak = Soak { machine: args.machine, lasts, seed: args.seed, ways };
         return Box::pin(soak::run(soak, reporter, stop)).await;
+    }
+    if args.edge {
+        return Box::pin(edge::run(reporter, stop)).await;
     }
     let scene = Scene::of(&args).map_err(Misuse)?;
     let begun = Instant::now();

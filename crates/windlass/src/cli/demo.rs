@@ -27,6 +27,10 @@ pub(crate) struct DemoArgs {
     /// extender. The same pods, placed as kube-scheduler does alone, are drawn beside them.
     #[arg(long, conflicts_with_all = ["dra", "soak"])]
     pub(crate) cluster: bool,
+    /// Show a pipeline on five simulated edge boards: three layouts predicted and measured, with stages as processes and
+    /// links of the boards' rates. Then a board fails while items flow, and its stages are placed anew.
+    #[arg(long, conflicts_with_all = ["dra", "cluster", "soak", "machine", "device", "config", "keep"])]
+    pub(crate) edge: bool,
     /// Keep everything running at the end, and print the paths to explore, until Ctrl-C.
     #[arg(long)]
     pub(crate) keep: bool,

@@ -5,7 +5,7 @@ mod fleet;
 mod measure;
 mod plan;
 mod render;
-mod report;
+pub(crate) mod report;
 mod table;
 
 use std::{fs, path::Path};

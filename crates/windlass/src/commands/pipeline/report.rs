@@ -110,9 +110,9 @@ pub(super) struct OneMore {
 
 /// Says plans in words.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PlanWriter<'a> {
-    pub(super) pipeline: &'a Pipeline,
-    pub(super) fleet: &'a Fleet,
+pub(crate) struct PlanWriter<'a> {
+    pub(crate) pipeline: &'a Pipeline,
+    pub(crate) fleet: &'a Fleet,
 }
 
 // === impl PlanWriter ===
@@ -174,7 +174,7 @@ impl PlanWriter<'_> {
         }
     }
 
-    fn bottleneck(&self, bottleneck: Bottleneck) -> String {
+    pub(crate) fn bottleneck(&self, bottleneck: Bottleneck) -> String {
         let stage = |stage: usize| &self.pipeline.stages[stage].name;
         let node = |node: usize| &self.fleet.nodes[node];
         match bottleneck {
@@ -246,14 +246,17 @@ impl PlanWriter<'_> {
         let moved =
             stages.filter(|(position, _)| other.replicas[*position] != plan.replicas[*position]);
         moved
-            .map(|(position, stage)| {
-                let places = other.replicas[position].iter().map(|one| {
-                    let ReplicaReport { node, on, .. } = self.replica(position, one);
-                    format!("{on} of {node}")
-                });
-                format!("{} on {}", stage.name, places.collect::<Vec<_>>().join(" and "))
-            })
+            .map(|(position, stage)| format!("{} on {}", stage.name, self.places(position, other)))
             .collect()
+    }
+
+    /// The places of a stage's replicas.
+    pub(crate) fn places(&self, stage: usize, placement: &Placement) -> String {
+        let places = placement.replicas[stage].iter().map(|one| {
+            let ReplicaReport { node, on, .. } = self.replica(stage, one);
+            format!("{on} of {node}")
+        });
+        places.collect::<Vec<_>>().join(" and ")
     }
 
     fn one_more(&self, gain: &Gain) -> OneMore {
