@@ -97,8 +97,6 @@ struct Servers {
     batch_wait: f64,
     /// Squared coefficient of variation of the work of one replica.
     variation: f64,
-    /// The same of the replicas' mean times among each other.
-    among: f64,
 }
 
 /// Items of one stream that no receipt has answered: the stage kit's own window.
@@ -214,18 +212,11 @@ impl Model<'_> {
         let of = &replicas[stage];
         if of.is_empty() {
             let Best { rate, time } = self.best[stage];
-            return Servers {
-                count: 1.0,
-                rate,
-                worked: time,
-                batch_wait: 0.0,
-                variation: 0.0,
-                among: 0.0,
-            };
+            return Servers { count: 1.0, rate, worked: time, batch_wait: 0.0, variation: 0.0 };
         }
         let batch = self.pipeline.stages[stage].batch;
         let total = self.stage_rate(replicas, stage);
-        let (mut worked, mut batch_wait, mut variation, mut second) = (0.0, 0.0, 0.0, 0.0);
+        let (mut worked, mut batch_wait, mut variation) = (0.0, 0.0, 0.0);
         for replica in of {
             let alternative = replica.alternative(self.pipeline, stage);
             let share = self.rate(replica, stage) / total;
@@ -233,16 +224,14 @@ impl Model<'_> {
             let items = batch_size(rate * share, fixed, each, batch);
             let time = fixed + items * each;
             worked += share * time;
-            second += share * time * time;
             variation += share * alternative.variation * alternative.variation;
             if items > 1.0 {
                 batch_wait += share * time / 2.0;
             }
         }
-        let among = if worked > 0.0 { second / (worked * worked) - 1.0 } else { 0.0 };
         #[expect(clippy::cast_precision_loss, reason = "a stage has at most a thousand replicas")]
         let count = of.len() as f64;
-        Servers { count, rate: total, worked, batch_wait, variation, among }
+        Servers { count, rate: total, worked, batch_wait, variation }
     }
 }
 
@@ -268,7 +257,7 @@ impl Servers {
         let square = load * load;
         let variation = 1.0
             + (1.0 - square) * (coming - 1.0)
-            + square * (self.variation + self.among - 1.0) / self.count.sqrt();
+            + square * (self.variation - 1.0) / self.count.sqrt();
         variation.max(0.0)
     }
 }

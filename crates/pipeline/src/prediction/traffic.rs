@@ -19,8 +19,6 @@ pub(super) struct Port {
     pub(super) busy: f64,
     /// Transmissions per item of the pipeline.
     transmissions: f64,
-    /// Sum of the squared times of those transmissions.
-    squares: f64,
 }
 
 /// Bytes that an item has on the wire besides its payload: the message's fields, frames, and headers of TCP and IP.
@@ -139,17 +137,16 @@ impl Port {
     fn add(&mut self, share: f64, time: f64) {
         self.busy += share * time;
         self.transmissions += share;
-        self.squares += share * time * time;
     }
 
-    /// Mean wait for the port; `None` if more comes than it carries.
+    /// Mean wait for the port; `None` if more comes than it carries. Flows take turns, so a small item does not wait for a
+    /// whole large one: only the variation of what comes counts.
     fn wait(&self, rate: f64, coming: f64) -> Option<f64> {
         let load = rate * self.busy;
         if load >= 1.0 {
             return None;
         }
         let mean = self.busy / self.transmissions;
-        let variation = (self.squares / self.transmissions / (mean * mean) - 1.0).max(0.0);
-        Some(f64::midpoint(coming, variation) * mean * load / (1.0 - load))
+        Some(coming / 2.0 * mean * load / (1.0 - load))
     }
 }

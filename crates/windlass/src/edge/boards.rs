@@ -122,6 +122,8 @@ impl<'a> Boards<'a> {
         let mut words: Vec<String> =
             ["stage", "--log", "warn", "--name", &of.name].map(str::to_owned).into();
         words.extend(["--listen".to_owned(), address.to_string()]);
+        // The stage ends with this program, even if that is killed.
+        words.extend(["--ends-with".to_owned(), std::process::id().to_string()]);
         words.extend(["--sleep".to_owned(), alternative.time.to_string()]);
         if alternative.batch_time.0 > 0.0 {
             words.extend(["--sleep-batch".to_owned(), alternative.batch_time.to_string()]);
