@@ -129,3 +129,17 @@ pub(crate) fn ping(clock: Instant) -> wire::Parcel {
     let sent_ns = nanos(clock.elapsed());
     wire::Parcel { content: Some(parcel::Content::Ping(wire::Ping { sent_ns })) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_of_another_version_is_told_the_remedy() {
+        let target = Target::Tcp("10.0.0.7:7000".parse().expect("an address"));
+        let error = DialError::Protocol { stage: "detect".into(), target, protocol: 2 };
+        let told = "stage detect at 10.0.0.7:7000 speaks protocol 2, this one 1: run the same version of \
+                    windlass-stage on both";
+        assert_eq!(error.to_string(), told);
+    }
+}

@@ -1,24 +1,17 @@
-//! The way into a stage: describes it, reads its streams, and hands items to the queue or to the join.
+//! The way into a stage: describes it, opens its streams, and lets listeners subscribe to its ends.
 
-use tokio::{
-    sync::{Semaphore, broadcast, mpsc, oneshot},
-    time::Instant,
-};
+use std::pin::Pin;
+
+use tokio::sync::{broadcast, mpsc};
 use tokio_stream::Stream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Request, Response, Status, Streaming};
 
-use std::{pin::Pin, sync::Arc};
-
 use crate::{
-    custody::{Custody, Note, Receipts},
+    custody::Receipts,
     exit,
-    item::{Body, Item},
-    join::Part,
-    link_time::LinkTime,
-    queued::Queued,
-    visit::nanos,
-    wire::{self, parcel, receipt::Content},
+    reader::{Entrance, Reader},
+    wire,
 };
 
 /// The service of one stage.
@@ -35,25 +28,6 @@ pub(crate) struct Inlet {
     /// Cancelled when the stage is gone.
     pub(crate) gone: CancellationToken,
 }
-
-/// The place where items go.
-#[derive(Clone)]
-pub(crate) enum Entrance {
-    Queue { room: Arc<Semaphore>, arrivals: mpsc::UnboundedSender<Queued> },
-    Join(mpsc::Sender<Part>),
-}
-
-/// The task that reads one stream.
-struct Reader {
-    parcels: Streaming<wire::Parcel>,
-    notes: mpsc::UnboundedSender<Note>,
-    entrance: Entrance,
-    link_time: LinkTime,
-    closing: CancellationToken,
-}
-
-/// The stage no longer takes items.
-struct Closed;
 
 // === impl Inlet ===
 
@@ -81,13 +55,8 @@ impl wire::stage_server::Stage for Inlet {
             return Err(Status::unavailable("drains"));
         }
         let (notes, receiver) = mpsc::unbounded_channel();
-        let reader = Reader {
-            parcels: request.into_inner(),
-            notes,
-            entrance: self.entrance.clone(),
-            link_time: LinkTime::starting_at(Instant::now()),
-            closing: self.closing.clone(),
-        };
+        let reader =
+            Reader::new(request.into_inner(), notes, self.entrance.clone(), self.closing.clone());
         let gone = self.gone.clone();
         self.readers.spawn(async move { gone.run_until_cancelled(reader.run()).await });
         drop(token);
@@ -105,83 +74,5 @@ impl wire::stage_server::Stage for Inlet {
         };
         let listeners = listeners.upgrade().ok_or_else(|| Status::unavailable("drains"))?;
         Ok(Response::new(Box::pin(exit::told(listeners.subscribe()))))
-    }
-}
-
-// === impl Reader ===
-
-impl Reader {
-    /// Reads until the sender ends the stream, which it does soon after it hears of `Closing`.
-    async fn run(mut self) {
-        let mut says_closing = true;
-        loop {
-            let parcel = tokio::select! {
-                parcel = self.parcels.message() => parcel,
-                () = self.closing.cancelled(), if says_closing => {
-                    says_closing = false;
-                    self.answer(Content::Closing(wire::Closing {}));
-                    continue;
-                }
-            };
-            let Ok(Some(parcel)) = parcel else { return };
-            let now = Instant::now();
-            match parcel.content {
-                Some(parcel::Content::Ping(wire::Ping { sent_ns })) => {
-                    self.link_time.observe(sent_ns, now);
-                    self.answer(Content::Pong(wire::Pong { sent_ns }));
-                }
-                Some(parcel::Content::Item(item)) => {
-                    if let Err(Closed) = self.take(item, now).await {
-                        return;
-                    }
-                }
-                // A message of a newer peer.
-                None => {}
-            }
-        }
-    }
-
-    /// Waits for room, and says that the item is taken.
-    async fn take(&mut self, item: wire::Item, arrived: Instant) -> Result<(), Closed> {
-        let (Item { id, from, body, visits, deadline }, stamp) = Item::from_wire(item, arrived);
-        let excess = self.link_time.observe(stamp.sent_ns, arrived);
-        let sequence = stamp.sequence;
-        let mut queued = Queued {
-            id,
-            parts: match body {
-                Body::Payload(payload) => Ok(vec![payload]),
-                Body::Failure(failure) => Err(failure),
-            },
-            visits,
-            deadline,
-            custodies: vec![Custody::new(sequence, self.notes.clone())],
-            arrived,
-            link: excess + std::time::Duration::from_nanos(stamp.half_round_trip_ns),
-            place: None,
-        };
-        let taken = |arrived: Instant| {
-            Content::Taken(wire::Taken { sequence, held_ns: nanos(arrived.elapsed()) })
-        };
-        match &self.entrance {
-            Entrance::Queue { room, arrivals } => {
-                let place = Arc::clone(room).acquire_owned().await.map_err(|_| Closed)?;
-                queued.place = Some(place);
-                self.answer(taken(arrived));
-                arrivals.send(queued).map_err(|_| Closed)
-            }
-            Entrance::Join(parts) => {
-                let (accept, accepted) = oneshot::channel();
-                let part = Part { from, item: queued, accept };
-                parts.send(part).await.map_err(|_| Closed)?;
-                accepted.await.map_err(|_| Closed)?;
-                self.answer(taken(arrived));
-                Ok(())
-            }
-        }
-    }
-
-    fn answer(&self, content: Content) {
-        // A sender that is gone needs no answer.
-        drop(self.notes.send(Note::Receipt(content)));
     }
 }

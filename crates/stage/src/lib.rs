@@ -40,6 +40,7 @@ mod metrics;
 mod outlet;
 mod queue;
 mod queued;
+mod reader;
 mod replicas;
 mod seen;
 mod serve;

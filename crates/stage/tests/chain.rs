@@ -66,3 +66,23 @@ async fn an_item_that_fails_ends_as_a_failure_and_no_later_stage_works_on_it() {
     let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
     assert_eq!(end.payload_bytes, 5, "the stage goes on");
 }
+
+#[tokio::test]
+async fn the_wait_for_a_slow_stage_is_time_in_its_queue_and_not_on_the_link() {
+    let work = |frame: Bytes| async move {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok::<_, std::io::Error>(frame)
+    };
+    let slow = Running::start(stage("detect").work(work)).await;
+    let mut listener = within(Ends::listen(slow.addresses())).await;
+    let mut source = source("detect", slow.addresses());
+    for _ in 0..40 {
+        within(source.send(Bytes::from_static(b"frame"), None)).await;
+    }
+    let all = ends(&mut listener, 40).await;
+    let visits = || all.values().map(|end| &end.visits[0]);
+    let (link, waited): (Duration, Duration) =
+        (visits().map(|visit| visit.link).sum(), visits().map(|visit| visit.waited).sum());
+    assert!(link < waited / 5, "{link:?} on the link, {waited:?} in the queue");
+    assert!(visits().all(|visit| visit.worked >= Duration::from_millis(5)));
+}

@@ -28,13 +28,18 @@ mod wire {
 /// Relays on threads of their own, which end with this value.
 pub(crate) struct Relays {
     first: mpsc::Sender<wire::Parcel>,
-    last: mpsc::Receiver<wire::Parcel>,
+    last: mpsc::UnboundedReceiver<wire::Parcel>,
     _answers: Streaming<wire::Receipt>,
     _shutdown: DropGuard,
 }
 
-/// The way on: the next relay's stream, or the end.
-struct Relay(mpsc::Sender<wire::Parcel>);
+/// The way on.
+#[derive(Clone)]
+enum Relay {
+    Next(mpsc::Sender<wire::Parcel>),
+    /// Without a bound: who sends receives too, and would wait for itself.
+    End(mpsc::UnboundedSender<wire::Parcel>),
+}
 
 /// Messages between a relay and the next stream: as many as a stage's window.
 const ROOM: usize = 8;
@@ -47,7 +52,7 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl Chain for Relays {
     async fn start(stages: usize) -> Self {
         let shutdown = CancellationToken::new();
-        let (end, last) = mpsc::channel(ROOM);
+        let (end, last) = mpsc::unbounded_channel();
         let mut next = start(Way::End(end), shutdown.clone()).await;
         for _ in 1..stages {
             next = start(Way::Next(next), shutdown.clone()).await;
@@ -69,7 +74,7 @@ impl Chain for Relays {
 
 enum Way {
     Next(SocketAddr),
-    End(mpsc::Sender<wire::Parcel>),
+    End(mpsc::UnboundedSender<wire::Parcel>),
 }
 
 async fn connect(to: SocketAddr) -> (mpsc::Sender<wire::Parcel>, Streaming<wire::Receipt>) {
@@ -91,10 +96,10 @@ async fn start(way: Way, shutdown: CancellationToken) -> SocketAddr {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let (relay, _answers) = match way {
-                Way::End(end) => (Relay(end), None),
+                Way::End(end) => (Relay::End(end), None),
                 Way::Next(next) => {
                     let (parcels, answers) = connect(next).await;
-                    (Relay(parcels), Some(answers))
+                    (Relay::Next(parcels), Some(answers))
                 }
             };
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -115,6 +120,16 @@ async fn start(way: Way, shutdown: CancellationToken) -> SocketAddr {
     told.await.expect("it listens")
 }
 
+impl Relay {
+    /// False if nobody takes it.
+    async fn pass(&self, parcel: wire::Parcel) -> bool {
+        match self {
+            Self::Next(next) => next.send(parcel).await.is_ok(),
+            Self::End(end) => end.send(parcel).is_ok(),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl wire::stage_server::Stage for Relay {
     type PassStream = Answers<wire::Receipt>;
@@ -131,11 +146,11 @@ impl wire::stage_server::Stage for Relay {
         &self,
         request: Request<Streaming<wire::Parcel>>,
     ) -> Result<Response<Self::PassStream>, Status> {
-        let (mut parcels, next) = (request.into_inner(), self.0.clone());
+        let (mut parcels, next) = (request.into_inner(), self.clone());
         let mut reading = JoinSet::new();
         reading.spawn(async move {
             while let Ok(Some(parcel)) = parcels.message().await {
-                if next.send(parcel).await.is_err() {
+                if !next.pass(parcel).await {
                     return;
                 }
             }
