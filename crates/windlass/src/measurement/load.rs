@@ -174,8 +174,8 @@ async fn listen(mut ends: Ends, told: Sender<Event>) {
 struct Seen {
     sent: Vec<(u64, Instant)>,
     all_sent: bool,
+    /// Ends by id; those of earlier loads too, which a new listener is told.
     ended: HashMap<u64, Vec<(End, Instant)>>,
-    ends: u64,
     missed: u64,
 }
 
@@ -186,7 +186,6 @@ impl Seen {
         match event {
             Event::Sent(id, left) => self.sent.push((id, left)),
             Event::Ended(end, at) => {
-                self.ends += 1;
                 self.ended.entry(end.id).or_default().push((end, at));
             }
             Event::Missed(count) => self.missed += count,
@@ -194,8 +193,12 @@ impl Seen {
         }
     }
 
+    /// True if every item has ended everywhere. Ends that were missed will not come.
     fn is_complete(&self, ends: usize) -> bool {
-        self.all_sent && self.ends + self.missed >= self.sent.len() as u64 * ends as u64
+        let told = |id: &u64| self.ended.get(id).map_or(0, Vec::len);
+        let open =
+            || self.sent.iter().map(|(id, _)| ends.saturating_sub(told(id)) as u64).sum::<u64>();
+        self.all_sent && open() <= self.missed
     }
 
     fn run(mut self, begun: Instant, lasted: Duration, ends: usize) -> Run {
