@@ -22,6 +22,7 @@ use crate::{
     listener::Listener,
     metrics::StageMetrics,
     outlet::Outlet,
+    panics::carry_on,
     queue::Queue,
     reader::Entrance,
     settings::{Identity, Settings},
@@ -99,13 +100,29 @@ impl Tasks {
         Self { way, server, readers, closing, finishing, _gone: gone.drop_guard() }
     }
 
+    /// Waits for the server's failure. A panic of a task goes on here.
+    pub(crate) async fn failure(&mut self) -> Error {
+        loop {
+            tokio::select! {
+                Some(ended) = self.way.join_next() => carry_on(ended),
+                Some(ended) = self.server.join_next() => match ended {
+                    Ok(Err(error)) => return error,
+                    ended => carry_on(ended.map(drop)),
+                },
+                else => std::future::pending().await,
+            }
+        }
+    }
+
     /// Takes no more, and ends when everything was passed on.
     pub(crate) async fn drain(&mut self) {
         self.closing.cancel();
         self.readers.close();
         self.readers.wait().await;
         self.finishing.cancel();
-        while self.way.join_next().await.is_some() {}
+        while let Some(ended) = self.way.join_next().await {
+            carry_on(ended);
+        }
         while self.server.join_next().await.is_some() {}
     }
 }

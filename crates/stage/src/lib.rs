@@ -38,6 +38,7 @@ mod link_time;
 mod listener;
 mod metrics;
 mod outlet;
+mod panics;
 mod queue;
 mod queued;
 mod reader;

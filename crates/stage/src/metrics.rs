@@ -24,6 +24,26 @@ pub struct StageMetrics {
     times: Family<Label, Histogram, Seconds>,
     queue: Gauge,
     replicas: Family<Label, Gauge>,
+    /// Members of the families above that every item needs.
+    outcomes: [Counter; OUTCOMES.len()],
+    parts: [Histogram; PARTS.len()],
+}
+
+/// Outcome of an item at one stage.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Worked,
+    Failed,
+    PassedOn,
+}
+
+/// Part of an item's time at one stage.
+#[derive(Clone, Copy)]
+enum Part {
+    Link,
+    Waited,
+    Worked,
+    Sending,
 }
 
 /// One label with its value.
@@ -40,10 +60,10 @@ const BORDERS: [f64; 20] = [
     5.0, 10.0, 25.0, 50.0, 100.0,
 ];
 
-/// Outcomes of an item at one stage.
-const RESULTS: [&str; 3] = ["worked", "failed", "passed_on"];
+/// Names of the outcomes, in their order.
+const OUTCOMES: [&str; 3] = ["worked", "failed", "passed_on"];
 
-/// Parts of an item's time at one stage.
+/// Names of the parts, in their order.
 const PARTS: [&str; 4] = ["link", "waited", "worked", "sending"];
 
 // === impl StageMetrics ===
@@ -51,23 +71,16 @@ const PARTS: [&str; 4] = ["link", "waited", "worked", "sending"];
 impl StageMetrics {
     /// Metrics with every known label at zero.
     pub fn new() -> Self {
-        let metrics = Self {
-            items: Family::default(),
-            failures: Family::default(),
-            times: Family::new_with_constructor(Seconds),
-            queue: Gauge::default(),
-            replicas: Family::default(),
-        };
-        for result in RESULTS {
-            drop(metrics.items.get_or_create(&Label::new("result", result)));
-        }
+        let (items, failures) = (Family::<Label, Counter>::default(), Family::default());
+        let times = Family::new_with_constructor(Seconds);
+        let outcome = |name| items.get_or_create_owned(&Label::new("result", name));
+        let part = |name| times.get_or_create_owned(&Label::new("part", name));
+        let (outcomes, parts) = (OUTCOMES.map(outcome), PARTS.map(part));
         for kind in FailureKind::ALL {
-            drop(metrics.failures.get_or_create(&Label::new("reason", kind.as_str())));
+            drop(failures.get_or_create(&Label::new("reason", kind.as_str())));
         }
-        for part in PARTS {
-            drop(metrics.times.get_or_create(&Label::new("part", part)));
-        }
-        metrics
+        let (queue, replicas) = (Gauge::default(), Family::default());
+        Self { items, failures, times, queue, replicas, outcomes, parts }
     }
 
     /// Registers all under their names.
@@ -102,25 +115,25 @@ impl StageMetrics {
 
     pub(crate) fn batch(&self, begun: Instant, ended: Instant, batch: &[Queued]) {
         for item in batch {
-            self.time("link", item.link);
-            self.time("waited", begun.duration_since(item.arrived));
+            self.time(Part::Link, item.link);
+            self.time(Part::Waited, begun.duration_since(item.arrived));
             if item.parts.is_ok() {
-                self.time("worked", ended.duration_since(begun));
+                self.time(Part::Worked, ended.duration_since(begun));
             }
         }
     }
 
     pub(crate) fn item(&self, body: &Body, was_worked_on: bool) {
-        let result = match body {
-            Body::Payload(_) => "worked",
-            Body::Failure(_) if was_worked_on => "failed",
-            Body::Failure(_) => "passed_on",
+        let outcome = match body {
+            Body::Payload(_) => Outcome::Worked,
+            Body::Failure(_) if was_worked_on => Outcome::Failed,
+            Body::Failure(_) => Outcome::PassedOn,
         };
-        self.items.get_or_create(&Label::new("result", result)).inc();
+        self.outcomes[outcome as usize].inc();
     }
 
     pub(crate) fn sending(&self, time: Duration) {
-        self.time("sending", time);
+        self.time(Part::Sending, time);
     }
 
     pub(crate) fn failure(&self, kind: FailureKind) {
@@ -132,8 +145,8 @@ impl StageMetrics {
         gauge.set(i64::try_from(replicas).unwrap_or(i64::MAX));
     }
 
-    fn time(&self, part: &'static str, time: Duration) {
-        self.times.get_or_create(&Label::new("part", part)).observe(time.as_secs_f64());
+    fn time(&self, part: Part, time: Duration) {
+        self.parts[part as usize].observe(time.as_secs_f64());
     }
 }
 

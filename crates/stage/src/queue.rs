@@ -7,11 +7,12 @@ use std::{collections::VecDeque, sync::Arc};
 
 use tokio::{
     sync::mpsc,
-    task::{JoinError, JoinSet},
+    task::JoinSet,
     time::{Instant, sleep_until},
 };
 
 use crate::{
+    panics::carry_on,
     queued::Queued,
     worker::{Workshop, process},
 };
@@ -61,7 +62,7 @@ impl Queue {
                     Some(item) => self.take(item),
                     None => is_open = false,
                 },
-                Some(ended) = self.running.join_next() => note_end(ended),
+                Some(ended) = self.running.join_next() => carry_on(ended),
                 () = until(&batch), if matches!(batch, Batch::Filling(_)) => self.start(),
             }
         }
@@ -89,15 +90,6 @@ impl Queue {
         let batch = self.waiting.drain(..count).collect();
         self.workshop.metrics.queue(self.waiting.len());
         self.running.spawn(process(Arc::clone(&self.workshop), batch));
-    }
-}
-
-/// A batch ended. The kit's code does not panic, and panics of the work are failures.
-fn note_end(ended: Result<(), JoinError>) {
-    if let Err(error) = ended
-        && let Ok(panic) = error.try_into_panic()
-    {
-        std::panic::resume_unwind(panic);
     }
 }
 

@@ -90,9 +90,7 @@ impl Bound {
         let mut tasks =
             Box::new(Tasks::start(self.builder, self.listener, &self.address, self.gone));
         tokio::select! {
-            Some(Ok(Err(source))) = tasks.server.join_next() => {
-                return Err(ServeError::Server { stage: name, source });
-            }
+            source = tasks.failure() => return Err(ServeError::Server { stage: name, source }),
             () = shutdown.cancelled() => {}
         }
         tokio::select! {

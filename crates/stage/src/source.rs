@@ -16,6 +16,7 @@ use crate::{
     item::{Body, Item, Outgoing},
     metrics::StageMetrics,
     outlet::Outlet,
+    panics::carry_on,
     settings::{Identity, Settings},
 };
 
@@ -68,7 +69,9 @@ impl Source {
     pub async fn finish(self) {
         let Self { outlet, mut carrier, .. } = self;
         drop(outlet);
-        while carrier.join_next().await.is_some() {}
+        while let Some(ended) = carrier.join_next().await {
+            carry_on(ended);
+        }
     }
 }
 
