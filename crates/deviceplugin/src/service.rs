@@ -242,7 +242,7 @@ fn is_news(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResp
 fn log_list(resource: &ResourceName, offer: &Offer, is_news: bool) {
     let (resource, devices, allocatable) = (resource.as_str(), offer.listed(), offer.allocatable());
     if is_news {
-        tracing::info!(resource, devices, allocatable, "list sent");
+        tracing::info!(resource, devices, allocatable, "device list sent");
     } else {
         tracing::debug!(resource, devices, allocatable, "device list sent again");
     }

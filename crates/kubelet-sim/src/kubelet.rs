@@ -7,8 +7,9 @@
 //!                     └───────── restart, reboot ─────┘
 //! ```
 //!
-//! The state changes in one step, under its lock, and only by the holder of the turn in `lives`. A
-//! future dropped on the way leaves one of the two states, never neither.
+//! A life is the time from a start to a stop. Only the holder of the lock `lives` begins or ends
+//! one, and the state changes in one step. So a cancelled call leaves the kubelet running or
+//! stopped.
 
 mod claims;
 mod faults;
@@ -112,9 +113,9 @@ pub enum KubeletError {
     NotStopped,
 }
 
-/// A condition that stayed unfulfilled in time, and the status at the end.
+/// A wait that timed out, with the status at the end.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the node did not get there within {waited:?}: {status:#?}")]
+#[error("the condition did not hold within {waited:?}: {status:#?}")]
 pub struct NotInTime {
     /// Duration of the wait.
     pub waited: Duration,
@@ -332,11 +333,11 @@ impl Kubelet {
         let _pods_wait = self.sync_loop.lock().await;
         let Begun { owner, ended, pods } = self.begin()?;
         drop(turn);
-        let told = self.faults.borrow().pods.clone();
-        let known = pods.into_iter().filter(|pod| told.knows(&pod.uid));
+        let fault = self.faults.borrow().pods.clone();
+        let known = pods.into_iter().filter(|pod| fault.knows(&pod.uid));
         admit_again((&owner, &ended), known).await;
-        if told == PodFault::None {
-            are_all_known(&owner).await;
+        if fault == PodFault::None {
+            set_sources_ready(&owner).await;
         }
         Ok(())
     }
@@ -407,9 +408,9 @@ async fn admit_again(
     }
 }
 
-/// Declares the known pods complete.
-async fn are_all_known(owner: &Owner) {
-    // A stopped kubelet has no pod sources.
+/// Tells the device manager that it knows all pods, so that it may free the devices of others.
+async fn set_sources_ready(owner: &Owner) {
+    // A kubelet that was stopped meanwhile needs no answer.
     let _ = owner.with(|desk| desk.manager.sources_ready = true).await;
 }
 

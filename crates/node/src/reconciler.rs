@@ -158,7 +158,7 @@ struct Round<'a> {
 }
 
 /// Obstacle of a device that a claim holds. Pods must not learn which claim.
-const HELD: &str = "held by another claim";
+const HELD: &str = "held by a claim";
 
 /// Obstacle of a device of which pods have shares by amounts.
 const SHARED: &str = "pods hold shares of it by amounts";

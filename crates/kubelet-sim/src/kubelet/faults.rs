@@ -5,7 +5,7 @@ use std::io;
 use tonic::transport::Channel;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 
-use super::{Kubelet, KubeletError, State, admit_again, are_all_known};
+use super::{Kubelet, KubeletError, State, admit_again, set_sources_ready};
 use crate::{
     desk::Desk,
     directory,
@@ -33,7 +33,7 @@ impl Kubelet {
         // A stopped kubelet admits no pod.
         let pods = owner.look(unknown).await.unwrap_or_default();
         admit_again((&owner, &ended), pods).await;
-        are_all_known(&owner).await;
+        set_sources_ready(&owner).await;
     }
 
     /// Deletes `kubelet.sock` and binds it again, `times` in a row, without a restart. A plugin
