@@ -33,14 +33,14 @@ use crate::{
 };
 
 pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
-    let is_asked = args.record.kubelet_dir.is_some();
+    let has_kubelet_dir = args.record.kubelet_dir.is_some();
     let config = recorded_config(args.host, args.record)?;
     let mut node = agent::survey(&config, clock()).await;
     let host = config.places.host();
     let mut offerings = node.offerings();
     let (mut owners, mut caveats) = owners::owners(&config.places, &node).await;
     // Without --kubelet-dir, a host without a kubelet is expected.
-    caveats.retain(|_| is_asked);
+    caveats.retain(|_| has_kubelet_dir);
     narrow(&mut node.inventory, &args.which)?;
     offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
@@ -88,7 +88,7 @@ struct DevicesDocument<'a> {
     /// Holders of each device, by API.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     holders: &'a Owners,
-    /// Missing driver files.
+    /// Missing driver files, and reasons why holders are unknown.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
     /// Configured resources without devices, with the reason.
@@ -123,12 +123,12 @@ fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
     let lacks = node.lacks.problems.iter().filter(|_| !node.inventory.devices.is_empty());
     let lacks = lacks.map(|what| format!("note: {what}"));
     let obstacles = obstacles(&node.inventory, known.offerings).into_iter();
-    let entry = obstacles.chain(for_no_claim(node)).chain(other_way(node, known));
+    let entry = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, known));
     entry.chain(empty).chain(lacks).collect()
 }
 
 /// Devices that one API withholds because the other has allocated them.
-fn other_way(node: &NodeState, known: Known<'_>) -> Vec<String> {
+fn held_by_other_api(node: &NodeState, known: Known<'_>) -> Vec<String> {
     let entry = |device: &Device| {
         let owners = known.owners.get(&device.id)?;
         let offering = known.offerings.get(&device.id);
@@ -173,13 +173,13 @@ fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
 }
 
 /// Devices that are withheld from claims although the configuration offers them.
-fn for_no_claim(node: &NodeState) -> Vec<String> {
+fn withheld_from_claims(node: &NodeState) -> Vec<String> {
     let devices = node.inventory.devices.iter();
     let kept = devices.filter_map(|device| Some((device, node.not_for_claims(&device.id)?)));
     withheld("withheld from claims", kept)
 }
 
-/// One text for each reason.
+/// Sentences `DEVICES are WHAT: WHY`, one per reason.
 fn withheld<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>) -> Vec<String> {
     let entry = |(why, names): (&str, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };

@@ -19,7 +19,7 @@ use crate::screen::Table;
 
 pub(super) type Offerings = BTreeMap<DeviceId, Offering>;
 
-/// State of the devices beyond the inventory.
+/// Offerings and owners of the devices, which the inventory lacks.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) offerings: &'a BTreeMap<DeviceId, Offering>,
@@ -43,8 +43,9 @@ struct Row<'a> {
     device: &'a Device,
 }
 
-/// Tables by kind, one for GPUs and their MIG instances. JSON has what is too wide for a table: vendor names, PCI domain 0000, link peers. The host, if
-/// given, resolves products that sources leave out.
+/// One table per kind; GPUs and their MIG instances share one. Vendor names, PCI domain 0000 and
+/// link peers are too wide for a table and only in JSON. The host, if given, resolves products that
+/// sources leave out.
 pub(crate) fn device_tables(
     inventory: &Inventory,
     known: Known<'_>,
@@ -74,7 +75,7 @@ impl Row<'_> {
         cells.extend(self.particular());
         cells.extend([
             ("NUMA", device.place.numa_node.map(|node| node.to_string())),
-            ("PCI", device.place.pci.map(|address| without("0000:", &address.to_string()))),
+            ("PCI", device.place.pci.map(|address| without_prefix("0000:", &address.to_string()))),
         ]);
         if width == Width::Wide {
             cells.extend(self.wide());
@@ -96,12 +97,12 @@ impl Row<'_> {
             DeviceKind::Gpu | DeviceKind::Mig => vec![
                 ("MEMORY", self.memory()),
                 ("NVLINK", self.nvlinks()),
-                ("XGMI", some(device.place.xgmi.len())),
+                ("XGMI", if_positive(device.place.xgmi.len())),
             ],
             DeviceKind::Nic => vec![
                 ("NETDEV", fact("ifName")),
                 ("LINK", fact("linkLayer")),
-                ("RATE", fact("rate").map(|rate| before(" (", &rate))),
+                ("RATE", fact("rate").map(|rate| text_before(" (", &rate))),
                 ("DRIVER", fact("driver")),
             ],
             DeviceKind::Fpga => vec![("SHELL", fact("shell")), ("DRIVER", fact("driver"))],
@@ -142,7 +143,7 @@ impl Row<'_> {
 
     fn nvlinks(&self) -> Option<String> {
         let links = &self.device.place.nvlinks;
-        some((links.to_switches + links.peers.values().sum::<u32>()) as usize)
+        if_positive((links.to_switches + links.peers.values().sum::<u32>()) as usize)
     }
 
     /// Resource and sharing: `nvidia.com/gpu x8`.
@@ -159,7 +160,7 @@ impl Row<'_> {
         })
     }
 
-    /// Means that keeps containers to their memory: `driver`.
+    /// Enforcement of the memory limits of containers: `driver`.
     fn enforcement(&self) -> Option<String> {
         let offering = self.known.offerings.get(&self.device.id)?;
         offering.enforcement.map(|it| it.word().to_owned())
@@ -189,7 +190,7 @@ fn without_empty_columns(rows: &[Vec<(&'static str, Option<String>)>]) -> Table 
     Table::from_rows(std::iter::once(headings).chain(rows.iter().map(cells)).collect())
 }
 
-fn some(number: usize) -> Option<String> {
+fn if_positive(number: usize) -> Option<String> {
     (number > 0).then(|| number.to_string())
 }
 
@@ -198,10 +199,10 @@ fn joined(words: impl Iterator<Item = String>) -> Option<String> {
     (!words.is_empty()).then_some(words)
 }
 
-fn without(prefix: &str, text: &str) -> String {
+fn without_prefix(prefix: &str, text: &str) -> String {
     text.strip_prefix(prefix).unwrap_or(text).to_owned()
 }
 
-fn before(mark: &str, text: &str) -> String {
+fn text_before(mark: &str, text: &str) -> String {
     text.split(mark).next().unwrap_or(text).to_owned()
 }

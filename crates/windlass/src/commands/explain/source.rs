@@ -47,7 +47,7 @@ struct ExplainedCandidate {
 }
 
 pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result<()> {
-    let rule = described(&config, name)?.clone();
+    let rule = source_rule(&config, name)?.clone();
     let node = agent::survey(&config, clock()).await;
     let diagnosis =
         tokio::task::spawn_blocking(move || diagnose(&config.places, &rule).map(|it| (it, rule)));
@@ -72,7 +72,8 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
     complete(&node.inventory)
 }
 
-fn described<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
+/// Rule of a configured source.
+fn source_rule<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
     let sources = &config.policy.sources;
     if let Some(rule) = sources.iter().find(|rule| rule.name.as_str() == name) {
         return Ok(rule);
