@@ -106,12 +106,14 @@ impl Host {
         Self { root, root_on_node, opened, pci, scan_cache: None, recorder: None }
     }
 
-    /// The container runtime's name of a path of the agent below this root; `None` for another path.
+    /// Converts a path that the agent sees to the path that the container runtime sees; `None` for
+    /// a path outside this host's root.
     pub fn on_node(&self, path: &Path) -> Option<PathBuf> {
         Some(self.path_on_node(Path::new("/").join(path.strip_prefix(&self.root).ok()?)))
     }
 
-    /// A path of the container runtime as one of this host. One that is not below the root there is its own.
+    /// Converts a path that the container runtime sees to a path of this host. A path outside
+    /// `root_on_node` stays unchanged.
     pub fn of_node<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         match path.strip_prefix(&self.root_on_node) {
             Ok(below) => Path::new("/").join(below).into(),

@@ -20,7 +20,8 @@ use super::{
     taken::{Holding, Taken},
 };
 
-/// Attributes of devices that claims read, beside those that [`NodeLosses`](super::NodeLosses) reads; or any.
+/// Attributes of devices that claims read, besides those that [`NodeLosses`](super::NodeLosses)
+/// reads. `None` if they may read any.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
 
@@ -28,9 +29,10 @@ pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
 ///
 /// # Guarantees
 ///
-/// Nodes of one likeness have equal results of [`Claims::choose`](super::Claims::choose), errors aside, and of
-/// [`NodeLosses::of`](super::NodeLosses::of), for all claims that read no other attributes. Likenesses compare by the
-/// same [`DeviceKinds`].
+/// On nodes of one likeness, equal claims get equal results of
+/// [`Claims::choose`](super::Claims::choose) and of [`NodeLosses::of`](super::NodeLosses::of), if
+/// they read no other attributes. Errors may differ. Only likenesses that were made with
+/// the same [`DeviceKinds`] may be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Likeness {
     /// The kind of each device.
@@ -39,18 +41,19 @@ pub struct Likeness {
     rest: Box<[u8]>,
 }
 
-/// Numbers of the devices that claims cannot tell apart, for claims that read the same attributes.
+/// A number for each kind of device. Devices of one kind differ in nothing that the claims read.
 #[derive(Debug, Default)]
 pub struct DeviceKinds {
     numbers: HashMap<Box<[u8]>, u32>,
-    /// Numbers so far: none is used again.
+    /// Numbers given out so far. No number is given out twice.
     count: u32,
 }
 
 /// Most kinds that are kept. A kind of a former state gets a new number when it comes back.
 const MAX_KINDS: usize = 1 << 18;
 
-/// Bytes of a likeness. Each list has its length before it, and each text, so that different states have different bytes.
+/// Bytes of a likeness. Lists and texts begin with their length, so that different states have
+/// different bytes.
 #[derive(Default)]
 struct Key(Vec<u8>);
 
@@ -66,7 +69,7 @@ impl AttributesRead {
         Self(all.map(|all| all.into_iter().flatten().collect()))
     }
 
-    /// The claims may read any attribute, so that hardly two nodes are alike for them.
+    /// True if the claims may read any attribute. Then hardly two nodes are alike.
     pub fn is_any(&self) -> bool {
         self.0.is_none()
     }
@@ -167,7 +170,7 @@ impl Key {
     }
 
     fn attribute(&mut self, value: &DeviceAttribute) {
-        // A list equals nothing, and no expression sees it.
+        // Lists are left out: constraints and expressions do not read them.
         let DeviceAttribute { bool, int, string, version, .. } = value;
         self.option(bool.as_ref(), |key, it| key.flags([*it, false]));
         self.option(int.as_ref(), |key, it| key.0.extend_from_slice(&it.to_le_bytes()));

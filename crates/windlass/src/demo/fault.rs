@@ -7,10 +7,13 @@ use windlass_machine::{Fault, Happening};
 pub(super) struct DeviceFault {
     /// Description for the reader.
     pub(super) what: String,
+    /// Fault at the beginning.
     pub(super) begins: Fault,
     /// Persistent fault that follows: the device does not recover by itself.
     pub(super) lasts: Option<Fault>,
+    /// Repair.
     pub(super) ends: Fault,
+    /// Description of the repair for the reader.
     pub(super) end: &'static str,
 }
 
@@ -23,7 +26,8 @@ const PHYSICAL: &str = "pfPciAddress";
 // === impl DeviceFault ===
 
 impl DeviceFault {
-    /// Fault that can be simulated: an XID for NVIDIA GPUs, removal for other PCI devices.
+    /// Fault for a device: an XID for NVIDIA GPUs, removal for other PCI devices; `None` if neither
+    /// can be simulated.
     pub(super) fn of(device: &Device) -> Option<Self> {
         if device.family().is_managed {
             let gpu = device.index as usize;

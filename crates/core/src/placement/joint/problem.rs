@@ -1,4 +1,7 @@
-//! Joint placement as numbers: classes of each kind and their junctions.
+//! Joint placement of GPUs and NICs as numbers.
+//!
+//! A junction is a switch, host bridge or NUMA node where GPUs and NICs meet; a rung is a PCIe
+//! level of junctions (`junctions.rs`). A class holds interchangeable devices of one kind.
 
 use super::{
     junctions::{JunctionPath, Junctions, RUNGS},
@@ -62,14 +65,16 @@ impl JointProblem {
         &self.free_nics[class * junctions..][..junctions]
     }
 
-    /// The less numerous kind.
+    /// The kind of which fewer devices are chosen: only its devices may have several pairs each.
     pub(super) fn fewer(&self) -> &KindProblem {
         if self.loads.gpu.most > self.loads.nic.most { &self.gpus } else { &self.nics }
     }
 
-    /// Numbers of GPUs and NICs per junction of a rung, such that all pairs meet there; `None` if impossible.
+    /// Numbers of GPUs and NICs to choose at each junction of a rung, so that every pair is within
+    /// one junction; `None` if impossible.
     ///
-    /// Dynamic programming: reachable sums junction by junction, then the numbers backwards.
+    /// Dynamic programming: the reachable sums after each junction, then back from the full sum to
+    /// the numbers at each one.
     pub(super) fn division(&self, rung: usize) -> Option<Vec<JunctionShare>> {
         let here: Vec<_> = (0..self.junctions.rungs.len())
             .filter(|&at| self.junctions.rungs[at] == rung)
@@ -160,7 +165,7 @@ impl KindProblem {
         self.problem.required.len() + self.problem.missing
     }
 
-    /// Junctions of the required devices, then of the classes.
+    /// Junctions of every required device and of every class, in this order.
     pub(super) fn holders(&self) -> Vec<JunctionPath> {
         self.required_paths.iter().chain(&self.paths).cloned().collect()
     }
