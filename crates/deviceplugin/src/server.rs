@@ -9,7 +9,7 @@ use windlass_kubelet_api::{
 
 use super::{service::Service, session::Session};
 
-/// Deadline for open calls at shutdown. ListAndWatch streams end earlier, with the reconciler.
+/// Deadline for open calls at shutdown. `ListAndWatch` streams end earlier, with the reconciler.
 const DRAIN: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Serves the resource and keeps it registered until stopped; then removes the socket.
