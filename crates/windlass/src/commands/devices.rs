@@ -25,7 +25,9 @@ pub(crate) use names::{is_named, name, series};
 pub(crate) use table::{Known, Width, device_tables};
 
 use self::table::Offerings;
-use super::{answer, answered, by_reason, clock, recorded_config, simulated};
+use super::{
+    answer, by_reason, clock, print_origin_notice, recorded_config, require_driver_answers,
+};
 use crate::{
     cli::{DevicesArgs, DevicesOutputArg, OutputArg, Which},
     exit::Misuse,
@@ -62,7 +64,7 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     };
     let known = Known { offerings: &offerings, owners: &owners };
     answer(output, &document, || show(&node, known, &host, width))?;
-    answered(inventory)
+    require_driver_answers(inventory)
 }
 
 /// Keeps the devices that the filter includes.
@@ -99,7 +101,7 @@ struct DevicesDocument<'a> {
 fn show(node: &NodeState, known: Known<'_>, host: &Host, width: Width) -> Result<()> {
     let inventory = &node.inventory;
     let paint = Paint::for_stdout();
-    simulated(inventory, paint)?;
+    print_origin_notice(inventory, paint)?;
     sources(inventory, paint).into_iter().try_for_each(line)?;
     for table in device_tables(inventory, known, Some(host), width) {
         line("")?;

@@ -5,8 +5,9 @@ use serde::Serialize;
 use windlass_core::cdi::{ContainerEdits, Spec};
 
 use super::{
-    aside, counted,
+    counted,
     documents::{CdiDocument, read},
+    print_to_stderr,
 };
 use crate::{
     cli::{ListArgs, places},
@@ -39,7 +40,7 @@ pub(super) fn run(args: ListArgs) -> Result<()> {
     for CdiDocument { path, content } in &documents {
         if let Err(error) = content {
             unreadable += 1;
-            aside(format!("{}: {error}", path.display()))?;
+            print_to_stderr(format!("{}: {error}", path.display()))?;
         }
     }
     ensure!(unreadable == 0, "{} cannot be read", counted(unreadable, "document"));

@@ -10,7 +10,7 @@ use windlass_resources::{NodeState, Offering};
 
 use crate::{
     cli::OutputArg,
-    commands::{Origin, answer, clock, complete, simulated, sources},
+    commands::{Origin, answer, clock, print_origin_notice, require_sources, sources},
     exit::Misuse,
     screen::{Paint, Table, Tone, count, line},
 };
@@ -69,7 +69,7 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
         left_out,
     };
     answer(output, &document, || show(&node, &document))?;
-    complete(&node.inventory)
+    require_sources(&node.inventory)
 }
 
 /// Rule of a configured source.
@@ -94,7 +94,7 @@ fn source_rule<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
 
 fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
-    simulated(&node.inventory, paint)?;
+    print_origin_notice(&node.inventory, paint)?;
     let mut alone = node.inventory.clone();
     alone.sources.retain(|name, _| name == document.source);
     sources(&alone, paint).into_iter().try_for_each(line)?;
