@@ -1,10 +1,10 @@
 //! Joint placement of GPUs and NICs as numbers.
 //!
-//! A junction is a switch, host bridge or NUMA node where GPUs and NICs meet; a rung is a PCIe
-//! level of junctions (`junctions.rs`). A class holds interchangeable devices of one kind.
+//! A junction is a switch, host bridge or NUMA node where GPUs and NICs meet. A level is an index
+//! into [`LEVELS`]. A class holds interchangeable devices of one kind.
 
 use super::{
-    junctions::{JunctionPath, Junctions, RUNGS},
+    junctions::{JunctionPath, Junctions, LEVELS},
     loads::Loads,
 };
 use crate::placement::{
@@ -54,14 +54,14 @@ impl JointProblem {
         let junctions = Junctions::of(topology, &gpus.available, &nics.available);
         let gpu_kind = KindProblem::new(topology, &junctions, gpus, nics);
         let nic_kind = KindProblem::new(topology, &junctions, nics, gpus);
-        let free_nics = nic_kind.counts_from_each_class(junctions.rungs.len());
+        let free_nics = nic_kind.counts_from_each_class(junctions.levels.len());
         let loads = Loads::of(gpus.size, nics.size);
         Self { gpus: gpu_kind, nics: nic_kind, junctions, loads, free_nics }
     }
 
     /// NICs of `class` and later classes, per junction.
     pub(super) fn free_nics(&self, class: usize) -> &[usize] {
-        let junctions = self.junctions.rungs.len();
+        let junctions = self.junctions.levels.len();
         &self.free_nics[class * junctions..][..junctions]
     }
 
@@ -70,14 +70,14 @@ impl JointProblem {
         if self.loads.gpu.most > self.loads.nic.most { &self.gpus } else { &self.nics }
     }
 
-    /// Numbers of GPUs and NICs to choose at each junction of a rung, so that every pair is within
+    /// Numbers of GPUs and NICs to choose at each junction of a level, so that every pair is within
     /// one junction; `None` if impossible.
     ///
     /// Dynamic programming: the reachable sums after each junction, then back from the full sum to
     /// the numbers at each one.
-    pub(super) fn division(&self, rung: usize) -> Option<Vec<JunctionShare>> {
-        let here: Vec<_> = (0..self.junctions.rungs.len())
-            .filter(|&at| self.junctions.rungs[at] == rung)
+    pub(super) fn division(&self, level: usize) -> Option<Vec<JunctionShare>> {
+        let here: Vec<_> = (0..self.junctions.levels.len())
+            .filter(|&at| self.junctions.levels[at] == level)
             .collect();
         let required = |kind: &KindProblem| here.iter().map(|&at| kind.required[at]).sum::<usize>();
         let elsewhere = |kind: &KindProblem| required(kind) < kind.problem.required.len();
@@ -126,9 +126,9 @@ impl JointProblem {
         all.filter(|&(g, n)| self.loads.fit(g, n))
     }
 
-    /// The nearest rung at which all pairs can meet; `None` if no rung suffices.
-    pub(super) fn nearest_rung(&self) -> Option<usize> {
-        (0..RUNGS.len()).rev().find(|&rung| self.division(rung).is_some())
+    /// The nearest level at which all pairs can meet; `None` if no level suffices.
+    pub(super) fn nearest_level(&self) -> Option<usize> {
+        (0..LEVELS.len()).rev().find(|&level| self.division(level).is_some())
     }
 }
 
