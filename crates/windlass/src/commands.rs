@@ -44,7 +44,7 @@ use windlass_node::agent;
 use windlass_resources::NodeState;
 
 #[cfg(feature = "laboratory")]
-pub(crate) use devices::{Known, Width, device_tables};
+pub(crate) use devices::{DeviceStatus, Width, device_tables};
 pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
 use folders::{anchor, named_by_the_host};
 #[cfg(feature = "laboratory")]

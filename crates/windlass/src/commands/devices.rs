@@ -22,7 +22,7 @@ use windlass_node::{
 use windlass_resources::NodeState;
 
 pub(crate) use names::{is_named, name, series};
-pub(crate) use table::{Known, Width, device_tables};
+pub(crate) use table::{DeviceStatus, Width, device_tables};
 
 use self::table::Offerings;
 use super::{
@@ -62,8 +62,8 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         lacks,
         without_devices: &node.empty,
     };
-    let known = Known { offerings: &offerings, owners: &owners };
-    answer(output, &document, || show(&node, known, &host, width))?;
+    let status = DeviceStatus { offerings: &offerings, owners: &owners };
+    answer(output, &document, || show(&node, status, &host, width))?;
     require_driver_answers(inventory)
 }
 
@@ -76,7 +76,7 @@ pub(super) fn narrow(inventory: &mut Inventory, which: &Which) -> Result<()> {
         return Err(Misuse(anyhow!("--source: unknown source {unknown:?}; known: {names}")).into());
     }
     inventory.devices.retain(|device| which.includes(device));
-    inventory.sources.retain(|name, _| which.speaks_of(name));
+    inventory.sources.retain(|name, _| which.includes_source(name));
     Ok(())
 }
 
@@ -98,16 +98,16 @@ struct DevicesDocument<'a> {
     without_devices: &'a BTreeMap<ResourceName, String>,
 }
 
-fn show(node: &NodeState, known: Known<'_>, host: &Host, width: Width) -> Result<()> {
+fn show(node: &NodeState, status: DeviceStatus<'_>, host: &Host, width: Width) -> Result<()> {
     let inventory = &node.inventory;
     let paint = Paint::for_stdout();
     print_origin_notice(inventory, paint)?;
     sources(inventory, paint).into_iter().try_for_each(line)?;
-    for table in device_tables(inventory, known, Some(host), width) {
+    for table in device_tables(inventory, status, Some(host), width) {
         line("")?;
         table.print()?;
     }
-    let notes = notes(node, known);
+    let notes = notes(node, status);
     if !notes.is_empty() {
         line("")?;
     }
@@ -116,7 +116,7 @@ fn show(node: &NodeState, known: Known<'_>, host: &Host, width: Width) -> Result
 }
 
 /// Facts beyond the table's columns.
-fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
+fn notes(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
     let empty = node.empty.iter().flat_map(|(name, why)| {
         let text = format!("{name} has no device on this node: {why}");
         wrapped("", text.split_whitespace())
@@ -124,16 +124,16 @@ fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
     // Without devices there are no containers that lack files.
     let lacks = node.lacks.problems.iter().filter(|_| !node.inventory.devices.is_empty());
     let lacks = lacks.map(|what| format!("note: {what}"));
-    let obstacles = obstacles(&node.inventory, known.offerings).into_iter();
-    let entry = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, known));
+    let obstacles = obstacles(&node.inventory, status.offerings).into_iter();
+    let entry = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
     entry.chain(empty).chain(lacks).collect()
 }
 
 /// Devices that one API withholds because the other has allocated them.
-fn held_by_other_api(node: &NodeState, known: Known<'_>) -> Vec<String> {
+fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
     let entry = |device: &Device| {
-        let owners = known.owners.get(&device.id)?;
-        let offering = known.offerings.get(&device.id);
+        let owners = status.owners.get(&device.id)?;
+        let offering = status.offerings.get(&device.id);
         let is_offered = offering.is_some_and(|it| it.resource.is_some());
         let why = owners.iter().find_map(|owner| match owner {
             Owner::Plugin(_) if node.is_claimable(&device.id) => Some(format!(

@@ -21,7 +21,7 @@ pub(super) type Offerings = BTreeMap<DeviceId, Offering>;
 
 /// Offerings and owners of the devices, which the inventory lacks.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct DeviceStatus<'a> {
     pub(crate) offerings: &'a BTreeMap<DeviceId, Offering>,
     pub(crate) owners: &'a Owners,
 }
@@ -38,7 +38,7 @@ pub(crate) enum Width {
 /// Device with the sources of its cells.
 struct Row<'a> {
     inventory: &'a Inventory,
-    known: Known<'a>,
+    status: DeviceStatus<'a>,
     host: Option<&'a Host>,
     device: &'a Device,
 }
@@ -48,13 +48,13 @@ struct Row<'a> {
 /// sources leave out.
 pub(crate) fn device_tables(
     inventory: &Inventory,
-    known: Known<'_>,
+    status: DeviceStatus<'_>,
     host: Option<&Host>,
     width: Width,
 ) -> Vec<Table> {
     let group = |kinds: &[DeviceKind]| {
         let devices = inventory.devices.iter().filter(|device| kinds.contains(&device.kind));
-        let rows = devices.map(|device| Row { inventory, known, host, device }.cells(width));
+        let rows = devices.map(|device| Row { inventory, status, host, device }.cells(width));
         let rows: Vec<_> = rows.collect();
         (!rows.is_empty()).then(|| without_empty_columns(&rows))
     };
@@ -148,7 +148,7 @@ impl Row<'_> {
 
     /// Resource and sharing: `nvidia.com/gpu x8`.
     fn resource(&self) -> Option<String> {
-        let offering = self.known.offerings.get(&self.device.id)?;
+        let offering = self.status.offerings.get(&self.device.id)?;
         let name = offering.resource.as_ref()?;
         Some(match offering.shared {
             Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
@@ -162,13 +162,13 @@ impl Row<'_> {
 
     /// Enforcement of the memory limits of containers: `driver`.
     fn enforcement(&self) -> Option<String> {
-        let offering = self.known.offerings.get(&self.device.id)?;
+        let offering = self.status.offerings.get(&self.device.id)?;
         offering.enforcement.map(|it| it.word().to_owned())
     }
 
     /// First owner: `default/train-0`, `team/train-0 (claim gpus)`, `default/a and 7 more`.
     fn owners(&self) -> Option<String> {
-        let owners = self.known.owners.get(&self.device.id)?;
+        let owners = self.status.owners.get(&self.device.id)?;
         let names: BTreeSet<_> = owners.iter().map(ToString::to_string).collect();
         let first = names.first()?;
         Some(match names.len() {
