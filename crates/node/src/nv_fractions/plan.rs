@@ -47,14 +47,14 @@ pub(super) enum FractionError {
     #[error("the driver does not report the memory of {0}: a limit needs it")]
     NoMemory(DeviceId),
     /// The limit is larger than the GPU.
-    #[error("its limit of {limit_mib} MiB is above the {of_mib} MiB of {gpu}")]
+    #[error("its limit of {limit_mib} MiB is above the {total_mib} MiB of {gpu}")]
     AboveGpu {
         /// The GPU.
         gpu: DeviceId,
         /// The limit.
         limit_mib: u64,
         /// Memory of the GPU.
-        of_mib: u64,
+        total_mib: u64,
     },
     /// The node cannot enforce the limit as strictly as the pod or the policy requires.
     #[error(transparent)]
@@ -156,9 +156,9 @@ fn of_gpu(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, Fraction
     }
     let memory = GpuMemory::of(gpu, request.limit_mib);
     let memory = memory.ok_or_else(|| FractionError::NoMemory(gpu.id.clone()))?;
-    if memory.memory_mib > memory.of_mib {
-        let GpuMemory { device: gpu, memory_mib: limit_mib, of_mib, .. } = memory;
-        return Err(FractionError::AboveGpu { gpu, limit_mib, of_mib });
+    if memory.limit_mib > memory.total_mib {
+        let GpuMemory { device: gpu, limit_mib, total_mib, .. } = memory;
+        return Err(FractionError::AboveGpu { gpu, limit_mib, total_mib });
     }
     Ok(memory)
 }
