@@ -10,11 +10,11 @@ use windlass_core::{
 use windlass_resources::offers::{self, Fingerprints};
 
 /// Log message of a change after which devices may have to move to another resource; `None` for any
-/// other change. `marked` has the hardware behind each id at its allocation.
+/// other change. `allocated_hardware` has the hardware behind each id at its allocation.
 pub(super) fn migration_reason(
     (before, now): (&Inventory, &Inventory),
     policy: &Policy,
-    marked: &Fingerprints,
+    allocated_hardware: &Fingerprints,
 ) -> Option<&'static str> {
     if mig_layouts(now) != mig_layouts(before) {
         return Some("MIG layout changed: devices move once their holders release them");
@@ -22,7 +22,7 @@ pub(super) fn migration_reason(
     if offers::has_new_default(policy, before, now) {
         return Some("default resources changed: devices move once their holders release them");
     }
-    let has_new_id = offers::exposes_held_hardware(marked, before, now);
+    let has_new_id = offers::exposes_held_hardware(allocated_hardware, before, now);
     has_new_id.then_some("device ids changed: devices move once their holders release them")
 }
 

@@ -41,13 +41,13 @@ impl FingerprintFile {
     }
 
     /// Writes changed fingerprints. A failure affects the next agent only. Blocks.
-    pub(super) fn write(&mut self, marked: &Fingerprints) {
-        if *marked == self.written {
+    pub(super) fn write(&mut self, fingerprints: &Fingerprints) {
+        if *fingerprints == self.written {
             return;
         }
-        let error = match self.file.write(marked) {
+        let error = match self.file.write(fingerprints) {
             Ok(()) => {
-                self.written.clone_from(marked);
+                self.written.clone_from(fingerprints);
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -102,14 +102,15 @@ mod tests {
         let things =
             json!([{"node": "/dev/port0"}, {"function": "0000:1a:00.0"}, {"place": "10.0.0.7"}]);
         let port = json!({"source": "fpga", "things": things, "whole": null, "part": false});
-        let marked: Fingerprints = serde_json::from_value(json!({"port": port})).expect("marks");
-        FingerprintFile::new(&places).write(&marked);
+        let fingerprints: Fingerprints =
+            serde_json::from_value(json!({"port": port})).expect("fingerprints");
+        FingerprintFile::new(&places).write(&fingerprints);
         let by_names = Delivery::default();
         let by_nodes = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
         for (id, delivery, expected) in [
-            ("one", &by_names, &marked),
+            ("one", &by_names, &fingerprints),
             ("two", &by_names, &Fingerprints::new()),
-            ("two", &by_nodes, &marked),
+            ("two", &by_nodes, &fingerprints),
         ] {
             boot(id);
             assert_eq!(FingerprintFile::new(&places).load(delivery), *expected, "in boot {id}");
