@@ -1,7 +1,9 @@
-//! Likeness of nodes: equal for nodes on which the same claims get the same devices, by their positions.
+//! Signature of a node: equal for nodes on which the same claims get the same devices, by their
+//! positions.
 //!
-//! A likeness leaves out all names of nodes, pools, slices, devices and counters, and the attributes that the claims do not
-//! read. So thousands of nodes, each with its own UUIDs, have few likenesses.
+//! A signature leaves out all names of nodes, pools, slices, devices and counters, and the
+//! attributes that the claims do not read. So thousands of nodes, each with its own UUIDs, have few
+//! signatures.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -29,30 +31,32 @@ pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
 ///
 /// # Guarantees
 ///
-/// On nodes of one likeness, equal claims get equal results of
+/// On nodes of one signature, equal claims get equal results of
 /// [`Claims::choose`](super::Claims::choose) and of [`NodeLosses::of`](super::NodeLosses::of), if
-/// they read no other attributes. Errors may differ. Only likenesses that were made with
-/// the same [`DeviceKinds`] may be compared.
+/// they read no other attributes. Errors may differ. Only signatures that were made with
+/// the same [`DeviceSignatures`] may be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Likeness {
-    /// The kind of each device.
-    pub(super) kinds: Box<[u32]>,
+pub struct NodeSignature {
+    /// Number of each device's signature.
+    pub(super) devices: Box<[u32]>,
     /// The pools, and the holders of the devices.
     rest: Box<[u8]>,
 }
 
-/// A number for each kind of device. Devices of one kind differ in nothing that the claims read.
+/// A number for each device signature. Devices of one signature differ in nothing that the claims
+/// read.
 #[derive(Debug, Default)]
-pub struct DeviceKinds {
+pub struct DeviceSignatures {
     numbers: HashMap<Box<[u8]>, u32>,
     /// Numbers given out so far. No number is given out twice.
     count: u32,
 }
 
-/// Most kinds that are kept. A kind of a former state gets a new number when it comes back.
-const MAX_KINDS: usize = 1 << 18;
+/// Most device signatures that are kept. One of a former state gets a new number when it comes
+/// back.
+const MAX_DEVICE_SIGNATURES: usize = 1 << 18;
 
-/// Bytes of a likeness. Lists and texts begin with their length, so that different states have
+/// Bytes of a signature. Lists and texts begin with their length, so that different states have
 /// different bytes.
 #[derive(Default)]
 struct Key(Vec<u8>);
@@ -82,17 +86,17 @@ impl AttributesRead {
     }
 }
 
-// === impl Likeness ===
+// === impl NodeSignature ===
 
-impl Likeness {
-    /// The likeness of a node with these pools, for claims that read these attributes.
+impl NodeSignature {
+    /// The signature of a node with these pools, for claims that read these attributes.
     pub fn of(
         pools: &Pools,
         taken: &Taken,
         read: &AttributesRead,
-        devices: &mut DeviceKinds,
+        devices: &mut DeviceSignatures,
     ) -> Self {
-        let (mut key, mut device, mut kinds) = (Key::default(), Key::default(), Vec::new());
+        let (mut key, mut device, mut numbers) = (Key::default(), Key::default(), Vec::new());
         let holdings = taken.of_pools(&pools.all);
         let counters = Counters::of(&pools.all, &holdings);
         key.number(pools.all.len());
@@ -102,22 +106,22 @@ impl Likeness {
         for candidate in &pools.candidates {
             device.0.clear();
             device.device(candidate, read);
-            kinds.push(devices.number(&device.0));
+            numbers.push(devices.number(&device.0));
             let holding = holdings[candidate.pool].and_then(|it| it.get(&candidate.device().name));
             key.holding(holding);
         }
-        Self { kinds: kinds.into(), rest: key.0.into() }
+        Self { devices: numbers.into(), rest: key.0.into() }
     }
 }
 
-// === impl DeviceKinds ===
+// === impl DeviceSignatures ===
 
-impl DeviceKinds {
+impl DeviceSignatures {
     fn number(&mut self, device: &[u8]) -> u32 {
         if let Some(known) = self.numbers.get(device) {
             return *known;
         }
-        if self.numbers.len() >= MAX_KINDS {
+        if self.numbers.len() >= MAX_DEVICE_SIGNATURES {
             self.numbers.clear();
         }
         self.count += 1;
