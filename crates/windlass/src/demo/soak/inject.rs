@@ -80,7 +80,7 @@ impl Run {
         let after = ended.elapsed();
         outcome.map_err(|left| Violation::NotBack { fault: fault.kind(), after, left })?;
         self.tally.record_fault(fault.kind(), after);
-        self.baseline.begins(Instant::now(), self.rig.agent.process.usage());
+        self.baseline.set_if_missing(Instant::now(), self.rig.agent.process.usage());
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Run {
         self.rig.agent_stops();
         self.rig.agent.replace().await?;
         self.tally.agent_restarts += 1;
-        self.baseline.ends();
+        self.baseline.clear();
         self.rig.agent_starts();
         Ok(())
     }
