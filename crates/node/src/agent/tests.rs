@@ -170,15 +170,17 @@ async fn a_gpu_of_a_pod_is_refused_to_claims_until_the_pod_is_deleted() {
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
     agent.ledger.known().await;
-    let (uid, gpu) = node.pod("p").await;
-    assert_eq!(agent.taints(&gpu), ["device-plugin=gpu"]);
-    let refused = agent.claim(&gpu).expect_err("held").to_string();
-    assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
-    node.kubelet.delete(&uid).await;
-    // The kubelet writes its checkpoint at the next allocation.
-    let (_, other) = node.pod("next").await;
-    // A GPU that the next pod got was free again.
-    let free = if other == gpu { return } else { gpu };
+    let admission = node.kubelet.admit(pod("p", 2)).await.expect("admitted");
+    let held = admission.allotment("main", GPU).expect("allotted").ids();
+    for gpu in &held {
+        assert_eq!(agent.taints(gpu), ["device-plugin=gpu"]);
+        let refused = agent.claim(gpu).expect_err("held").to_string();
+        assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
+    }
+    node.kubelet.delete("p-uid").await;
+    // The kubelet writes its checkpoint at the next allocation, which leaves one of the two GPUs.
+    let (_, taken) = node.pod("next").await;
+    let free = held.into_iter().find(|gpu| *gpu != taken).expect("two were held");
     agent.until("let go", |agent| agent.taints(&free).is_empty()).await;
     agent.claim(&free).expect("free");
 }
