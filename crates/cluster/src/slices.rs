@@ -82,7 +82,7 @@ pub struct PublishState {
     /// Devices that are not published, though the rest of their pools is.
     pub left_out: Vec<LeftOut>,
     /// Fields that the API server drops.
-    pub lost: BTreeSet<DroppedFields>,
+    pub dropped_fields: BTreeSet<DroppedFields>,
 }
 
 /// A published pool.
