@@ -14,6 +14,8 @@ mod logging;
 #[cfg(feature = "pipeline")]
 mod measurement;
 mod packed;
+#[cfg(feature = "pipeline")]
+mod precise;
 mod runtime;
 mod screen;
 #[cfg(feature = "laboratory")]

@@ -19,6 +19,24 @@ pub(crate) struct DemoArgs {
     /// Output format: text for people, or one JSON object per event.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,
+    #[command(flatten)]
+    pub(crate) story: StoryArgs,
+    /// Keep everything running at the end, and print the paths to explore, until Ctrl-C.
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Soak test of this duration: pods come and go while everything around the agent fails, and invariants are checked
+    /// after each step or as soon as they can be observed (docs/reliability.md): 30s, 10m, 8h.
+    #[arg(long, value_name = "DURATION", value_parser = duration,
+          conflicts_with_all = ["device", "config", "keep"])]
+    pub(crate) soak: Option<Duration>,
+    /// Seed of a soak, to repeat it.
+    #[arg(long, value_name = "N", requires = "soak")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// The stories besides the first one: a machine with its agent and kubelet.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct StoryArgs {
     /// Show allocation by claims (Dynamic Resource Allocation), with an embedded API server and scheduler. With --soak,
     /// claims come and go beside other pods, and the API server fails too.
     #[arg(long)]
@@ -31,17 +49,6 @@ pub(crate) struct DemoArgs {
     /// links of the boards' rates. Then a board fails while items flow, and its stages are placed anew.
     #[arg(long, conflicts_with_all = ["dra", "cluster", "soak", "machine", "device", "config", "keep"])]
     pub(crate) edge: bool,
-    /// Keep everything running at the end, and print the paths to explore, until Ctrl-C.
-    #[arg(long)]
-    pub(crate) keep: bool,
-    /// Soak test of this duration: pods come and go while everything around the agent fails, and invariants are checked
-    /// after each step or as soon as they can be observed (docs/reliability.md): 30s, 10m, 8h.
-    #[arg(long, value_name = "DURATION", value_parser = duration,
-          conflicts_with_all = ["device", "config", "keep"])]
-    pub(crate) soak: Option<Duration>,
-    /// Seed of a soak, to repeat it.
-    #[arg(long, value_name = "N", requires = "soak")]
-    pub(crate) seed: Option<u64>,
 }
 
 /// Parses whole seconds, minutes or hours.

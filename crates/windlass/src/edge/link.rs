@@ -5,7 +5,6 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
-    num::NonZeroU64,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -15,9 +14,8 @@ use std::{
     time::Instant,
 };
 
-use rustix::thread::set_current_timer_slack;
-
 use super::port::Port;
+use crate::precise::{be_woken_on_time, sleep_until};
 
 /// A listener that forwards each connection to a stage of another board.
 #[derive(Debug)]
@@ -163,10 +161,9 @@ fn take(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, receiver:
 }
 
 fn deliver(mut to: TcpStream, chunks: &Receiver<Chunk>) {
-    // Without it the kernel may wake this thread 50 us late; where it is refused, it does.
-    let _ = set_current_timer_slack(NonZeroU64::new(1));
+    be_woken_on_time();
     for chunk in chunks {
-        thread::sleep(chunk.arrives.saturating_duration_since(Instant::now()));
+        sleep_until(chunk.arrives);
         if to.write_all(&chunk.bytes).is_err() {
             break;
         }

@@ -39,6 +39,7 @@ pub(crate) struct ItemAccount {
 /// Times in milliseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "the unit is in each name")]
 pub(crate) struct Times {
     pub(crate) mean_ms: f64,
     pub(crate) p50_ms: f64,
@@ -91,7 +92,9 @@ impl MeasuredFigures {
             time: visits(&stage.name, |visit| visit.link),
         });
         let mut account = ItemAccount::default();
-        [full, paced].into_iter().for_each(|run| account.add(run));
+        for run in [full, paced] {
+            account.add(run);
+        }
         Self {
             items_per_second,
             plus_minus,

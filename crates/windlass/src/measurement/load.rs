@@ -2,20 +2,20 @@
 
 use std::{
     collections::HashMap,
-    num::NonZeroU64,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
-use rustix::thread::set_current_timer_slack;
 use tokio::{
     sync::mpsc::{Receiver, Sender, channel},
     task::JoinSet,
     time::{timeout, timeout_at},
 };
 use windlass_stage::{Addresses, End, Ends, Failure, Settings, Source, StageMetrics, Told, Visit};
+
+use crate::precise::{be_woken_on_time, sleep_until};
 
 /// Where items go in and come out.
 #[derive(Clone, Debug)]
@@ -143,14 +143,13 @@ impl Entrance {
 fn ticks(rate: f64, lasts: Duration) -> Receiver<()> {
     let (tick, ticks) = channel(1);
     thread::spawn(move || {
-        // Without it the kernel may wake this thread 50 us late; where it is refused, it does.
-        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        be_woken_on_time();
         let begun = Instant::now();
         let pause = Duration::from_secs_f64(1.0 / rate);
         let mut next = begun;
         while begun.elapsed() < lasts && tick.blocking_send(()).is_ok() {
             next += pause;
-            thread::sleep(next.saturating_duration_since(Instant::now()));
+            sleep_until(next);
         }
     });
     ticks

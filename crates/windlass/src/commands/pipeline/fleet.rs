@@ -12,19 +12,16 @@ use crate::{cli::FleetArgs, commands::cluster, exit::Misuse};
 
 /// Reads the nodes.
 pub(super) async fn fleet(args: &FleetArgs) -> Result<Fleet> {
-    let fleet = match &args.boards {
-        Some(path) => {
-            let read = || Ok(Fleet::parse(path, &text(path)?)?);
-            read().map_err(Misuse)?
-        }
-        None => {
-            let link = NodeLink { rate: args.link_rate, delay: args.link_delay };
-            let spare = cluster::objects(&args.view).await?.spare();
-            Fleet {
-                nodes: spare.into_iter().map(|node| of_cluster(node, link)).collect(),
-                is_simulated: false,
-                overhead: Overhead::default(),
-            }
+    let fleet = if let Some(path) = &args.boards {
+        let read = || Ok(Fleet::parse(path, &text(path)?)?);
+        read().map_err(Misuse)?
+    } else {
+        let link = NodeLink { rate: args.link_rate, delay: args.link_delay };
+        let spare = cluster::objects(&args.view).await?.spare();
+        Fleet {
+            nodes: spare.into_iter().map(|node| of_cluster(node, link)).collect(),
+            is_simulated: false,
+            overhead: Overhead::default(),
         }
     };
     if fleet.nodes.is_empty() {

@@ -155,7 +155,8 @@ impl EdgeScript {
         account.add(run);
         let mut times: Vec<_> = run.arrived.iter().map(|arrival| arrival.at).collect();
         times.sort();
-        let gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
+        let gap =
+            times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or_default();
         self.reporter.tell(&EdgeEvent::Account(AccountRow {
             sent: account.sent,
             arrived: account.arrived,
