@@ -26,10 +26,10 @@ pub use self::{
 pub struct GpuMemory {
     /// The GPU.
     pub device: DeviceId,
-    /// Memory of the share in MiB; 0 is no request.
-    pub memory_mib: u64,
+    /// Limit of the container in MiB; 0 if it requests no memory.
+    pub limit_mib: u64,
     /// Memory of the whole GPU in MiB.
-    pub of_mib: u64,
+    pub total_mib: u64,
     /// True if an MPS daemon limits it.
     pub is_by_mps: bool,
     /// The weakest enforcement that the method of its sharing requires.
@@ -49,12 +49,12 @@ impl GpuMemory {
     }
 
     /// Memory of a GPU that no MPS daemon limits; `None` if the GPU's own is unknown.
-    pub fn of(gpu: &Device, memory_mib: u64) -> Option<Self> {
-        let (device, of_mib) = (gpu.id.clone(), gpu.memory_mib()?);
+    pub fn of(gpu: &Device, limit_mib: u64) -> Option<Self> {
+        let (device, total_mib) = (gpu.id.clone(), gpu.memory_mib()?);
         Some(Self {
             device,
-            memory_mib,
-            of_mib,
+            limit_mib,
+            total_mib,
             is_by_mps: false,
             required: Enforcement::None,
             drm: gpu.drm_gpu(),
@@ -63,12 +63,12 @@ impl GpuMemory {
 
     /// Memory of so many replicas.
     fn times(&self, replicas: u32) -> Self {
-        let memory_mib = self.memory_mib.saturating_mul(replicas.into());
-        Self { memory_mib, ..self.clone() }
+        let limit_mib = self.limit_mib.saturating_mul(replicas.into());
+        Self { limit_mib, ..self.clone() }
     }
 
     /// True for a part of the GPU, which a limit makes sense for.
     fn is_part(&self) -> bool {
-        (1..self.of_mib).contains(&self.memory_mib)
+        (1..self.total_mib).contains(&self.limit_mib)
     }
 }

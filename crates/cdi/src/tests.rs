@@ -11,9 +11,9 @@ use super::*;
 
 type Counts = BTreeMap<(Access, PathBuf), u32>;
 
-fn taken(tally: &AccessLog) -> Counts {
+fn taken(log: &AccessLog) -> Counts {
     let mut counts = Counts::new();
-    for asked in tally.take() {
+    for asked in log.take() {
         *counts.entry(asked).or_default() += 1;
     }
     counts
@@ -34,18 +34,18 @@ fn no_file_of_the_driver_is_looked_for_twice_and_none_again_for_the_first_docume
     let machine = Machine::create(&folder.path().join("m"), &profile, &driver).expect("a machine");
     let places = Places { host_root: machine.host_root(), ..Places::default() };
     let mut files = CdiFiles::new(&places, Delivery::default());
-    let (host, tally) = files.roots.host.clone().counted();
+    let (host, log) = files.roots.host.clone().with_access_log();
     files.roots = Roots { driver: host.clone(), dev: host.clone(), host };
 
     files.find_files();
-    let ahead = taken(&tally);
+    let ahead = taken(&log);
     let twice: Vec<_> = ahead.iter().filter(|(_, count)| **count > 1).collect();
     assert!(ahead.len() > 100 && twice.is_empty(), "{twice:#?}");
     let first = files.generate(&with_a_gpu()).documents;
-    let again: Vec<_> = taken(&tally).into_keys().filter(|it| ahead.contains_key(it)).collect();
+    let again: Vec<_> = taken(&log).into_keys().filter(|it| ahead.contains_key(it)).collect();
     assert!(again.is_empty(), "{again:#?}");
     assert_eq!(files.generate(&with_a_gpu()).documents, first);
-    let later = taken(&tally);
+    let later = taken(&log);
     assert!(later.values().all(|count| *count == 1), "{later:#?}");
     assert!(later.keys().any(|asked| ahead.contains_key(asked)), "the second looks for itself");
 }

@@ -1,5 +1,5 @@
-//! Client of the API server: labels and devices of the Node, events, leases, claims, ResourceSlices, pods of the
-//! node, and a watched label of the own Node.
+//! Client of the API server: labels and devices of the Node, events, leases, claims,
+//! ResourceSlices, and pods of the node.
 //!
 //! The agent serves its kubelet without an API server. Each part connects when it first needs to, over a
 //! connection of its own. It drops the connection at a failure, so that new credentials are read. Each

@@ -39,14 +39,16 @@ impl Pods {
         Self(KeptConnection::new(client))
     }
 
-    /// The pod of this UID at the kubelet, if it is bound to this node; a lagging API server may not know it yet. The
-    /// kubelet's checkpoint has UIDs only, so the node's pods are listed. A static pod is found by its mirror pod, unless
-    /// several pods claim to be that.
+    /// Pod by its UID in the kubelet's checkpoint; `None` if the API server lists no such pod on
+    /// this node, perhaps because it lags. The API server reads a single pod only by name, so all
+    /// pods of the node are listed. A static pod is found by its mirror pod, unless several pods
+    /// claim to be that.
     pub async fn find(&self, uid: &str) -> Result<Option<BoundPod>, ClusterError> {
         let connection = self.0.connect().await?;
         let node = self.0.client().node();
         let pods: Api<Pod> = Api::all(connection.kube.clone());
-        // A node's pod has its annotations since the write that bound it: an old answer is as good as a new one.
+        // The API server may answer from its cache (resourceVersion 0): the scheduler's annotations
+        // are as old as the pod's binding, so an older answer either lacks the pod or has them.
         let which = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
         let doing = || format!("cannot list pods of node {node}");
         let listed = connection.call(doing, pods.list_metadata(&which)).await;
@@ -102,7 +104,7 @@ impl Pods {
         let doing = || format!("cannot write an event of pod {}", pod.title());
         let written = connection.call(doing, events.create(&as_windlass(), &event)).await;
         match written {
-            // An earlier write whose answer was lost.
+            // An earlier attempt wrote the event, and its answer was lost.
             Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
             written => written.inspect_err(|_| self.0.forget()).map(drop),
         }

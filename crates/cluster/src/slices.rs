@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!            list              nothing desired: published slices are removed
-//!   off ────────────> level ──────────────────────────────────────────────────> off
+//!   off ────────────> watching ───────────────────────────────────────────────> off
 //!    ^  desired        │  ^
-//!    │                 │  └── watch: changes by others are undone, repeated ones ever later
+//!    │                 │  └── changed by others: undone, later each time it repeats
 //!    │  failed: again  │  └── new desired slices: a burst of changes is one
 //!    └── after a pause ┘  └── conflict, or the watch is too old: list again
 //! ```
 //!
-//! Names, generations and order follow the Go drivers' helper, since the scheduler was made with it in
-//! mind.
+//! Names, generations and order of writes follow `resourceslice.Controller`, the Go drivers'
+//! helper, because the scheduler was written for it.
 
 mod cache;
 mod content;
@@ -82,7 +82,7 @@ pub struct PublishState {
     /// Devices that are not published, though the rest of their pools is.
     pub left_out: Vec<LeftOut>,
     /// Fields that the API server drops.
-    pub lost: BTreeSet<DroppedFields>,
+    pub dropped_fields: BTreeSet<DroppedFields>,
 }
 
 /// A published pool.
@@ -112,8 +112,8 @@ pub struct PublishedPool {
 ///
 /// # Assumptions
 ///
-/// A change that returns as soon as it is undone is intended by another writer: it is undone later each
-/// time.
+/// If another writer repeats a change as soon as it is undone, the change is intended. It is undone
+/// later each time, so that the two do not write without end.
 pub fn publish(
     client: Client,
     driver: DriverName,
@@ -141,15 +141,15 @@ struct Publisher {
     may_be_published: bool,
 }
 
-/// Reasons for the end of a cache.
+/// Reasons to stop using a list of the published slices.
 enum Ended {
     /// Nothing is desired or published.
     Off,
-    /// The cache is outdated; slices are listed again after this pause.
+    /// The list is outdated; slices are listed again after this pause.
     Stale(Duration),
 }
 
-/// Changes within this time are one: a GPU that is cut, or a source that answers, causes many.
+/// Changes within this time are published together: a new MIG layout causes many.
 const BURST: Duration = Duration::from_millis(100);
 
 // === impl Publisher ===
@@ -188,6 +188,8 @@ impl Publisher {
         }
     }
 
+    /// Reconciles after each change of the desired or the published slices, until the list is
+    /// outdated or nothing is desired.
     async fn keep(&mut self, cache: &mut SliceCache<'_>) -> Result<Ended, ClusterError> {
         let mut due = Some(Instant::now());
         loop {

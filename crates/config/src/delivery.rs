@@ -144,7 +144,7 @@ impl Delivery {
 // === Deserialization of IMEX channels ===
 
 fn channels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<u32>, D::Error> {
-    /// A number, checked on its own line.
+    /// Number of a channel. Each is checked by itself, so that an error points at its line.
     #[derive(Deserialize)]
     #[serde(try_from = "i64")]
     struct Channel(u32);

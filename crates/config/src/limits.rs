@@ -64,8 +64,8 @@ impl Default for SessionLimits {
 impl Default for CleanupLimits {
     fn default() -> Self {
         Self {
-            // The kubelet waits for 30 seconds (kubelet reference, PreStartContainer) and then knows
-            // no reason; this leaves the time to tell it one.
+            // The kubelet gives up after 30 seconds (`cm/devicemanager/endpoint.go`) and then knows
+            // no reason; an earlier answer tells it one.
             prepare_deadline: Duration::from_secs(24),
             start_deadline: Duration::from_secs(25),
             retry_first: Duration::from_secs(5),

@@ -10,7 +10,10 @@ mod gpu_wish;
 mod node;
 mod pod;
 
-pub(crate) use self::gang::{GANG, MAX_WAITING};
+pub(crate) use self::{
+    amounts::{PER_UNIT, of_pod as amount_of_pod},
+    gang::{GANG, MAX_WAITING},
+};
 pub use self::{
     claim_gpus::{DeviceName, SliceGpu},
     gang::{Gang, GangError},

@@ -15,6 +15,7 @@ pub mod explanation;
 pub mod facts;
 pub mod index;
 pub mod objects;
+pub mod spare;
 
 mod access;
 mod binder;

@@ -8,7 +8,7 @@ use crate::{
     inventory::Inventory,
 };
 
-/// Attributes that an instance shares with its GPU.
+/// NVIDIA's attributes that an instance shares with its GPU. Other domains are shared as a whole.
 const COMMON: &[&str] = &[
     "productName",
     "brand",
@@ -68,7 +68,7 @@ pub fn switches_at_once(compute_capability: Option<(u32, u32)>) -> bool {
     compute_capability.is_some_and(|capability| capability >= HOPPER)
 }
 
-/// The GPU with MIG off, in either mode.
+/// The whole GPU as it is with MIG off, whatever its present MIG mode.
 pub fn full_gpu(gpu: &Device) -> Device {
     let mut whole = Device { partitioned: false, ..gpu.clone() };
     if let Some(enabled) = whole.attributes.get_mut(&MIG_ENABLED) {

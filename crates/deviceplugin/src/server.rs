@@ -9,7 +9,7 @@ use windlass_kubelet_api::{
 
 use super::{service::Service, session::Session};
 
-/// Shutdown deadline of open calls. Streams end at once because the reconciler ends first.
+/// Deadline for open calls at shutdown. `ListAndWatch` streams end earlier, with the reconciler.
 const DRAIN: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Serves the resource and keeps it registered until stopped; then removes the socket.
@@ -19,8 +19,10 @@ pub(super) async fn serve(
     session: Session,
     stop: CancellationToken,
 ) {
+    let resource = session.resource.clone();
     let incoming = endpoint.incoming();
     let server = server()
+        // `Dated`: hyper panics at dates before 1970.
         .add_service(Dated(DevicePluginServer::new(service)))
         .serve_with_incoming_shutdown(incoming, stop.cancelled());
     let session = async {
@@ -31,7 +33,8 @@ pub(super) async fn serve(
     tokio::select! {
         outcome = server => {
             if let Err(error) = outcome {
-                tracing::error!(error = causes(&error), "device plugin server failed");
+                let (resource, error) = (resource.as_str(), causes(&error));
+                tracing::error!(resource, error, "device plugin server failed");
             }
         }
         () = session => {}

@@ -1,9 +1,10 @@
 //! The five RPCs of the device plugin API, answered from the newest node state.
 //!
-//! Calls are deterministic and do no driver I/O. The kubelet sets no deadline for Allocate, calls it before it
-//! knows that the pod fits, and reports no release (kubelet reference, traps 6 and 7). Allocate records the
-//! devices in the ledger and is refused devices of claims. `PreStartContainer` alone waits, for cleanup and for the
-//! GPU of a share; it is required only for resources with a cleanup step and those that count amounts.
+//! Calls are deterministic and do no driver I/O. The kubelet sets no deadline for Allocate, calls
+//! it before it knows that the pod fits, and reports no release (`pkg/kubelet/cm/devicemanager`).
+//! Allocate records the devices in the ledger, which refuses devices of claims. Only
+//! `PreStartContainer` waits: for cleanup, or for the GPU of a share. It is required for resources
+//! with a cleanup step or with amounts.
 
 mod allocate;
 mod prefer;
@@ -62,8 +63,8 @@ pub(super) struct Service {
     pub(super) recent: Arc<Shared<SameContainer>>,
 }
 
-/// Limit of containers per call. A kubelet sends one (kubelet reference, section 3); each answer may take
-/// kilobytes.
+/// Limit of containers per call. A kubelet sends one (`cm/devicemanager/endpoint.go`, allocate);
+/// each answer may take kilobytes.
 const MAX_CONTAINERS: usize = 64;
 
 /// Limit of logged ids per container.
@@ -75,7 +76,7 @@ pub(super) enum StreamEvent {
     Ended(StreamId),
 }
 
-/// Identity of an open stream: the address of its live marker.
+/// Identity of an open stream: the address of its [`StreamGuard`]'s marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamId(pub(super) usize);
 
@@ -113,7 +114,7 @@ impl DevicePlugin for Service {
     }
 
     /// Sends every change to every open stream: a kubelet up to 1.36 takes the end of an older stream for
-    /// the end of a newer one (kubelet reference, trap 1). A slow stream skips to the newest list.
+    /// the end of a newer one (Kubernetes PR 135437). A slow stream skips to the newest list.
     async fn list_and_watch(
         &self,
         _: Request<Empty>,
@@ -242,7 +243,7 @@ fn is_news(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResp
 fn log_list(resource: &ResourceName, offer: &Offer, is_news: bool) {
     let (resource, devices, allocatable) = (resource.as_str(), offer.listed(), offer.allocatable());
     if is_news {
-        tracing::info!(resource, devices, allocatable, "list sent");
+        tracing::info!(resource, devices, allocatable, "device list sent");
     } else {
         tracing::debug!(resource, devices, allocatable, "device list sent again");
     }

@@ -79,8 +79,8 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
             Allocatable::Yes => HEALTHY.to_owned(),
             Allocatable::NotYet(_) | Allocatable::No(_) => UNHEALTHY.to_owned(),
         },
-        // Absent rather than empty: a present message without nodes hides the device from the pod
-        // resources API (kubelet reference, trap 4).
+        // Absent rather than empty: a message without nodes hides the device from the pod resources
+        // API (`apis/podresources/server_v1.go`, GetAllocatableResources).
         topology: listed
             .numa_node
             .map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),

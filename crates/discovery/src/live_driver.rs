@@ -40,9 +40,11 @@ impl LiveDriver {
     pub fn library_on_node(&self) -> Option<PathBuf> {
         let path = self.roots.nvml_library(self.named.clone())?;
         let host = &self.roots.host;
-        let on_node = [&self.roots.driver, host].into_iter().find_map(|root| root.on_node(&path));
+        let at_runtime = [&self.roots.driver, host]
+            .into_iter()
+            .find_map(|root| root.agent_to_runtime_path(&path));
         // Where the runtime has the agent's own paths.
         let is_same = host.path("/") == host.path_on_node("/");
-        on_node.or_else(|| is_same.then_some(path)).filter(|path| path.is_absolute())
+        at_runtime.or_else(|| is_same.then_some(path)).filter(|path| path.is_absolute())
     }
 }

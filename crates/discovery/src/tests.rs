@@ -21,6 +21,9 @@ use super::{BUILT_IN, Search, SourceSnapshot, scanner::Scanner, sources};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// XID of a GPU that has fallen off the bus, which is critical.
+const OFF_THE_BUS: u64 = 79;
+
 fn machine() -> (TempDir, Machine) {
     machine_of("t4-edge")
 }
@@ -100,7 +103,7 @@ async fn a_shorter_quiet_period_ends_the_wait_that_runs() {
     let (folder, machine) = machine();
     let mut nvidia = Running::start(&config(&folder, &machine));
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
-    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    machine.inject(&Fault::Xid { gpu: 0, code: OFF_THE_BUS }).expect("injected");
     until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
     nvidia.policy.send_modify(|policy| {
         Arc::make_mut(policy).health.quiet_period = Duration::from_millis(50);
@@ -116,10 +119,10 @@ async fn a_gpu_that_vanishes_leaves_its_neighbours_healthy_though_their_indices_
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
     for left in (5..8).rev() {
         machine.update(|model| drop(model.gpus.remove(2))).expect("changed");
-        let is_told = |snapshot: &SourceSnapshot| healthy(snapshot) < left + 1;
-        let told = timeout(LIMIT, nvidia.snapshots.wait_for(is_told)).await;
-        let told = healthy(&told.expect("in time").expect("the source runs"));
-        assert_eq!(told, left, "one vanished");
+        let is_published = |snapshot: &SourceSnapshot| healthy(snapshot) < left + 1;
+        let published = timeout(LIMIT, nvidia.snapshots.wait_for(is_published)).await;
+        let published = healthy(&published.expect("in time").expect("the source runs"));
+        assert_eq!(published, left, "one vanished");
     }
     nvidia.end().await;
 }
@@ -129,7 +132,7 @@ fn healthy(snapshot: &SourceSnapshot) -> usize {
     snapshot.devices.iter().filter(|one| healthy(one.health.state)).count()
 }
 
-/// Waits until so many devices are healthy.
+/// Waits until exactly `count` devices are healthy.
 async fn until_healthy(snapshots: &mut watch::Receiver<SourceSnapshot>, count: usize) {
     let reached = snapshots.wait_for(|snapshot| healthy(snapshot) == count);
     drop(timeout(LIMIT, reached).await.expect("in time").expect("the source runs"));
@@ -159,14 +162,14 @@ async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events()
 }
 
 /// Lets the GPU fail and recover, and then have a fault that the driver reports by an event.
-async fn fails_recovers_and_is_heard(config: &Config, machine: &Machine, failure: &Fault) {
+async fn recovers_and_reports_next_fault(config: &Config, machine: &Machine, failure: &Fault) {
     let mut nvidia = Running::start(config);
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
     machine.inject(failure).expect("injected");
     until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
     machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
-    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    machine.inject(&Fault::Xid { gpu: 0, code: OFF_THE_BUS }).expect("injected");
     until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
     nvidia.end().await;
 }
@@ -182,11 +185,11 @@ async fn a_gpu_that_hangs_for_a_moment_is_back_without_the_end_of_a_long_wait_fo
         event_wait: LIMIT * 6,
         ..config.policy.health
     };
-    fails_recovers_and_is_heard(&config, &machine, &Fault::Hang { gpu: 0 }).await;
+    recovers_and_reports_next_fault(&config, &machine, &Fault::Hang { gpu: 0 }).await;
 }
 
 #[tokio::test]
-async fn a_gpu_that_errs_is_healthy_again_only_once_its_next_fault_would_be_told() {
+async fn a_gpu_that_recovers_from_an_error_reports_its_next_fault() {
     let (folder, machine) = machine();
     let mut config = config(&folder, &machine);
     config.policy.health = HealthPolicy {
@@ -195,7 +198,7 @@ async fn a_gpu_that_errs_is_healthy_again_only_once_its_next_fault_would_be_told
         event_wait: Duration::from_secs(1),
         ..config.policy.health
     };
-    fails_recovers_and_is_heard(&config, &machine, &Fault::Error { gpu: 0, code: 999 }).await;
+    recovers_and_reports_next_fault(&config, &machine, &Fault::Error { gpu: 0, code: 999 }).await;
 }
 
 #[tokio::test]
@@ -210,9 +213,9 @@ async fn events_are_awaited_though_a_gpu_hangs_from_the_start_and_the_next_probe
     };
     let mut nvidia = Running::start(&config);
     until_healthy(&mut nvidia.snapshots, 7).await;
-    machine.inject(&Fault::Xid { gpu: 5, code: 79 }).expect("injected");
+    machine.inject(&Fault::Xid { gpu: 5, code: OFF_THE_BUS }).expect("injected");
     until_healthy(&mut nvidia.snapshots, 6).await;
-    // The thread that hangs would keep the test from its end.
+    // Otherwise the hanging driver call would keep the test from ending.
     machine.inject(&Fault::Recover { gpu: 3 }).expect("injected");
     nvidia.end().await;
 }
@@ -232,8 +235,8 @@ async fn a_gpu_that_hung_at_the_start_joins_between_two_waits_for_events() {
     until_healthy(&mut nvidia.snapshots, 7).await;
     machine.inject(&Fault::Recover { gpu: 3 }).expect("injected");
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
-    // A healthy GPU is in the set: its next fault is told.
-    machine.inject(&Fault::Xid { gpu: 3, code: 79 }).expect("injected");
+    // NVML's event set now contains the GPU, so its next fault is reported.
+    machine.inject(&Fault::Xid { gpu: 3, code: OFF_THE_BUS }).expect("injected");
     until_healthy(&mut nvidia.snapshots, 7).await;
     nvidia.end().await;
 }

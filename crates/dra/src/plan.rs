@@ -265,8 +265,8 @@ impl<'a> PlanInputs<'a> {
             let gpu = chosen.iter().find(|it| it.device.id == *device)?;
             Some(GpuMemory {
                 device: device.clone(),
-                memory_mib: memory,
-                of_mib: of,
+                limit_mib: memory,
+                total_mib: of,
                 is_by_mps: method.is_mps(),
                 required: method.required(),
                 drm: gpu.device.drm_gpu(),

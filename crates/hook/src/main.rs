@@ -11,7 +11,7 @@ use std::{
 use windlass_hook::{HookError, clear, install, limit};
 use windlass_host::causes;
 
-/// Work of one start, with the mount point of procfs.
+/// Command of one run. `proc` is the mount point of procfs.
 #[derive(Debug)]
 enum Task {
     Limit { record: PathBuf, replicas: u32, proc: PathBuf },
@@ -23,11 +23,12 @@ enum Task {
 const HELP: &str = "\
 Limits the GPU memory of a container by cgroup v2: through NVIDIA's driver (615 or newer), or through the kernel's dmem
 controller (Linux 6.14 or newer) on GPUs of AMD and Intel.
-Container runtimes start it; Windlass writes its records.
+Container runtimes start it. Windlass writes FILE, the record of the limits. Beside it, the hook
+leaves a note of each container with the cgroup and the limited GPUs.
 
 Usage: windlass-hook memory-limit --record FILE [--replicas N]
                      with the container's OCI state on standard input; N times the limits of FILE
-       windlass-hook memory-limit --clear NOTE    lifts the limits of a note
+       windlass-hook memory-limit --clear NOTE    lifts the limits of one container
        windlass-hook install DIR                  copies this program to DIR/windlass-hook
 
 Exit code: 0 done, 1 failed with the reason on standard error, 64 wrong arguments.

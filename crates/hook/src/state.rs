@@ -7,7 +7,7 @@ use windlass_host::files;
 
 use crate::HookError;
 
-/// Fields of the state that the hook uses. The bundle's path is none of them.
+/// Fields that the hook uses. The bundle's path is not one: the tenant writes the bundle.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct ContainerState {
     /// Container id.
@@ -17,10 +17,10 @@ pub(crate) struct ContainerState {
     status: String,
 }
 
-/// Most bytes of a state. It holds the container's annotations.
+/// Most bytes of a state. Annotations take most of it.
 const MAX_STATE: u64 = 1 << 20;
 
-/// Status in which a runtime starts `createRuntime` hooks: runc's and crun's word.
+/// Status in which a runtime starts `createRuntime` hooks: runc and crun differ.
 const BEFORE_START: [&str; 2] = ["creating", "created"];
 
 /// Reads the state of a container that has not started.
@@ -30,10 +30,11 @@ pub(crate) fn read(from: impl Read) -> Result<ContainerState, HookError> {
     let state: ContainerState =
         serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if state.pid == 0 {
-        return Err(wrong("0 is no process".to_owned()));
+        return Err(wrong("pid 0 is no process".to_owned()));
     }
     if !BEFORE_START.contains(&state.status.as_str()) {
-        return Err(wrong(format!("the container is {}, it must not have started", state.status)));
+        let status = &state.status;
+        return Err(wrong(format!("the container is {status}: limits are set before it starts")));
     }
     Ok(state)
 }

@@ -9,7 +9,7 @@
 //! drm-resident-vram:  1048576 KiB
 //! ```
 //!
-//! Several files, also of several processes, may be of one client, which counts once.
+//! Several open files, even of several processes, may belong to one client. A client counts once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +32,8 @@ pub struct DrmProcesses {
     unmeasured: BTreeSet<PciAddress>,
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason.
     hidden: BTreeMap<String, String>,
-    known: BTreeSet<(PciAddress, u64)>,
+    /// Clients that are counted already, by GPU and client id.
+    counted: BTreeSet<(PciAddress, u64)>,
     /// All pods with a process, by the kubelet's UID.
     present: BTreeSet<String>,
 }
@@ -109,7 +110,7 @@ impl DrmProcesses {
         processes.sort_unstable();
         let mut found = Self::default();
         for pid in processes {
-            let container = there(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
+            let container = unless_gone(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
             let Some(container) = container.flatten() else { continue };
             if pods.contains(&container.pod)
                 && let Err(error) = found.add(host, pid, &container)
@@ -122,7 +123,8 @@ impl DrmProcesses {
         Ok(found)
     }
 
-    /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason: their memory is more than is found.
+    /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason. Such
+    /// a pod may hold more memory than is found.
     pub fn hidden(&self) -> &BTreeMap<String, String> {
         &self.hidden
     }
@@ -144,7 +146,7 @@ impl DrmProcesses {
         Ok(self.processes.get(&gpu).cloned().unwrap_or_default())
     }
 
-    /// Adds the clients of a process. Clients of an earlier process are known.
+    /// Adds the clients of a process, except those that count for an earlier process.
     fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), DrmError> {
         let hidden = |source| DrmError::HiddenFiles { pid, source };
         let files = open_files(host, pid).map_err(hidden)?;
@@ -153,13 +155,14 @@ impl DrmProcesses {
         }
         let mut held = BTreeMap::new();
         for file in files {
-            let text = there(File::open(host.path(file)).and_then(description)).map_err(hidden)?;
+            let text =
+                unless_gone(File::open(host.path(file)).and_then(description)).map_err(hidden)?;
             let Some(client) = text.as_deref().and_then(DrmClient::parse) else { continue };
             let Some((id, bytes)) = client.id.zip(client.memory_bytes) else {
                 self.unmeasured.insert(client.gpu);
                 continue;
             };
-            if self.known.insert((client.gpu, id)) {
+            if self.counted.insert((client.gpu, id)) {
                 let sum = held.entry(client.gpu).or_insert(0_u64);
                 *sum = sum.saturating_add(bytes);
             }
@@ -192,7 +195,7 @@ impl DrmClient {
                 OWN_MEMORY.iter().any(|beginning| region.starts_with(beginning))
             });
             let (_, first) = own.next()?;
-            // One value in doubt makes the sum doubtful.
+            // One unreadable value makes the sum unknown.
             let rest = own.map(|(_, value)| bytes(value));
             Some(rest.fold(bytes(first), |sum, next| sum?.checked_add(next?)))
         });
@@ -200,10 +203,11 @@ impl DrmClient {
     }
 }
 
-/// Descriptions of a process's open files. A process whose main thread has ended shows them by its other threads.
+/// Paths of the descriptions of a process's open files. Only the other threads show them once the
+/// main thread has ended.
 fn open_files(host: &Host, pid: u32) -> io::Result<Vec<String>> {
     let listed = |folder: String| -> io::Result<Vec<String>> {
-        let names = there(host.some_names(&folder, MOST_ENTRIES + 1))?.unwrap_or_default();
+        let names = unless_gone(host.some_names(&folder, MOST_ENTRIES + 1))?.unwrap_or_default();
         Ok(names.into_iter().map(|name| format!("{folder}/{name}")).collect())
     };
     let own = listed(format!("/proc/{pid}/fdinfo"))?;
@@ -232,22 +236,23 @@ fn bytes(value: &str) -> Option<u64> {
     amount.checked_mul(unit).filter(|_| words.next().is_none())
 }
 
-/// The answer; `None` where the process or its file has ended meanwhile.
-fn there<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+/// The answer; `None` if the process has ended or the file is closed meanwhile.
+fn unless_gone<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if is_end(&error) => Ok(None),
+        Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// True for the errors of `/proc` after the end of a process (`proc(5)`).
-fn is_end(error: &io::Error) -> bool {
+fn is_gone(error: &io::Error) -> bool {
     let ended = error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error());
     ended || error.kind() == io::ErrorKind::NotFound
 }
 
-/// The driver's keys of a file, which is read to its end: the kernel's come first.
+/// Lines of a description that the driver wrote. They follow the kernel's, so the file is read to
+/// its end.
 fn description(file: File) -> io::Result<String> {
     let mut content = Vec::new();
     if file.take(MOST_BYTES + 1).read_to_end(&mut content)? as u64 > MOST_BYTES {

@@ -106,13 +106,15 @@ impl Host {
         Self { root, root_on_node, opened, pci, scan_cache: None, recorder: None }
     }
 
-    /// The container runtime's name of a path of the agent below this root; `None` for another path.
-    pub fn on_node(&self, path: &Path) -> Option<PathBuf> {
+    /// Converts a path that the agent sees to the path that the container runtime sees; `None` for
+    /// a path outside this host's root.
+    pub fn agent_to_runtime_path(&self, path: &Path) -> Option<PathBuf> {
         Some(self.path_on_node(Path::new("/").join(path.strip_prefix(&self.root).ok()?)))
     }
 
-    /// A path of the container runtime as one of this host. One that is not below the root there is its own.
-    pub fn of_node<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
+    /// Converts a path that the container runtime sees to a path of this host. A path outside
+    /// `root_on_node` stays unchanged.
+    pub fn runtime_to_host_path<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         match path.strip_prefix(&self.root_on_node) {
             Ok(below) => Path::new("/").join(below).into(),
             Err(_) => path.into(),
@@ -135,8 +137,8 @@ impl Host {
         Self { scan_cache: Some(Arc::default()), ..self.clone() }
     }
 
-    /// This host with a record of its file accesses.
-    pub fn counted(self) -> (Self, AccessLog) {
+    /// This host with a log of its file accesses.
+    pub fn with_access_log(self) -> (Self, AccessLog) {
         let (recorder, log) = AccessLog::new();
         (Self { recorder: Some(recorder), ..self }, log)
     }

@@ -42,8 +42,8 @@ struct Acceptor {
 const WAITING: usize = 16;
 
 /// Limit of open connections. A kubelet needs the connection of its latest registration; up to 1.36 it takes the end of
-/// an older stream for the end of the newest (kubelet reference, trap 1), so each connection beyond the limit costs a
-/// registration.
+/// an older stream for the end of the newest (Kubernetes PR 135437), so each connection beyond the
+/// limit costs a registration.
 const KEPT: usize = 64;
 
 /// Pause after a failed accept.

@@ -7,8 +7,8 @@
 //!  then: does the pod fit the node?
 //! ```
 //!
-//! Each line is one visit to the desk. Calls to the plugin lie between two visits: the real manager
-//! unlocks its mutex there.
+//! Each line is one call to the manager task. Calls to the plugin lie between two of them: the real
+//! manager unlocks its mutex there.
 
 mod outcome;
 mod rejection;
@@ -19,10 +19,10 @@ pub use rejection::{Reason, Rejection};
 
 use self::{outcome::Questions, rejection::Denial, steps::Step};
 use crate::{
-    desk::{Desk, Owner},
     device::DeviceIds,
     event::Event,
     manager::{Alignment, Manager, Refusal, Request, Vanished},
+    manager_task::{ManagerHandle, ManagerTask},
     pod::{Container, Pod},
     status::PodPhase,
     topology::{TopologyPolicy, TopologyScope},
@@ -30,33 +30,33 @@ use crate::{
 
 /// Admission of one pod.
 struct Admitting<'a> {
-    owner: &'a Owner,
+    handle: &'a ManagerHandle,
     pod: &'a Pod,
     questions: Questions,
 }
 
 /// Admits a pod, or finds the reason for its rejection, and records the outcome. The caller admits
 /// one pod at a time.
-pub(crate) async fn admit(owner: &Owner, pod: Pod) -> Result<Admission, Rejection> {
+pub(crate) async fn admit(handle: &ManagerHandle, pod: Pod) -> Result<Admission, Rejection> {
     let bound = pod.clone();
-    owner.with(move |desk| desk.manager.add_pod(bound)).await?;
-    let mut admitting = Admitting { owner, pod: &pod, questions: Questions::new() };
+    handle.update(move |task| task.manager.add_pod(bound)).await?;
+    let mut admitting = Admitting { handle, pod: &pod, questions: Questions::new() };
     let outcome = admitting.serve().await;
     let questions = admitting.questions;
     let uid = pod.uid.clone();
     match outcome {
         Ok(()) => {
-            let settle = move |desk: &mut Desk| {
-                desk.manager.set_phase(&uid, PodPhase::Admitted);
-                desk.events.push(Event::PodAdmitted { pod: uid });
-                Admission::of(&desk.manager, &pod, questions)
+            let settle = move |task: &mut ManagerTask| {
+                task.manager.set_phase(&uid, PodPhase::Admitted);
+                task.events.push(Event::PodAdmitted { pod: uid });
+                Admission::of(&task.manager, &pod, questions)
             };
-            Ok(owner.with(settle).await?)
+            Ok(handle.update(settle).await?)
         }
         Err(denial) => {
             let rejection = denial.into_rejection();
             let told = rejection.clone();
-            owner.with(move |desk| desk.reject(uid, &told)).await.unwrap_or(());
+            handle.update(move |task| task.reject(uid, &told)).await.unwrap_or(());
             Err(rejection)
         }
     }
@@ -65,19 +65,19 @@ pub(crate) async fn admit(owner: &Owner, pod: Pod) -> Result<Admission, Rejectio
 /// Allocates devices for one container outside of an admission. The real kubelet does so when a
 /// container that starts has no allocation.
 pub(crate) async fn allocate_again(
-    owner: &Owner,
+    handle: &ManagerHandle,
     pod: &Pod,
     container: &Container,
 ) -> Result<(), Refusal> {
-    Admitting { owner, pod, questions: Questions::new() }.allocate(container).await
+    Admitting { handle, pod, questions: Questions::new() }.allocate(container).await
 }
 
 // === impl Admitting ===
 
 impl Admitting<'_> {
     async fn serve(&mut self) -> Result<(), Denial> {
-        let read = |desk: &Desk| (desk.config.topology, desk.config.topology_scope);
-        let (policy, scope) = self.owner.look(read).await?;
+        let read = |task: &ManagerTask| (task.config.topology, task.config.topology_scope);
+        let (policy, scope) = self.handle.read(read).await?;
         let hints_wanted = policy != TopologyPolicy::None;
         if hints_wanted && scope == TopologyScope::Pod {
             let pod = self.pod.clone();
@@ -91,18 +91,18 @@ impl Admitting<'_> {
             self.allocate(container).await?;
         }
         let pod = self.pod.clone();
-        self.owner.look(move |desk| desk.manager.fits(&pod)).await?.map_err(Denial::Insufficient)
+        self.handle.read(move |task| task.manager.fits(&pod)).await?.map_err(Denial::Insufficient)
     }
 
     async fn align(
         &self,
         decide: impl FnOnce(&mut Manager) -> Result<Alignment, Vanished> + Send + 'static,
     ) -> Result<(), Denial> {
-        let decide = |desk: &mut Desk| {
-            let decision = decide(&mut desk.manager);
-            decision.inspect_err(|vanished| desk.crash(vanished))
+        let decide = |task: &mut ManagerTask| {
+            let decision = decide(&mut task.manager);
+            decision.inspect_err(|vanished| task.crash(vanished))
         };
-        match self.owner.with(decide).await?.map_err(Refusal::from)? {
+        match self.handle.update(decide).await?.map_err(Refusal::from)? {
             Alignment::Admitted => Ok(()),
             Alignment::Misaligned => Err(Denial::Misaligned),
         }
@@ -110,9 +110,9 @@ impl Admitting<'_> {
 
     async fn allocate(&mut self, container: &Container) -> Result<(), Refusal> {
         let (pod, asking) = (self.pod.uid.clone(), container.clone());
-        let requests = move |desk: &mut Desk| desk.manager.requests(&pod, &asking);
+        let requests = move |task: &mut ManagerTask| task.manager.requests(&pod, &asking);
         let mut changed = false;
-        for request in self.owner.with(requests).await? {
+        for request in self.handle.update(requests).await? {
             let devices = self.choose(&request).await?;
             if !devices.is_empty() {
                 self.ask_for(request, devices).await?;
@@ -121,20 +121,20 @@ impl Admitting<'_> {
         }
         let (pod, name) = (self.pod.uid.clone(), container.name.clone());
         let role = self.pod.init_role(&name);
-        let finish = move |desk: &mut Desk| {
+        let finish = move |task: &mut ManagerTask| {
             if changed {
-                desk.save()?;
+                task.save()?;
             }
-            desk.manager.container_served(&pod, &name, role);
+            task.manager.container_served(&pod, &name, role);
             Ok(())
         };
-        self.owner.with(finish).await?
+        self.handle.update(finish).await?
     }
 
     /// Devices to allocate, after the plugin stated its preference; empty without a request.
     async fn choose(&mut self, request: &Request) -> Result<DeviceIds, Refusal> {
         let asking = request.clone();
-        match self.owner.with(move |desk| desk.manager.next_step(&asking)).await?? {
+        match self.handle.update(move |task| task.manager.next_step(&asking)).await?? {
             Step::Nothing => Ok(DeviceIds::new()),
             Step::Take(devices) => Ok(devices),
             Step::Ask(plugin, undecided) => {
@@ -142,12 +142,12 @@ impl Admitting<'_> {
                 plugin.preferred(&mut question).await.map_err(Refusal::Preferred)?;
                 let key = (request.container.clone(), request.resource.clone());
                 self.questions.insert(key, question.clone());
-                let settle = move |desk: &mut Desk| {
+                let settle = move |task: &mut ManagerTask| {
                     let preferred = question.answer.iter().cloned().collect();
-                    desk.events.push(Event::preferred_asked(&undecided.request, question));
-                    desk.manager.settle(*undecided, &preferred)
+                    task.events.push(Event::preferred_asked(&undecided.request, question));
+                    task.manager.settle(*undecided, &preferred)
                 };
-                self.owner.with(settle).await?
+                self.handle.update(settle).await?
             }
         }
     }
@@ -155,10 +155,10 @@ impl Admitting<'_> {
     /// Calls `Allocate` and records the outcome.
     async fn ask_for(&self, request: Request, devices: DeviceIds) -> Result<(), Refusal> {
         let resource = request.resource.clone();
-        let answer = match self.owner.with(move |desk| desk.manager.plugin(&resource)).await?? {
+        let answer = match self.handle.update(move |task| task.manager.plugin(&resource)).await?? {
             Ok(plugin) => plugin.allocate(&devices).await,
             Err(stopped) => Err(stopped),
         };
-        self.owner.with(move |desk| desk.record(&request, devices, answer)).await?
+        self.handle.update(move |task| task.record(&request, devices, answer)).await?
     }
 }

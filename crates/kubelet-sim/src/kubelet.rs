@@ -7,8 +7,9 @@
 //!                     └───────── restart, reboot ─────┘
 //! ```
 //!
-//! The state changes in one step, under its lock, and only by the holder of the turn in `lives`. A
-//! future dropped on the way leaves one of the two states, never neither.
+//! A life is the time from a start to a stop. Only the holder of the lock `lives` begins or ends
+//! one, and the state changes in one step. So a cancelled call leaves the kubelet running or
+//! stopped.
 
 mod claims;
 mod faults;
@@ -32,12 +33,12 @@ use crate::{
     admission::{self, Admission, Reason, Rejection},
     checkpoint::ClaimsFileError,
     config::Config,
-    desk::{Gone, Office, Owner},
     directory::{self, DirectoryError},
     dra::Turns,
     event::{Calls, Event, EventLog},
     fault::{Misbehaviour, PodFault},
     grant::Grant,
+    manager_task::{Gone, ManagerHandle, TaskContext},
     pod::Pod,
     start::{self, StartError},
     status::{Condition, NodeStatus},
@@ -90,7 +91,7 @@ enum State {
 
 /// A new life, before its pods are admitted again.
 struct Begun {
-    owner: Owner,
+    handle: ManagerHandle,
     ended: CancellationToken,
     pods: Vec<Pod>,
 }
@@ -112,9 +113,9 @@ pub enum KubeletError {
     NotStopped,
 }
 
-/// A condition that stayed unfulfilled in time, and the status at the end.
+/// A wait that timed out, with the status at the end.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the node did not get there within {waited:?}: {status:#?}")]
+#[error("the condition did not hold within {waited:?}: {status:#?}")]
 pub struct NotInTime {
     /// Duration of the wait.
     pub waited: Duration,
@@ -200,8 +201,8 @@ impl Kubelet {
     /// real kubelet's only sync loop. A plugin without an answer blocks all other admissions.
     pub async fn admit(&self, pod: Pod) -> Result<Admission, Rejection> {
         let _turn = self.sync_loop.lock().await;
-        let (owner, ended) = self.owner().ok_or_else(|| self.gone())?;
-        let admitted = ended.run_until_cancelled(admission::admit(&owner, pod)).await;
+        let (handle, ended) = self.handle().ok_or_else(|| self.gone())?;
+        let admitted = ended.run_until_cancelled(admission::admit(&handle, pod)).await;
         admitted.unwrap_or_else(|| Err(self.gone()))
     }
 
@@ -215,8 +216,8 @@ impl Kubelet {
     ) -> Result<Grant, StartError> {
         let stopped = || StartError::Stopped(pod_uid.to_owned());
         self.prepare_before_start(pod_uid).await?;
-        let (owner, ended) = self.owner().ok_or_else(stopped)?;
-        let started = ended.run_until_cancelled(start::start(&owner, pod_uid, container)).await;
+        let (handle, ended) = self.handle().ok_or_else(stopped)?;
+        let started = ended.run_until_cancelled(start::start(&handle, pod_uid, container)).await;
         started.unwrap_or_else(|| Err(stopped()))
     }
 
@@ -322,33 +323,33 @@ impl Kubelet {
         let sockets = Sockets::bind(&self.config)?;
         let remains = std::mem::take(remains);
         let pods = remains.to_admit_again();
-        let life = Life::begin(self.office(), sockets, remains);
-        let (owner, ended) = (life.owner.clone(), life.ended.clone());
+        let life = Life::begin(self.task_context(), sockets, remains);
+        let (handle, ended) = (life.handle.clone(), life.ended.clone());
         *state = State::Running(life);
-        Ok(Begun { owner, ended, pods })
+        Ok(Begun { handle, ended, pods })
     }
 
     async fn begin_again(&self, turn: tokio::sync::MutexGuard<'_, ()>) -> Result<(), KubeletError> {
         let _pods_wait = self.sync_loop.lock().await;
-        let Begun { owner, ended, pods } = self.begin()?;
+        let Begun { handle, ended, pods } = self.begin()?;
         drop(turn);
-        let told = self.faults.borrow().pods.clone();
-        let known = pods.into_iter().filter(|pod| told.knows(&pod.uid));
-        admit_again((&owner, &ended), known).await;
-        if told == PodFault::None {
-            are_all_known(&owner).await;
+        let fault = self.faults.borrow().pods.clone();
+        let known = pods.into_iter().filter(|pod| fault.knows(&pod.uid));
+        admit_again((&handle, &ended), known).await;
+        if fault == PodFault::None {
+            set_sources_ready(&handle).await;
         }
         Ok(())
     }
 
     /// Changes the state of the API server and the runtime, on a running or stopped kubelet.
     async fn change_pods(&self, change: impl FnOnce(&mut Pods) + Clone + Send + 'static) {
-        if self.change_at_desk(change.clone()).await.is_ok() {
+        if self.change_pods_in_task(change.clone()).await.is_ok() {
             return;
         }
         let _turn = self.lives.lock().await;
         // A new life may have begun during the wait for the turn.
-        if self.change_at_desk(change.clone()).await.is_ok() {
+        if self.change_pods_in_task(change.clone()).await.is_ok() {
             return;
         }
         // The life panicked, or no caller waited for its end.
@@ -358,27 +359,27 @@ impl Kubelet {
         }
     }
 
-    async fn change_at_desk(
+    async fn change_pods_in_task(
         &self,
         change: impl FnOnce(&mut Pods) + Send + 'static,
     ) -> Result<(), Gone> {
-        let (owner, _) = self.owner().ok_or(Gone)?;
-        owner.with(move |desk| change(&mut desk.manager.pods)).await
+        let (handle, _) = self.handle().ok_or(Gone)?;
+        handle.update(move |task| change(&mut task.manager.pods)).await
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn owner(&self) -> Option<(Owner, CancellationToken)> {
+    fn handle(&self) -> Option<(ManagerHandle, CancellationToken)> {
         match &*self.state() {
-            State::Running(life) => Some((life.owner.clone(), life.ended.clone())),
+            State::Running(life) => Some((life.handle.clone(), life.ended.clone())),
             State::Stopped(_) => None,
         }
     }
 
-    fn office(&self) -> Office {
-        Office {
+    fn task_context(&self) -> TaskContext {
+        TaskContext {
             config: Arc::clone(&self.config),
             events: self.events.clone(),
             faults: self.faults.subscribe(),
@@ -398,19 +399,19 @@ impl Kubelet {
 
 /// Admits pods that are on the node already.
 async fn admit_again(
-    (owner, ended): (&Owner, &CancellationToken),
+    (handle, ended): (&ManagerHandle, &CancellationToken),
     pods: impl IntoIterator<Item = Pod>,
 ) {
     for pod in pods {
         // The outcome is in the pod's status and among the events.
-        let _ = ended.run_until_cancelled(admission::admit(owner, pod)).await;
+        let _ = ended.run_until_cancelled(admission::admit(handle, pod)).await;
     }
 }
 
-/// Declares the known pods complete.
-async fn are_all_known(owner: &Owner) {
-    // A stopped kubelet has no pod sources.
-    let _ = owner.with(|desk| desk.manager.sources_ready = true).await;
+/// Tells the device manager that it knows all pods, so that it may free the devices of others.
+async fn set_sources_ready(handle: &ManagerHandle) {
+    // A kubelet that was stopped meanwhile needs no answer.
+    let _ = handle.update(|task| task.manager.sources_ready = true).await;
 }
 
 #[cfg(test)]
@@ -422,11 +423,11 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(5);
 
     #[tokio::test]
-    async fn a_defect_of_the_desk_shows_at_once_and_goes_on_where_the_life_is_ended() {
+    async fn a_panic_of_the_manager_task_shows_at_once_and_is_raised_where_the_life_is_ended() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let kubelet = Arc::new(Kubelet::start(Config::new(dir.path())).expect("started"));
-        let (owner, _) = kubelet.owner().expect("it runs");
-        assert_eq!(owner.with(|_| panic!("a defect")).await, Err::<(), _>(Gone));
+        let (handle, _) = kubelet.handle().expect("it runs");
+        assert_eq!(handle.update(|_| panic!("a defect")).await, Err::<(), _>(Gone));
         let panicked = |node: &NodeStatus| matches!(node.kubelet, Condition::Panicked(_));
         kubelet.wait_for(panicked, DEADLINE).await.expect("it shows");
 

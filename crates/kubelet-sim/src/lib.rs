@@ -3,7 +3,7 @@
 //! ```text
 //!  plugin ──Register──> registration ──┐
 //!  plugin <─ListAndWatch── connection ─┤     one task owns the Manager;
-//!  plugin <─Allocate────── admission ──┼──> desk (functions sent over a channel)
+//!  plugin <─Allocate────── admission ──┼──> manager_task (functions sent over a channel)
 //!  tools  <─List────────── podresources┤       │
 //!  driver <─GetInfo, Notify── dra ─────┤       ├──> watch: NodeStatus
 //!  driver <─(Un)Prepare────── dra ─────┘       ├──> log of Events
@@ -54,7 +54,6 @@ pub mod topology;
 mod admission;
 mod checkpoint;
 mod config;
-mod desk;
 mod device;
 mod directory;
 mod dra;
@@ -62,6 +61,7 @@ mod event;
 mod fault;
 mod kubelet;
 mod manager;
+mod manager_task;
 mod plugin;
 mod podresources;
 mod registration;

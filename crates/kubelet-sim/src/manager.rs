@@ -52,7 +52,8 @@ pub(crate) struct Manager {
     pub(crate) endpoints: BTreeMap<String, Endpoint>,
     /// Plugins that are connected or connecting.
     pub(crate) clients: Clients,
-    /// Ids in use, recomputed from `holdings` at times. The ids may be ahead of the holdings.
+    /// Ids in use, as the real manager's `allocatedDevices`. A choice adds its ids before
+    /// `holdings` has them; a garbage collection recomputes the ids from `holdings`.
     pub(crate) allocated: BTreeMap<String, DeviceIds>,
     /// Devices of each container.
     pub(crate) holdings: Holdings,

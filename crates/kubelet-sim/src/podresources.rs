@@ -17,18 +17,18 @@ use windlass_kubelet_api::{
 };
 
 use self::rate::Bucket;
-use crate::{config::Config, desk::Owner, severable};
+use crate::{config::Config, manager_task::ManagerHandle, severable};
 
 /// Serves on this listener until the kubelet ends.
 pub(crate) async fn serve(
     listener: UnixListener,
-    owner: Owner,
+    handle: ManagerHandle,
     config: Arc<Config>,
     ended: CancellationToken,
 ) {
     let incoming = severable::incoming(listener, ended.clone());
     let bucket = Bucket::new(config.pod_resources_qps, config.pod_resources_burst, Instant::now());
-    let lister = Lister { owner, bucket: Mutex::new(bucket) };
+    let lister = Lister { handle, bucket: Mutex::new(bucket) };
     let server = server()
         .add_service(PodResourcesListerServer::new(lister))
         .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
@@ -38,7 +38,7 @@ pub(crate) async fn serve(
 }
 
 struct Lister {
-    owner: Owner,
+    handle: ManagerHandle,
     bucket: Mutex<Bucket>,
 }
 
@@ -54,7 +54,7 @@ impl Lister {
     }
 }
 
-fn gone(_: crate::desk::Gone) -> Status {
+fn gone(_: crate::manager_task::Gone) -> Status {
     Status::unavailable("the kubelet was stopped")
 }
 
@@ -65,11 +65,11 @@ impl PodResourcesLister for Lister {
         _: Request<wire::ListPodResourcesRequest>,
     ) -> Result<Response<wire::ListPodResourcesResponse>, Status> {
         self.admit_call()?;
-        let list = |desk: &mut crate::desk::Desk| {
-            desk.manager.collect_garbage();
-            answer::list(desk)
+        let list = |task: &mut crate::manager_task::ManagerTask| {
+            task.manager.collect_garbage();
+            answer::list(task)
         };
-        let pod_resources = self.owner.with(list).await.map_err(gone)?;
+        let pod_resources = self.handle.update(list).await.map_err(gone)?;
         Ok(Response::new(wire::ListPodResourcesResponse { pod_resources }))
     }
 
@@ -78,8 +78,8 @@ impl PodResourcesLister for Lister {
         _: Request<wire::AllocatableResourcesRequest>,
     ) -> Result<Response<wire::AllocatableResourcesResponse>, Status> {
         self.admit_call()?;
-        let list = |desk: &crate::desk::Desk| answer::allocatable(&desk.manager);
-        let devices = self.owner.look(list).await.map_err(gone)?;
+        let list = |task: &crate::manager_task::ManagerTask| answer::allocatable(&task.manager);
+        let devices = self.handle.read(list).await.map_err(gone)?;
         Ok(Response::new(wire::AllocatableResourcesResponse { devices, ..Default::default() }))
     }
 
@@ -90,8 +90,10 @@ impl PodResourcesLister for Lister {
         self.admit_call()?;
         let wire::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
-        let find = move |desk: &crate::desk::Desk| answer::find(desk, &pod_namespace, &pod_name);
-        let found = self.owner.look(find).await.map_err(gone)?;
+        let find = move |task: &crate::manager_task::ManagerTask| {
+            answer::find(task, &pod_namespace, &pod_name)
+        };
+        let found = self.handle.read(find).await.map_err(gone)?;
         let pod_resources = Some(found.ok_or_else(|| Status::unknown(text))?);
         Ok(Response::new(wire::GetPodResourcesResponse { pod_resources }))
     }

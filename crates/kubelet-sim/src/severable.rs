@@ -1,4 +1,4 @@
-//! Connections that can be cut at once, as by the death of a process.
+//! Connections that one token cuts, as the death of a process would.
 
 use std::io;
 
@@ -9,7 +9,8 @@ use windlass_kubelet_api::server::Connection;
 
 use crate::authority::Shim;
 
-/// Incoming connections, each behind the shim that Go clients need. The kubelet's end makes them fail.
+/// Accepted connections, readable for Go clients too ([`Shim`]). Reads and writes fail once `ended`
+/// is cancelled.
 pub(crate) fn incoming(
     listener: UnixListener,
     ended: CancellationToken,

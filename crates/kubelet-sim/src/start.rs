@@ -2,10 +2,10 @@
 
 use crate::{
     admission::allocate_again,
-    desk::{Desk, Owner},
     event::Event,
     grant::Grant,
     manager::{Manager, Refusal, Request, saturating},
+    manager_task::{ManagerHandle, ManagerTask},
     plugin::{Plugin, RpcError},
     pod::{Container, Pod},
     status::PodPhase,
@@ -41,20 +41,28 @@ pub enum StartError {
 type PreStart = Option<(Result<Plugin, RpcError>, crate::device::DeviceIds)>;
 
 /// Starts a container of an admitted pod.
-pub(crate) async fn start(owner: &Owner, pod: &str, container: &str) -> Result<Grant, StartError> {
+pub(crate) async fn start(
+    handle: &ManagerHandle,
+    pod: &str,
+    container: &str,
+) -> Result<Grant, StartError> {
     let (uid, name) = (pod.to_owned(), container.to_owned());
-    let found = owner
-        .look(move |desk| desk.manager.find_container(&uid, &name))
+    let found = handle
+        .read(move |task| task.manager.find_container(&uid, &name))
         .await
         .map_err(|_| StartError::Stopped(pod.to_owned()))?;
     let (pod, container) = found?;
-    prepare(owner, &pod, &container).await.map_err(|refusal| match refusal {
+    prepare(handle, &pod, &container).await.map_err(|refusal| match refusal {
         Refusal::Stopped | Refusal::Panic(_) => StartError::Stopped(pod.uid.clone()),
         refusal => StartError::CreateContainerConfig(refusal.to_string()),
     })
 }
 
-async fn prepare(owner: &Owner, pod: &Pod, container: &Container) -> Result<Grant, Refusal> {
+async fn prepare(
+    handle: &ManagerHandle,
+    pod: &Pod,
+    container: &Container,
+) -> Result<Grant, Refusal> {
     for (resource, quantity) in container.limits.iter().filter(|(_, quantity)| **quantity > 0) {
         let request = Request {
             pod: pod.uid.clone(),
@@ -62,27 +70,27 @@ async fn prepare(owner: &Owner, pod: &Pod, container: &Container) -> Result<Gran
             resource: resource.clone(),
             size: saturating(*quantity),
         };
-        pre_start(owner, request).await?;
+        pre_start(handle, request).await?;
     }
     let (uid, asking) = (pod.uid.clone(), container.clone());
-    if owner.look(move |desk| desk.manager.lacks_devices(&uid, &asking)).await? {
-        allocate_again(owner, pod, container).await?;
+    if handle.read(move |task| task.manager.lacks_devices(&uid, &asking)).await? {
+        allocate_again(handle, pod, container).await?;
     }
     let (pod, name) = (pod.clone(), container.name.clone());
-    owner.with(move |desk| desk.container_started(&pod, &name)).await?
+    handle.update(move |task| task.container_started(&pod, &name)).await?
 }
 
-async fn pre_start(owner: &Owner, request: Request) -> Result<(), Refusal> {
+async fn pre_start(handle: &ManagerHandle, request: Request) -> Result<(), Refusal> {
     let asking = request.clone();
-    let look = move |desk: &Desk| {
-        let timeout = desk.config.pre_start_timeout;
-        desk.manager.pre_start(&asking).map(|call| (call, timeout))
+    let look = move |task: &ManagerTask| {
+        let timeout = task.config.pre_start_timeout;
+        task.manager.pre_start(&asking).map(|call| (call, timeout))
     };
-    let (Some((plugin, devices)), timeout) = owner.look(look).await?? else { return Ok(()) };
+    let (Some((plugin, devices)), timeout) = handle.read(look).await?? else { return Ok(()) };
     let plugin = plugin.map_err(Refusal::PreStart)?;
     plugin.pre_start(&devices, timeout).await.map_err(Refusal::PreStart)?;
-    let note = move |desk: &Desk| desk.events.push(Event::pre_started(&request, devices));
-    Ok(owner.look(note).await?)
+    let note = move |task: &ManagerTask| task.events.push(Event::pre_started(&request, devices));
+    Ok(handle.read(note).await?)
 }
 
 // === impl Manager, for the start of containers ===
@@ -130,9 +138,9 @@ impl Manager {
     }
 }
 
-// === impl Desk, for the start of containers ===
+// === impl ManagerTask, for the start of containers ===
 
-impl Desk {
+impl ManagerTask {
     fn container_started(&mut self, pod: &Pod, container: &str) -> Result<Grant, Refusal> {
         let claimed = self.dra.claims.cdi_devices(pod, container);
         let mut cdi_devices = claimed.map_err(|error| Refusal::Claims(error.to_string()))?;

@@ -13,8 +13,10 @@ mod nearest;
 mod table;
 
 pub use apply::FaultError;
+pub use cuda::CudaFaultSyntaxError;
 pub use device::Happening;
 pub use happen::HappeningError;
+pub use limit::LimitFaultSyntaxError;
 
 /// Fault of a machine. NVML indices name the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]

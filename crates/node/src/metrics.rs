@@ -85,7 +85,8 @@ impl MetricSources {
     }
 }
 
-/// A registry without a prefix; its parts have theirs.
+/// Registry of a serving agent, and the metrics in it that parts update. Prefixes belong to its
+/// sub-registries.
 pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     let mut whole = Registry::default();
     let process = whole.sub_registry_with_prefix(PROCESS);
@@ -108,12 +109,14 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     (whole, instruments)
 }
 
+/// Registry of an agent that waits until another one has ended.
 pub(crate) fn standing_by() -> Registry {
     let mut registry = Registry::with_prefix(PREFIX);
     build::register(&mut registry, Role::StandingBy);
     registry
 }
 
+/// Adds the metrics that are read from snapshots.
 pub(crate) fn register_collectors(whole: &mut Registry, sources: &MetricSources) {
     let registry = whole.sub_registry_with_prefix(PREFIX);
     registry.register_collector(Box::new(NodeCollector(sources.clone())));

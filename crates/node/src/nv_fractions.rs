@@ -140,8 +140,8 @@ fn limits(known: &FractionedContainers, state: &NodeState) -> FractionLimits {
         let pod = &fraction.container.pod;
         let pod = ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid);
         let gpus = plan::measurable(&fraction.request, state).into_iter();
-        for gpu in gpus.filter(|gpu| gpu.memory_mib < gpu.of_mib) {
-            *all.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.memory_mib;
+        for gpu in gpus.filter(|gpu| gpu.limit_mib < gpu.total_mib) {
+            *all.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.limit_mib;
         }
     }
     all

@@ -80,7 +80,7 @@ pub(crate) struct Reconciler {
     /// Pools that devices belonged to at their last allocation.
     pools: Pools,
     /// Hardware behind each id at its allocation.
-    marked: Fingerprints,
+    allocated_hardware: Fingerprints,
     /// Phase of a device migration.
     phase: Phase,
     /// Time in which the kubelet writes an Allocate to its checkpoint.
@@ -158,7 +158,7 @@ struct Round<'a> {
 }
 
 /// Obstacle of a device that a claim holds. Pods must not learn which claim.
-const HELD: &str = "held by another claim";
+const HELD: &str = "held by a claim";
 
 /// Obstacle of a device of which pods have shares by amounts.
 const SHARED: &str = "pods hold shares of it by amounts";
@@ -188,7 +188,7 @@ impl Reconciler {
             inputs,
             kinds: ReplicaKinds::new(),
             pools: Pools::new(),
-            marked: Fingerprints::new(),
+            allocated_hardware: Fingerprints::new(),
             holdings: Holdings::default(),
             phase: Phase::default(),
             checkpoint_delay: config.session.checkpoint_delay,
@@ -221,8 +221,8 @@ impl Reconciler {
     async fn begin(&mut self, mut disk: Disk) -> Disk {
         let policy = self.policy.clone();
         let opening = spawn_blocking(move || {
-            let marked = disk.open(&policy);
-            (disk, marked)
+            let allocated_hardware = disk.open(&policy);
+            (disk, allocated_hardware)
         });
         let mut opening = pin!(opening);
         let opened = if let Ok(opened) = deadline::timeout(DEADLINE, &mut opening).await {
@@ -234,8 +234,8 @@ impl Reconciler {
             );
             opening.await
         };
-        let (disk, marked) = opened.expect("reading neither panics nor is cancelled");
-        self.marked = marked;
+        let (disk, allocated_hardware) = opened.expect("reading neither panics nor is cancelled");
+        self.allocated_hardware = allocated_hardware;
         if let Some(held) = self.inputs.allocations.read().await.held() {
             self.restore(held, BTreeSet::new());
         }
@@ -325,7 +325,7 @@ impl Reconciler {
         let mut needed = allocatable;
         needed.extend(self.known().present_once_allocatable());
         needed.extend(self.holdings.devices());
-        self.marked.retain(|id, _| needed.contains(id));
+        self.allocated_hardware.retain(|id, _| needed.contains(id));
     }
 
     fn known(&self) -> Arc<NodeState> {
@@ -399,7 +399,7 @@ impl Reconciler {
             held: self.holdings.held(),
             kinds: &self.kinds,
             pools: &self.pools,
-            fingerprints: &self.marked,
+            fingerprints: &self.allocated_hardware,
             moves: self.phase.moves(),
             obstacle: &|device, sharing| {
                 let daemon = || demands::daemon_failure(&daemons, device, sharing);
@@ -455,7 +455,7 @@ impl Reconciler {
     fn replica_memory(&self) -> BTreeMap<DeviceId, u64> {
         let memory =
             |(id, known): (&DeviceId, &Fingerprint)| Some((id.clone(), known.replica_memory()?));
-        self.marked.iter().filter_map(memory).collect()
+        self.allocated_hardware.iter().filter_map(memory).collect()
     }
 
     /// Starts a migration if devices were repartitioned or reprogrammed.
@@ -464,7 +464,9 @@ impl Reconciler {
             // The pending wait is still to be published and covers this change.
             return;
         }
-        if let Some(why) = changes::migration_reason((before, now), &self.policy, &self.marked) {
+        if let Some(why) =
+            changes::migration_reason((before, now), &self.policy, &self.allocated_hardware)
+        {
             tracing::info!("{why}");
             self.start_migration();
         }
@@ -474,13 +476,13 @@ impl Reconciler {
     /// that all GPUs share come and go independently.
     fn want_files(&mut self, plan: &Plan, inventory: &Inventory, trigger: Trigger) -> WantedFiles {
         // Fingerprints are written before ids are offered.
-        offers::record(&mut self.marked, plan, inventory, self.holdings.held());
+        offers::record(&mut self.allocated_hardware, plan, inventory, self.holdings.held());
         let wanted = WantedFiles {
             inventory: inventory.clone(),
             policy: self.policy.clone(),
             infos: device_info::wanted(&plan.offers, inventory),
-            marked: self.marked.clone(),
-            replicas: offers::replica_sizes(&plan.offers, &self.marked),
+            allocated_hardware: self.allocated_hardware.clone(),
+            replicas: offers::replica_sizes(&plan.offers, &self.allocated_hardware),
         };
         match trigger {
             Trigger::Change => self.disk.want(wanted.clone()),

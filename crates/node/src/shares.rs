@@ -117,7 +117,8 @@ const GREW: &str = "the container asks for more GPUs than its pod holds already:
 
 const MAX_LOGGED_IDS: usize = 8;
 
-/// Deadline of a request. The kubelet waits for 30 seconds (kubelet reference, `PreStartContainer`).
+/// Deadline of a request. The kubelet waits for 30 seconds (`cm/devicemanager/endpoint.go`,
+/// preStartContainer).
 const DEADLINE: Duration = Duration::from_secs(25);
 
 /// Restores the shares of earlier agents in the ledger. Blocks for small files.

@@ -1,7 +1,8 @@
 //! Memory limits per cgroup, of driver 615 and newer. Older drivers lack the functions; `windlass_machine` hides them.
 //!
-//! The simulated driver keeps limits in a table of its own, as the backend `misc` of the real one. It looks at the
-//! folder of the cgroup only, which may lie anywhere. The simulated CUDA charges the memory of its programs.
+//! The simulated driver keeps limits in a table of its own, as the backend `misc` of the real one.
+//! Any existing folder is a cgroup for it, so that tests need no cgroup. The simulated CUDA charges
+//! the memory of its programs.
 
 use std::{
     env, fs,
@@ -62,7 +63,7 @@ export! {
             None => {}
         }
         library::change(gpu.number, |gpu| {
-            // The limits of a cgroup go with it.
+            // Limits of deleted cgroups are dropped.
             gpu.memory_limits.retain(|cgroup, _| Path::new(cgroup).is_dir());
             let (soft, hard) = (request.soft, request.hard);
             let charged = gpu.memory_limits.remove(&cgroup).map(|earlier| earlier.charged);
@@ -81,7 +82,7 @@ export! {
     }
 }
 
-/// Limits of this process on a GPU; `None` without one.
+/// Limits on this process's memory of a GPU; `None` if there is no limit.
 pub(crate) fn of_this_process(gpu: &Gpu) -> Option<Limited> {
     if gpu.memory_limits.is_empty() {
         return None;
@@ -94,7 +95,7 @@ pub(crate) fn of_this_process(gpu: &Gpu) -> Option<Limited> {
     })
 }
 
-/// Charges this process with all of its memory on a GPU. False if that is beyond a limit.
+/// Records `bytes` as this process's whole memory of a GPU. False if that exceeds a limit.
 pub(crate) fn charge(gpu: &Gpu, bytes: u64) -> Answer<bool> {
     if of_this_process(gpu).is_none() {
         return Ok(true);
@@ -107,7 +108,7 @@ pub(crate) fn charge(gpu: &Gpu, bytes: u64) -> Answer<bool> {
     Ok(fits)
 }
 
-/// Folder of a cgroup. The real driver finds cgroups only.
+/// Path of a cgroup's folder. The real driver refuses a folder that is no cgroup.
 fn cgroup(name_space: Text) -> Answer<String> {
     let path = name_space.read()?;
     if !Path::new(&path).is_absolute() {
@@ -125,7 +126,7 @@ fn own_cgroup() -> Option<PathBuf> {
     Some(Path::new(ROOT).join(path))
 }
 
-/// True if the process runs. Its memory is free otherwise.
+/// True if the process runs. The memory of an ended process is free.
 fn is_alive(process: u32) -> bool {
     Path::new("/proc").join(process.to_string()).exists()
 }

@@ -17,7 +17,7 @@ use crate::{
 
 versioned!(sys::nvmlPciInfoExt_t);
 
-/// `nvmlPciInfo_t` of version 1 of the function: truncated at the end.
+/// `nvmlPciInfo_t` as version 1 of the function fills it: without the later fields.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct PciInfoV1 {
@@ -28,7 +28,7 @@ pub(crate) struct PciInfoV1 {
     pci_device_id: c_uint,
 }
 
-/// `nvmlPciInfo_t` of version 2 of the function: see [`PciInfoV1`].
+/// `nvmlPciInfo_t` as version 2 of the function fills it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct PciInfoV2 {
@@ -109,6 +109,7 @@ export! {
         kind.put(sys::NVML_BUS_TYPE_PCIE)
     }
 
+    /// Made up, different for each GPU.
     fn nvmlDeviceGetIrqNum(device: Device, number: Out<c_uint>) {
         number.put(100 + device.gpu()?.number)
     }

@@ -33,7 +33,7 @@ export! {
         version.put(length, &driver()?.version)
     }
 
-    /// Version text: CUDA version, a point, and driver version: `12.570.133.20`.
+    /// CUDA's major version, a dot, and the driver version: `12.570.133.20`.
     fn nvmlSystemGetNVMLVersion(version: OutText, length: c_uint) {
         let driver = driver()?;
         let major = driver.cuda.split('.').next().unwrap_or_default();
@@ -72,7 +72,7 @@ export! {
 
 /// Name of the profile. Only a simulated library has this function. Null for a library outside of a
 /// machine.
-// SAFETY: the name begins with ours, so nothing else has it.
+// SAFETY: no other library exports a symbol with the prefix `windlass`.
 #[unsafe(no_mangle)]
 extern "C" fn windlass_simulated_machine() -> *const c_char {
     static PROFILE: OnceLock<Option<CString>> = OnceLock::new();
@@ -88,7 +88,7 @@ fn cuda_number(version: &str) -> Answer<c_int> {
     Ok(number(major)? * 1000 + number(minor)? * 10)
 }
 
-/// Versions of the driver. A driver exists whenever a call gets an answer.
+/// Versions of the driver. A machine without a driver answers `DRIVER_NOT_LOADED`.
 fn driver() -> Answer<Driver> {
     library::machine()?.driver.clone().ok_or(Status::DRIVER_NOT_LOADED)
 }

@@ -51,7 +51,8 @@ pub struct OfferedDevice {
     was_allocatable: bool,
 }
 
-/// An id that stays listed: a kubelet that misses one may panic (kubelet reference, trap 3).
+/// An id that stays listed without being offered: a kubelet up to 1.36 may panic if an id leaves
+/// the list while an Allocate of it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
     /// Reason that it can no longer be allocated.

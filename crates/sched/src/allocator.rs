@@ -6,8 +6,9 @@
 //!  allocated claims ───> Taken   add and remove one allocation ─┘         └──> AllocationResult
 //! ```
 //!
-//! [`Claims::allocate`] answers for one node from values that are prepared once, so that a live index asks it for
-//! thousands of nodes. [`allocate`] prepares all three for one question. Nodes of one [`Likeness`] have one answer.
+//! [`Claims::allocate`] answers for one node from values that are prepared once, so that a live index
+//! asks it for thousands of nodes. [`allocate`] prepares all three for one question. Nodes of one
+//! [`NodeSignature`] have one answer.
 //!
 //! The allocator decides as Kubernetes 1.36 does with its default gates (the allocator that Kubernetes calls
 //! incubating). Upstream's oddities are kept, since a driver meets them:
@@ -24,7 +25,6 @@ mod capacity;
 mod claims;
 mod constraint;
 mod counters;
-mod likeness;
 mod node_losses;
 mod place;
 mod pool;
@@ -32,6 +32,7 @@ mod pools;
 mod request;
 mod result;
 mod search;
+mod signature;
 mod taken;
 
 use k8s_openapi::api::{
@@ -41,12 +42,12 @@ use k8s_openapi::api::{
 
 pub use self::{
     claims::Claims,
-    likeness::{AttributesRead, DeviceKinds, Likeness},
     node_losses::NodeLosses,
     place::{is_relevant, lets_in},
     pools::Pools,
     result::ChosenDevice,
     search::Selections,
+    signature::{AttributesRead, DeviceSignatures, NodeSignature},
     taken::Taken,
 };
 

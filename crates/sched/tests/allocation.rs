@@ -3,9 +3,9 @@
 #![expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 
 mod kubernetes;
-mod likeness;
 mod node_losses;
 mod prepared;
+mod signature;
 
 use k8s_openapi::api::{
     core::v1::Node,

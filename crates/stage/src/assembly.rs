@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::{
-    sync::{Semaphore, broadcast, mpsc},
+    sync::{Semaphore, mpsc},
     task::JoinSet,
 };
 use tokio_util::{
@@ -16,7 +16,7 @@ use crate::{
     address::{Address, Addresses},
     builder::Builder,
     dial::{KEEP_ALIVE, STREAM_WINDOW},
-    exit::Exit,
+    exit::{Exit, Listeners},
     inlet::Inlet,
     join::{Join, Table},
     listener::Listener,
@@ -26,7 +26,7 @@ use crate::{
     queue::Queue,
     reader::Entrance,
     settings::{Identity, Settings},
-    wire::{DescribeResponse, Ended, PROTOCOL, SLACK, stage_server::StageServer},
+    wire::{DescribeResponse, PROTOCOL, SLACK, stage_server::StageServer},
     worker::{WayOut, Workshop},
 };
 
@@ -50,9 +50,6 @@ struct Shared {
     settings: Settings,
     metrics: StageMetrics,
 }
-
-/// Listeners to ends; none where stages follow.
-type Listeners = Option<broadcast::WeakSender<Ended>>;
 
 // === impl Tasks ===
 
@@ -130,12 +127,12 @@ impl Tasks {
     }
 }
 
-/// The way to the next stages, or to the listeners.
+/// The way to the next stages, or to the listeners; those where no stage follows.
 fn way_out(
     way: &mut JoinSet<()>,
     next: Vec<(String, Addresses)>,
     shared: &Shared,
-) -> (WayOut, Listeners) {
+) -> (WayOut, Option<Listeners>) {
     if next.is_empty() {
         let (exit, teller) = Exit::new();
         let listeners = teller.listeners();

@@ -1,7 +1,12 @@
 //! The exit of a pipeline: items leave it at a stage without a next one, and listeners are told.
 //!
-//! An end is told once, to the listeners of that moment, and kept by nobody. A last stage that is killed takes along
-//! the ends that it has not told yet.
+//! A listener is told the newest ends first, so that one that connects anew misses none. A last stage that is killed takes
+//! along the ends that it has not told yet.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::{
@@ -28,10 +33,24 @@ pub(crate) struct Teller {
     ends: mpsc::UnboundedReceiver<(Item, Vec<Custody>)>,
     seen: Seen,
     listeners: broadcast::Sender<wire::Ended>,
+    recent: Recent,
 }
+
+/// Access for listeners, until the last item has left.
+#[derive(Clone, Debug)]
+pub(crate) struct Listeners {
+    ends: broadcast::WeakSender<wire::Ended>,
+    recent: Recent,
+}
+
+/// The newest ends. The lock is held for an end, or while a listener subscribes: it gets each later end from the channel.
+type Recent = Arc<Mutex<VecDeque<wire::Ended>>>;
 
 /// Ends that a slow listener may be behind.
 const BACKLOG: usize = 4096;
+
+/// Ends that a new listener is told: those of some seconds, in which a listener finds a new replica.
+const RECENT: usize = 1024;
 
 // === impl Exit ===
 
@@ -39,7 +58,8 @@ impl Exit {
     pub(crate) fn new() -> (Self, Teller) {
         let (ends, receiver) = mpsc::unbounded_channel();
         let listeners = broadcast::Sender::new(BACKLOG);
-        (Self { ends }, Teller { ends: receiver, seen: Seen::default(), listeners })
+        let recent = Recent::default();
+        (Self { ends }, Teller { ends: receiver, seen: Seen::default(), listeners, recent })
     }
 
     /// The item leaves the pipeline.
@@ -53,19 +73,43 @@ impl Exit {
 
 impl Teller {
     /// Handle by which listeners subscribe until the last item has left.
-    pub(crate) fn listeners(&self) -> broadcast::WeakSender<wire::Ended> {
-        self.listeners.downgrade()
+    pub(crate) fn listeners(&self) -> Listeners {
+        Listeners { ends: self.listeners.downgrade(), recent: Arc::clone(&self.recent) }
+    }
+
+    fn tell(&self, end: wire::Ended) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(end.clone());
+        // Nobody listens, perhaps.
+        drop(self.listeners.send(end));
     }
 
     /// Runs until the stage's workers have ended.
     pub(crate) async fn run(mut self) {
         while let Some((item, custodies)) = self.ends.recv().await {
             if self.seen.is_first(item.id) {
-                // Nobody listens, perhaps.
-                drop(self.listeners.send(to_wire(&item)));
+                self.tell(to_wire(&item));
             }
             custodies.iter().for_each(Custody::release);
         }
+    }
+}
+
+// === impl Listeners ===
+
+impl Listeners {
+    /// The stream of a new listener; `None` after the last item.
+    pub(crate) fn listen(&self) -> Option<impl Stream<Item = Result<wire::End, Status>> + use<>> {
+        let ends = self.ends.upgrade()?;
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, after) = (recent.clone(), ends.subscribe());
+        drop(recent);
+        let before =
+            before.into_iter().map(|end| Ok(wire::End { content: Some(Content::Ended(end)) }));
+        Some(tokio_stream::iter(before).chain(told(after)))
     }
 }
 
@@ -83,9 +127,7 @@ fn to_wire(item: &Item) -> wire::Ended {
 }
 
 /// The stream of one listener.
-pub(crate) fn told(
-    ends: broadcast::Receiver<wire::Ended>,
-) -> impl Stream<Item = Result<wire::End, Status>> {
+fn told(ends: broadcast::Receiver<wire::Ended>) -> impl Stream<Item = Result<wire::End, Status>> {
     BroadcastStream::new(ends).map(|end| {
         let content = match end {
             Ok(end) => Content::Ended(end),
@@ -107,13 +149,13 @@ mod tests {
     #[tokio::test]
     async fn a_listener_that_does_not_read_is_told_how_many_it_missed_and_holds_nobody_back() {
         let (exit, teller) = Exit::new();
-        let listener = teller.listeners().upgrade().expect("the teller is here").subscribe();
+        let listener = teller.listeners().listen().expect("the teller is here");
         for id in 0..BACKLOG as u64 + 7 {
             exit.end(item(id), &[]);
         }
         drop(exit);
         teller.run().await;
-        let told: Vec<_> = told(listener).collect().await;
+        let told: Vec<_> = listener.collect().await;
         let contents: Vec<_> = told.into_iter().filter_map(|end| end.ok()?.content).collect();
         assert_eq!(contents[0], Content::Missed(wire::Missed { count: 7 }));
         assert_eq!(contents.len(), 1 + BACKLOG);
@@ -122,18 +164,35 @@ mod tests {
     #[tokio::test]
     async fn an_id_that_ends_twice_is_told_once_and_both_senders_are_answered() {
         let (exit, teller) = Exit::new();
-        let listener = teller.listeners().upgrade().expect("the teller is here").subscribe();
+        let listener = teller.listeners().listen().expect("the teller is here");
         let (notes, mut receipts) = mpsc::unbounded_channel();
         for sequence in [3, 4] {
             exit.end(item(9), &[Custody::new(sequence, notes.clone())]);
         }
         drop((exit, notes));
         teller.run().await;
-        assert_eq!(told(listener).collect::<Vec<_>>().await.len(), 1);
+        assert_eq!(listener.collect::<Vec<_>>().await.len(), 1);
         let mut answered = 0;
         while receipts.recv().await.is_some() {
             answered += 1;
         }
         assert_eq!(answered, 2);
+    }
+    #[tokio::test]
+    async fn a_listener_that_comes_late_is_told_the_newest_ends_once() {
+        let (exit, teller) = Exit::new();
+        for id in 0..RECENT as u64 + 5 {
+            teller.tell(to_wire(&item(id)));
+        }
+        let listener = teller.listeners().listen().expect("the teller is here");
+        exit.end(item(7_000), &[]);
+        drop(exit);
+        teller.run().await;
+        let ids = listener.filter_map(|end| match end.ok()?.content? {
+            Content::Ended(end) => Some(end.id),
+            Content::Missed(_) => None,
+        });
+        let ids: Vec<_> = ids.collect().await;
+        assert_eq!((ids.len(), ids[0], ids[RECENT]), (RECENT + 1, 5, 7_000));
     }
 }

@@ -2,14 +2,14 @@
 
 use std::pin::Pin;
 
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     custody::Receipts,
-    exit,
+    exit::Listeners,
     reader::{Entrance, Reader},
     wire,
 };
@@ -21,7 +21,7 @@ pub(crate) struct Inlet {
     pub(crate) copies: usize,
     pub(crate) entrance: Entrance,
     /// Listeners to ends; none where stages follow.
-    pub(crate) listeners: Option<broadcast::WeakSender<wire::Ended>>,
+    pub(crate) listeners: Option<Listeners>,
     pub(crate) readers: TaskTracker,
     /// Cancelled when the stage drains.
     pub(crate) closing: CancellationToken,
@@ -72,7 +72,7 @@ impl wire::stage_server::Stage for Inlet {
             let text = format!("no item leaves the pipeline at {stage}: other stages follow");
             return Err(Status::failed_precondition(text));
         };
-        let listeners = listeners.upgrade().ok_or_else(|| Status::unavailable("drains"))?;
-        Ok(Response::new(Box::pin(exit::told(listeners.subscribe()))))
+        let ends = listeners.listen().ok_or_else(|| Status::unavailable("drains"))?;
+        Ok(Response::new(Box::pin(ends)))
     }
 }

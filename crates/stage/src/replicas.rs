@@ -6,7 +6,8 @@
 //!  found ─> due ─────────(dial)─────────> dialing ──(opened)──> open ──(ended)──> due
 //! ```
 //!
-//! The name is resolved every few seconds, when a stream has ended, and each second while none is open. A replica that
+//! The name is resolved every few seconds, more often after a change, and each second while none is open: replicas of a
+//! Deployment come and go one after another. A replica that
 //! the name no longer has is forgotten, unless it is open: a draining pod leaves the DNS first.
 
 use std::{
@@ -31,7 +32,10 @@ pub(crate) struct Replicas<L> {
     /// The stage, for the log.
     stage: String,
     addresses: Addresses,
+    /// Longest pause between two looks at the name.
     resolve_every: Duration,
+    /// The next pause.
+    resolve_after: Duration,
     known: BTreeMap<Target, Replica>,
     dial: Box<dyn Fn(Target) -> Dialing<L> + Send + Sync>,
     dialing: JoinSet<(Target, Result<L, DialError>)>,
@@ -64,6 +68,9 @@ enum Life {
 /// Shortest and longest pause between two dials of a replica.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
+/// Pause after a change; each further one is twice as long.
+const AFTER_CHANGE: Duration = Duration::from_millis(500);
+
 /// Pause between two looks at a name of which no replica is open.
 const NONE_OPEN: Duration = Duration::from_secs(1);
 
@@ -84,6 +91,7 @@ impl<L: Send + 'static> Replicas<L> {
             stage,
             addresses,
             resolve_every,
+            resolve_after: AFTER_CHANGE,
             known: BTreeMap::new(),
             dial: Box::new(move |target| Box::pin(dial(target))),
             dialing: JoinSet::new(),
@@ -116,6 +124,7 @@ impl<L: Send + 'static> Replicas<L> {
             replica.life = Life::Due(now + replica.back_off);
         }
         self.resolve_at = now;
+        self.resolve_after = AFTER_CHANGE;
         self.alarm.as_mut().reset(now);
     }
 
@@ -123,7 +132,8 @@ impl<L: Send + 'static> Replicas<L> {
     fn act(&mut self, now: Instant) {
         if self.resolve_at <= now && self.resolving.is_empty() {
             let is_open = self.known.values().any(|replica| replica.life == Life::Open);
-            self.resolve_at = now + if is_open { self.resolve_every } else { NONE_OPEN };
+            self.resolve_at = now + if is_open { self.resolve_after } else { NONE_OPEN };
+            self.resolve_after = (2 * self.resolve_after).min(self.resolve_every);
             self.resolving.spawn(resolve(self.addresses.clone()));
         }
         let mut next = if self.resolving.is_empty() { self.resolve_at } else { now + NONE_OPEN };
@@ -150,7 +160,10 @@ impl<L: Send + 'static> Replicas<L> {
                 self.known
                     .retain(|target, replica| replica.life == Life::Open || found.contains(target));
                 for target in found {
-                    self.known.entry(target).or_insert_with(|| Replica::found(now));
+                    self.known.entry(target).or_insert_with(|| {
+                        self.resolve_after = AFTER_CHANGE;
+                        Replica::found(now)
+                    });
                 }
             }
             Err(error) => {

@@ -28,7 +28,7 @@ pub(crate) fn no_stages() -> anyhow::Error {
 #[cfg(not(feature = "laboratory"))]
 pub(crate) fn no_laboratory() -> anyhow::Error {
     let problem = anyhow!(
-        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions, man and \
+        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions, man, pipeline and \
          explain --machine need the feature `laboratory`, which cargo enables by default"
     );
     Misuse(problem).into()

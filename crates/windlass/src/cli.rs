@@ -23,6 +23,8 @@ mod laboratory;
 mod man;
 mod mps;
 mod nvidia_plugin;
+#[cfg(feature = "pipeline")]
+mod pipeline;
 mod probe;
 mod scrub;
 #[cfg(feature = "pipeline")]
@@ -56,6 +58,11 @@ pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
 pub(crate) use labels::{LabelsArgs, LabelsOutputArg};
 pub(crate) use mps::{MpsArgs, MpsCommand};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
+#[cfg(feature = "pipeline")]
+pub(crate) use pipeline::{
+    BoardsArgs, FleetArgs, MeasureArgs, PipelineArgs, PipelineCommand, PipelineSchemaArgs,
+    PlanArgs, RenderArgs,
+};
 pub(crate) use probe::{ProbeArgs, QuestionArg};
 pub(crate) use scrub::ScrubArgs;
 #[cfg(feature = "pipeline")]
@@ -196,6 +203,9 @@ pub(crate) enum Command {
     /// See and place the devices of a whole cluster: kube-scheduler's extender, explanations, simulation.
     #[cfg(feature = "cluster")]
     Cluster(ClusterHalfArgs),
+    /// Plan pipelines: which stage runs on which device of which node, predicted, explained, as manifests.
+    #[cfg(feature = "pipeline")]
+    Pipeline(PipelineArgs),
     /// Run a stage of a pipeline: take items, work on each, pass the results on.
     #[cfg(feature = "pipeline")]
     Stage(Box<StageArgs>),
@@ -245,7 +255,7 @@ pub(crate) enum Command {
     },
     /// Commands that the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "laboratory"))]
-    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions", "man"], hide = true,
+    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions", "man", "pipeline"], hide = true,
               disable_help_flag = true)]
     Laboratory {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -18,6 +18,8 @@ pub(crate) mod labels;
 pub(crate) mod machine;
 pub(crate) mod mps;
 pub(crate) mod node;
+#[cfg(feature = "pipeline")]
+pub(crate) mod pipeline;
 pub(crate) mod probe;
 pub(crate) mod scrub;
 #[cfg(feature = "pipeline")]
@@ -46,7 +48,7 @@ use windlass_node::agent;
 use windlass_resources::NodeState;
 
 #[cfg(feature = "laboratory")]
-pub(crate) use devices::{Known, Width, device_tables};
+pub(crate) use devices::{DeviceStatus, Width, device_tables};
 pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
 use folders::{anchor, named_by_the_host};
 #[cfg(feature = "laboratory")]
@@ -121,7 +123,7 @@ async fn survey(args: HostArgs) -> Result<NodeState> {
 }
 
 /// Fails if a source has not answered in time. The caller shows the other sources anyway.
-fn complete(inventory: &Inventory) -> Result<()> {
+fn require_sources(inventory: &Inventory) -> Result<()> {
     let late = inventory.sources.iter().filter(|(_, state)| **state == SourceState::Starting);
     let late: Vec<_> = late.map(|(name, _)| name.as_str()).collect();
     ensure!(late.is_empty(), "no answer in time from {}: its devices are missing", late.join(", "));
@@ -129,14 +131,14 @@ fn complete(inventory: &Inventory) -> Result<()> {
 }
 
 /// Fails if the driver has not answered in time for a device or a source.
-fn answered(inventory: &Inventory) -> Result<()> {
+fn require_driver_answers(inventory: &Inventory) -> Result<()> {
     let devices = inventory.devices.iter();
     let is_silent = |device: &&Device| {
         device.health.failure().is_some_and(|failure| failure.reason == Reason::Unresponsive)
     };
     let silent: Vec<_> = devices.filter(is_silent).map(short_name).collect();
     ensure!(silent.is_empty(), "the driver did not answer in time for {}", silent.join(", "));
-    complete(inventory)
+    require_sources(inventory)
 }
 
 /// Writes JSON or YAML for programs, or the table for people.
@@ -182,26 +184,26 @@ impl<'a> Origin<'a> {
 }
 
 /// Prints a notice for a simulated machine or a recording.
-fn simulated(inventory: &Inventory, paint: Paint) -> Result<()> {
-    for text in not_this_machine(inventory) {
+fn print_origin_notice(inventory: &Inventory, paint: Paint) -> Result<()> {
+    for text in origin_notices(inventory) {
         line(paint.text(Tone::Notable, text))?;
     }
     Ok(())
 }
 
 /// Prints the notice to stderr, for documents without a field for it.
-fn simulated_aside(inventory: &Inventory) -> Result<()> {
-    not_this_machine(inventory).try_for_each(aside)
+fn print_origin_notice_to_stderr(inventory: &Inventory) -> Result<()> {
+    origin_notices(inventory).try_for_each(print_to_stderr)
 }
 
-fn not_this_machine(inventory: &Inventory) -> impl Iterator<Item = String> {
+fn origin_notices(inventory: &Inventory) -> impl Iterator<Item = String> {
     let simulated =
         inventory.simulated.iter().map(|profile| format!("SIMULATED machine {profile}"));
     simulated.chain(inventory.recorded.iter().map(|made| format!("RECORDED host, {made}")))
 }
 
 /// Prints a message to stderr, apart from output for programs.
-fn aside(text: impl std::fmt::Display) -> Result<()> {
+fn print_to_stderr(text: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stderr(), "windlass: {text}")?)
 }
 
@@ -218,7 +220,7 @@ mod tests {
         let with = |states: &[(&str, SourceState)]| {
             let sources = states.iter().map(|(name, state)| ((*name).to_owned(), state.clone()));
             let inventory = Inventory { sources: sources.collect(), ..Inventory::default() };
-            complete(&inventory).map_err(|error| error.to_string())
+            require_sources(&inventory).map_err(|error| error.to_string())
         };
         let ready = ("nics", SourceState::Absent("none".into()));
         assert_eq!(with(std::slice::from_ref(&ready)), Ok(()));

@@ -7,6 +7,7 @@ mod boards;
 mod claims;
 mod cluster;
 mod defaults;
+mod edge;
 mod event;
 mod fault;
 mod pods;
@@ -41,18 +42,26 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
         DemoOutputArg::Json => Reporter::Json,
     };
     // Signals are caught before anything starts that has to be cleaned up.
-    let mut stop = Stop::listen()?;
+    let stop = Stop::listen()?;
     if let Some(lasts) = args.soak {
-        let ways = if args.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
+        let ways = if args.story.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
         let soak = Soak { machine: args.machine, lasts, seed: args.seed, ways };
         return Box::pin(soak::run(soak, reporter, stop)).await;
     }
+    if args.story.edge {
+        return Box::pin(edge::run(reporter, stop)).await;
+    }
+    Box::pin(play(args, reporter, stop)).await
+}
+
+/// Plays the story of a machine, with claims or with a cluster if it is asked for.
+async fn play(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> Result<()> {
     let scene = Scene::of(&args).map_err(Misuse)?;
     let begun = Instant::now();
     let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
     let driver = scene.policy.dra.driver.clone();
-    let mut claims = args.dra.then(|| ClusterFixture::start(driver)).transpose()?;
-    let fleet = args.cluster.then(Fleet::start).transpose()?;
+    let mut claims = args.story.dra.then(|| ClusterFixture::start(driver)).transpose()?;
+    let fleet = args.story.cluster.then(Fleet::start).transpose()?;
     let server = claims.as_ref().map(ClusterFixture::server).or(fleet.as_ref().map(Fleet::server));
     let stage = Stage::start(scene, server)?;
     if let Some(claims) = &mut claims {

@@ -27,6 +27,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         #[cfg(feature = "cluster")]
         Command::Cluster(args) => commands::cluster::run(args.command),
         #[cfg(feature = "pipeline")]
+        Command::Pipeline(args) => commands::pipeline::run(args.command),
+        #[cfg(feature = "pipeline")]
         Command::Stage(args) => block_on(commands::stage::run(*args)),
         #[cfg(feature = "laboratory")]
         Command::Demo(args) => block_on(demo::run(args)),

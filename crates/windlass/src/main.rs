@@ -7,9 +7,15 @@ mod commands;
 #[cfg(feature = "laboratory")]
 mod demo;
 mod dispatch;
+#[cfg(feature = "laboratory")]
+mod edge;
 mod exit;
 mod logging;
+#[cfg(feature = "pipeline")]
+mod measurement;
 mod packed;
+#[cfg(feature = "pipeline")]
+mod precise;
 mod runtime;
 mod screen;
 #[cfg(feature = "laboratory")]

@@ -1,6 +1,7 @@
-//! Termination signals: SIGINT from Ctrl-C, SIGTERM from supervisors.
+//! The end of a process: SIGINT from Ctrl-C, SIGTERM from supervisors, the end of its parent.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{getppid, set_parent_process_death_signal};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Listener for termination signals.
@@ -28,4 +29,14 @@ impl Stop {
             _ = self.interrupt.recv() => "SIGINT",
         }
     }
+}
+
+/// Lets the kernel end this process with its parent, even if the parent is killed.
+pub(crate) fn end_with(parent: i32) -> Result<()> {
+    set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .with_context(|| format!("cannot end with process {parent}"))?;
+    // The parent may have ended before the call.
+    let is_parent = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
+    ensure!(is_parent, "process {parent} is not the parent of this one, or has ended");
+    Ok(())
 }

@@ -11,6 +11,7 @@ mod image;
 mod layers;
 mod look;
 mod monitoring;
+mod pipeline;
 mod placement;
 mod policy;
 mod program;

@@ -68,6 +68,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("windlass-nri", &["windlass-core", "windlass-host"]),
     ("windlass-hook", &["windlass-core", "windlass-host", "windlass-nvml"]),
     ("windlass-sched", &["windlass-core"]),
+    ("windlass-pipeline", &["windlass-config", "windlass-core", "windlass-host"]),
     ("windlass-config", &["windlass-core", "windlass-host"]),
     ("windlass-migrate", &["windlass-config", "windlass-core", "windlass-host"]),
     ("windlass-snapshot", &["windlass-config", "windlass-core", "windlass-host"]),

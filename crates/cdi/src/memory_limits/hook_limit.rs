@@ -122,7 +122,7 @@ impl LimitRules<'_> {
         path: &Path,
     ) -> Result<Option<HookLimit>, WeakLimit> {
         let required = self.required(gpus, at_least);
-        if required.wanted > Enforcement::None && gpus.iter().any(|gpu| gpu.memory_mib == 0) {
+        if required.wanted > Enforcement::None && gpus.iter().any(|gpu| gpu.limit_mib == 0) {
             return Err(WeakLimit::NoMemory { wanted: required.wanted, by: required.by });
         }
         let parts = || gpus.iter().filter(|gpu| gpu.is_part());
@@ -286,8 +286,8 @@ mod tests {
         let device = "GPU-a".parse().expect("an id");
         GpuMemory {
             device,
-            memory_mib: 10 << 10,
-            of_mib: 80 << 10,
+            limit_mib: 10 << 10,
+            total_mib: 80 << 10,
             is_by_mps: false,
             required: Enforcement::None,
             drm: None,
@@ -416,7 +416,7 @@ mod tests {
         );
         let why = why.expect_err("weaker").to_string();
         assert!(why.starts_with("`driver` is required by the method of `sharing`"), "{why}");
-        let nothing = [GpuMemory { memory_mib: 0, ..ten_of_eighty() }];
+        let nothing = [GpuMemory { limit_mib: 0, ..ten_of_eighty() }];
         let why = rules.limit(&nothing, Enforcement::None, Path::new("/r/a.json"));
         let why = why.expect_err("no memory").to_string();
         assert!(why.starts_with("`watched` is required by memoryLimits.atLeast"), "{why}");

@@ -72,7 +72,7 @@ impl LimitMeans {
 
     fn limit(&self, gpu: &GpuMemory) -> Result<GpuMemoryLimit, String> {
         let region = gpu.drm.map(|address| self.region(address).cloned()).transpose()?;
-        Ok(GpuMemoryLimit { uuid: gpu.device.to_string(), region, hard_mib: gpu.memory_mib })
+        Ok(GpuMemoryLimit { uuid: gpu.device.to_string(), region, hard_mib: gpu.limit_mib })
     }
 
     /// False before the means of such a GPU were looked for, and while NVIDIA's driver is being initialised.

@@ -105,7 +105,7 @@ impl ReplicaLimits {
         most: u32,
         rules: LimitRules<'_>,
     ) -> Result<Vec<SpecDevice>, String> {
-        let fit = u32::try_from(each.of_mib / each.memory_mib.max(1)).unwrap_or_default();
+        let fit = u32::try_from(each.total_mib / each.limit_mib.max(1)).unwrap_or_default();
         let mut devices = Vec::new();
         for replicas in 1..=fit.min(most) {
             // A limit that is too weak is refused when the kubelet allocates.

@@ -19,7 +19,7 @@ pub(super) struct Learned {
     pools: BTreeMap<String, RefusedPool>,
     /// Sent and stored content of slices that are not stored as sent, by pool and index.
     kept: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
-    lost: BTreeSet<DroppedFields>,
+    dropped_fields: BTreeSet<DroppedFields>,
     /// Its layout of counters; `None` before the first use.
     pub(super) layout: Option<Layout>,
     count: u64,
@@ -89,7 +89,7 @@ impl Learned {
             return;
         }
         for dropped in DroppedFields::between(sent, &stored) {
-            if self.lost.insert(dropped) {
+            if self.dropped_fields.insert(dropped) {
                 self.count += 1;
             }
         }
@@ -146,8 +146,8 @@ impl Learned {
         self.count
     }
 
-    pub(super) fn lost(&self) -> &BTreeSet<DroppedFields> {
-        &self.lost
+    pub(super) fn dropped_fields(&self) -> &BTreeSet<DroppedFields> {
+        &self.dropped_fields
     }
 
     /// Reasons of refused pools.
@@ -167,11 +167,11 @@ impl Learned {
         }
         let consumes =
             device.consumes_counters.as_ref().is_some_and(|consumed| !consumed.is_empty());
-        if consumes && self.lost.contains(&DroppedFields::Counters) {
+        if consumes && self.dropped_fields.contains(&DroppedFields::Counters) {
             // Without its counters it would be allocated beside devices on the same hardware.
             return Some("it consumes counters, and the API server keeps none".to_owned());
         }
-        if !self.lost.contains(&DroppedFields::Taints) {
+        if !self.dropped_fields.contains(&DroppedFields::Taints) {
             return None;
         }
         // Without its taint it would be allocated.
@@ -204,7 +204,7 @@ mod tests {
             DesiredSlices { pools: [("n1".to_owned(), slices)].into(), ..DesiredSlices::default() };
         let mut learned = Learned::default();
         assert_eq!(learned.apply(&wanted), wanted);
-        learned.lost.insert(DroppedFields::Counters);
+        learned.dropped_fields.insert(DroppedFields::Counters);
         let rest = learned.apply(&wanted);
         assert_eq!(rest.pools["n1"][0].devices.len(), 1);
         assert_eq!(rest.left_out[0].device, "part");

@@ -207,10 +207,11 @@ impl SliceReconciler {
             pool.devices += spec.devices.as_ref().map_or(0, Vec::len);
         }
         let left_out = self.learned.apply(desired).left_out;
-        let (error, lost) = (self.learned.refusals(), self.learned.lost().clone());
+        let (error, dropped_fields) =
+            (self.learned.refusals(), self.learned.dropped_fields().clone());
         self.outcome.send_if_modified(|state| {
             let errors = state.errors;
-            let now = PublishState { pools, error, errors, left_out, lost };
+            let now = PublishState { pools, error, errors, left_out, dropped_fields };
             if **state == now {
                 return false;
             }
@@ -246,7 +247,7 @@ fn log_changes(before: &PublishState, now: &PublishState) {
         let super::LeftOut { pool, device, reason } = left_out;
         tracing::warn!(pool, device, reason, "device not published in ResourceSlice");
     }
-    for dropped in now.lost.difference(&before.lost) {
+    for dropped in now.dropped_fields.difference(&before.dropped_fields) {
         let (fields, gate) = (dropped.fields(), dropped.gate().unwrap_or("unknown"));
         tracing::warn!(
             fields,

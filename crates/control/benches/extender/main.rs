@@ -5,7 +5,7 @@
 //! a budget is missed.
 //!
 //! Pods with claims are ranked in clusters of their own. Before each ranking a claim gets a GPU or ends. A *new* row has
-//! claims of another shape each time, which are allocated for each likeness of nodes first. Starts of these clusters have no
+//! claims of another shape each time, which are allocated for each signature of nodes first. Starts of these clusters have no
 //! budget.
 
 mod claims;

@@ -27,13 +27,15 @@ pub(super) fn check(objects: &Objects) -> Vec<Finding> {
     findings
 }
 
+/// Slices of the pool's newest generation.
 fn newest<'a>(slices: &'a [&'a ResourceSlice]) -> impl Iterator<Item = &'a ResourceSlice> {
     let newest = slices.iter().map(|slice| slice.spec.pool.generation).max();
     let newest = newest.unwrap_or_default();
     slices.iter().copied().filter(move |slice| slice.spec.pool.generation == newest)
 }
 
-/// The scheduler allocates nothing of a pool while slices of its newest generation are missing.
+/// Checks that all slices of the newest generation exist: without them the scheduler allocates
+/// nothing of the pool.
 fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     let subject = format!("pool {pool} of {driver}");
     let there = newest(slices).count();
@@ -48,12 +50,13 @@ fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     Finding::ok(AREA, subject, format!("{devices} devices"))
 }
 
-/// Taint of a device that the device plugin gave to a pod.
+/// Taint of a device that a pod holds through the device plugin. Such a device works, so it is no
+/// finding.
 const IN_USE: &str = "windlass.dev/device-plugin";
 
+/// Warning about a device that a taint keeps from claims.
 fn tainted(pool: &str, device: &Device) -> Option<Finding> {
     let mut taints = device.taints.iter().flatten();
-    // A device that a pod of the device plugin has is in use, and well.
     let taint = taints.find(|taint| taint.effect != "None" && taint.key != IN_USE)?;
     let value = taint.value.as_deref().unwrap_or_default();
     let detail = format!("{}={value}:{}", taint.key, taint.effect);
@@ -63,7 +66,7 @@ fn tainted(pool: &str, device: &Device) -> Option<Finding> {
     )
 }
 
-/// Classes that claims name and that are not there.
+/// Missing DeviceClasses that claims name.
 fn classes(objects: &Objects) -> Vec<Finding> {
     let names = objects.classes().iter().filter_map(|class| class.metadata.name.as_deref());
     let known: BTreeSet<_> = names.collect();

@@ -11,7 +11,7 @@ use windlass_core::selector::Amount;
 type Quantities = BTreeMap<String, Quantity>;
 
 /// Billionths of a unit.
-pub(super) const PER_UNIT: i128 = 1_000_000_000;
+pub(crate) const PER_UNIT: i128 = 1_000_000_000;
 /// Billionths of a thousandth.
 pub(super) const PER_MILLI: i128 = 1_000_000;
 /// Billionths of a byte in a MiB.
@@ -21,7 +21,7 @@ pub(super) const PER_MIB: i128 = PER_UNIT * 1024 * 1024;
 ///
 /// Init containers run one after another, before the others. A sidecar (an init container that restarts always) goes on
 /// beside all that come later (KEP-753). An amount for the whole pod stands for its containers' (KEP-2837).
-pub(super) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
+pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
     let overhead = spec.overhead.as_ref().map_or(0, |all| amount(all, resource));
     let of_pod = spec.resources.as_ref();
     let of_pod = of_pod.and_then(|it| it.requests.as_ref()).filter(|it| it.contains_key(resource));

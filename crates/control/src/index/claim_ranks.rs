@@ -3,19 +3,20 @@
 //! ```text
 //!  specifications of the claims ──> shape ──────┐
 //!                                               ├──> outcome: devices by position, losses ──┐
-//!  slices and holders of a node ──> likeness ───┘                                           ├──> rank, kept
+//!  slices and holders of a node ──> signature ──┘                                           ├──> rank, kept
 //!  pods and free GPUs of the node, forecast ────────────────────────────────────────────────┘
 //! ```
 //!
-//! A shape is allocated once for each likeness, and a node is ranked again once it has changed. Claims that read attributes
-//! by computed names have no likeness: they are allocated on each node.
+//! A shape is allocated once for each signature, and a node is ranked again once it has changed.
+//! For claims that read attributes by computed names nodes have no signature: the claims are
+//! allocated on each node.
 
 use std::{collections::HashMap, sync::Arc};
 
 use windlass_sched::{
     allocator::{
-        AttributesRead, ChosenDevice, Claims, DeviceKinds, Likeness, NodeLosses, Pools, Selections,
-        Taken,
+        AttributesRead, ChosenDevice, Claims, DeviceSignatures, NodeLosses, NodeSignature, Pools,
+        Selections, Taken,
     },
     node::Part,
     policy::{Explanation, Rank},
@@ -39,7 +40,7 @@ const ALLOCATION: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct ClaimRanks {
     shapes: HashMap<Asked, Shape>,
-    likenesses: HashMap<AttributesRead, Likenesses>,
+    signatures: HashMap<AttributesRead, NodeSignatures>,
     questions: u64,
 }
 
@@ -65,7 +66,7 @@ pub(super) struct Cluster<'a> {
 struct Shape {
     claims: Claims,
     read: AttributesRead,
-    /// By the number of the likeness; none where the claims do not fit.
+    /// By the number of the node's signature; none where the claims do not fit.
     outcomes: HashMap<u32, Option<Arc<Outcome>>>,
     selections: Selections,
     ranks: Vec<Kept>,
@@ -89,21 +90,21 @@ struct Outcome {
     losses: NodeLosses,
 }
 
-/// Likenesses of all nodes, for claims that read the same attributes.
+/// Signatures of all nodes, for claims that read the same attributes.
 #[derive(Debug, Default)]
-struct Likenesses {
-    devices: DeviceKinds,
-    numbers: HashMap<Arc<Likeness>, u32>,
+struct NodeSignatures {
+    devices: DeviceSignatures,
+    numbers: HashMap<Arc<NodeSignature>, u32>,
     /// Numbers so far: none is used again.
     count: u32,
     nodes: Vec<Option<Known>>,
 }
 
-/// Likeness of a node after some change of it, with its number.
+/// Signature of a node after some change of it, with its number.
 #[derive(Clone, Debug)]
 struct Known {
     version: u64,
-    likeness: Arc<Likeness>,
+    signature: Arc<NodeSignature>,
     number: u32,
 }
 
@@ -125,8 +126,8 @@ impl ClaimRanks {
         self.make_room();
         self.questions += 1;
         shape.asked = self.questions;
-        let likenesses = self.likenesses.entry(shape.read.clone()).or_default();
-        let is_done = shape.rank(&asked.request, likenesses, cluster, nodes, ranks);
+        let signatures = self.signatures.entry(shape.read.clone()).or_default();
+        let is_done = shape.rank(&asked.request, signatures, cluster, nodes, ranks);
         self.shapes.insert(asked, shape);
         is_done
     }
@@ -141,7 +142,7 @@ impl ClaimRanks {
             self.shapes.remove(&oldest);
         }
         let shapes = &self.shapes;
-        self.likenesses.retain(|read, _| shapes.values().any(|shape| shape.read == *read));
+        self.signatures.retain(|read, _| shapes.values().any(|shape| shape.read == *read));
     }
 }
 
@@ -164,7 +165,7 @@ impl Shape {
     fn rank(
         &mut self,
         request: &Request,
-        likenesses: &mut Likenesses,
+        signatures: &mut NodeSignatures,
         cluster: &mut Cluster<'_>,
         nodes: impl Iterator<Item = NodeIx>,
         ranks: &mut [Option<Rank>],
@@ -175,7 +176,7 @@ impl Shape {
             self.ranks.clear();
         }
         self.ranks.resize(cluster.entries.len(), Kept::default());
-        likenesses.nodes.resize(cluster.entries.len(), None);
+        signatures.nodes.resize(cluster.entries.len(), None);
         let mut work = 0;
         for node in nodes {
             let position = node.0 as usize;
@@ -187,7 +188,7 @@ impl Shape {
                 let pools = cluster.pools(node);
                 let outcome = pools.and_then(|pools| {
                     let taken = cluster.claims.taken();
-                    self.outcome(likenesses, (position, version), (pools, taken), &mut work)
+                    self.outcome(signatures, (position, version), (pools, taken), &mut work)
                 });
                 let rank = outcome.and_then(|it| cluster.rate(node, request, &it));
                 self.ranks[position] = Kept { version, rank };
@@ -197,10 +198,10 @@ impl Shape {
         true
     }
 
-    /// The outcome on a node: the one of its likeness, if there is one.
+    /// The outcome on a node: the one of its signature, if there is one.
     fn outcome(
         &mut self,
-        likenesses: &mut Likenesses,
+        signatures: &mut NodeSignatures,
         (position, version): (usize, u64),
         (pools, taken): (&Pools, &Taken),
         work: &mut usize,
@@ -211,13 +212,13 @@ impl Shape {
             let chosen = self.claims.choose(pools, taken).ok()?;
             return Some(Arc::new(Outcome::of(pools, taken, chosen)));
         }
-        let known = likenesses.known((position, version), pools, taken, &self.read);
+        let known = signatures.known((position, version), pools, taken, &self.read);
         if let Some(outcome) = self.outcomes.get(&known.number) {
             return outcome.clone();
         }
         *work += ALLOCATION;
         let Self { claims, selections, .. } = self;
-        let chosen = claims.choose_alike(pools, taken, &known.likeness, selections).ok();
+        let chosen = claims.choose_by_signature(pools, taken, &known.signature, selections).ok();
         let outcome = chosen.map(|chosen| Arc::new(Outcome::of(pools, taken, chosen)));
         if self.outcomes.len() >= MAX_OUTCOMES {
             self.outcomes.clear();
@@ -227,10 +228,10 @@ impl Shape {
     }
 }
 
-// === impl Likenesses ===
+// === impl NodeSignatures ===
 
-impl Likenesses {
-    /// The likeness of a node, which is computed anew if the node has changed.
+impl NodeSignatures {
+    /// The signature of a node, which is computed anew if the node has changed.
     fn known(
         &mut self,
         (position, version): (usize, u64),
@@ -240,17 +241,17 @@ impl Likenesses {
     ) -> &Known {
         let known = &mut self.nodes[position];
         if known.as_ref().is_none_or(|known| known.version != version) {
-            // Those of former states: a likeness that comes back gets a new number.
+            // Those of former states: a signature that comes back gets a new number.
             if self.numbers.len() > 2 * self.nodes.len() + MAX_OUTCOMES {
-                self.numbers.retain(|likeness, _| Arc::strong_count(likeness) > 1);
+                self.numbers.retain(|signature, _| Arc::strong_count(signature) > 1);
             }
-            let likeness = Arc::new(Likeness::of(pools, taken, read, &mut self.devices));
+            let signature = Arc::new(NodeSignature::of(pools, taken, read, &mut self.devices));
             self.count += 1;
-            let entry = self.numbers.entry(likeness);
-            // Nodes that are alike share it.
-            let likeness = entry.key().clone();
+            let entry = self.numbers.entry(signature);
+            // Nodes of one signature share it.
+            let signature = entry.key().clone();
             let number = *entry.or_insert(self.count);
-            self.nodes[position] = Some(Known { version, likeness, number });
+            self.nodes[position] = Some(Known { version, signature, number });
         }
         self.nodes[position].as_ref().expect("set above")
     }

@@ -15,17 +15,19 @@ pub struct Family {
     pub prefix: Option<&'static str>,
     /// Way in which its devices are partitioned.
     pub partitioning: Partitioning,
-    /// NVIDIA's container toolkit serves its containers: variables, device indexes, IMEX channels.
+    /// True if NVIDIA's container toolkit serves its containers: variables, device indexes, IMEX
+    /// channels.
     pub has_toolkit: bool,
-    /// The driver manages GPUs: MPS, time slices, compute processes, resets.
+    /// True if the driver manages GPUs: MPS, time slices, compute processes, resets.
     pub is_managed: bool,
     /// Means that may limit the memory of a control group on its GPUs.
     pub memory_limiter: Option<MemoryLimiter>,
-    /// The capacity that has a GPU's memory, if the driver reports it.
+    /// Name of the capacity with a GPU's memory, if the driver reports it.
     pub memory: Option<&'static AttributeName>,
-    /// Programming a device changes its function, which its attributes show.
+    /// True if programming a device changes its function, as for FPGAs. Its attributes show the
+    /// function.
     pub is_programmed: bool,
-    /// The attribute that every device has which its driver described.
+    /// Attribute that tells a device described by its driver from one found on the bus alone.
     pub described_by: Option<&'static AttributeName>,
     /// Attributes that its devices may have.
     pub attributes: &'static [&'static [AttributeGroup]],
@@ -69,11 +71,11 @@ pub enum AttributeType {
     Text,
     /// A number.
     Int,
-    /// A truth.
+    /// A boolean.
     Bool,
     /// A version.
     Version,
-    /// A version where it parses, else text.
+    /// A version if it parses, else text.
     Either,
 }
 
@@ -87,9 +89,9 @@ static INTEL_MEMORY: AttributeName = AttributeName::new("gpu.intel.com", "memory
 /// Attributes of any PCI function.
 #[rustfmt::skip]
 const FUNCTION: &[AttributeGroup] = &[
-    all(OURS, AttributeType::Text, &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"]),
-    all(OURS, AttributeType::Int, &["sriovVfs"]),
-    all(OURS, AttributeType::Bool, &["isSriovVf"]),
+    group(OURS, AttributeType::Text, &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"]),
+    group(OURS, AttributeType::Int, &["sriovVfs"]),
+    group(OURS, AttributeType::Bool, &["isSriovVf"]),
 ];
 
 /// Defaults; also the facts of configured sources.
@@ -113,72 +115,72 @@ static FAMILIES: &[Family] = &[
         name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), partitioning: Partitioning::Mig, has_toolkit: true, is_managed: true,
         memory_limiter: Some(MemoryLimiter::Driver), memory: Some(&NVIDIA_MEMORY), is_programmed: false, described_by: Some(&PRODUCT_NAME),
         attributes: &[&[
-            all("nvidia.com", AttributeType::Text, &[
+            group("nvidia.com", AttributeType::Text, &[
                 "type", "productName", "brand", "architecture", "uuid", "serial", "parentUUID", "profile",
                 "fabricState", "fabricClusterUUID",
             ]),
-            all("nvidia.com", AttributeType::Int, &[
+            group("nvidia.com", AttributeType::Int, &[
                 "index", "minor", "nvlinkGeneration", "parentIndex", "instanceIndex", "fabricCliqueID",
             ]),
-            all("nvidia.com", AttributeType::Bool, &[
+            group("nvidia.com", AttributeType::Bool, &[
                 "migCapable", "migEnabled", "pendingRowRemap", "pendingPageRetirement", "nvlinkDegraded",
                 "thermalSlowdown", "powerSlowdown", "fabricDegraded",
             ]),
-            all("nvidia.com", AttributeType::Version, &["cudaComputeCapability", "cudaDriverVersion"]),
-            all("nvidia.com", AttributeType::Either, &["driverVersion"]),
-            all(OURS, AttributeType::Text, &["simulated"]),
+            group("nvidia.com", AttributeType::Version, &["cudaComputeCapability", "cudaDriverVersion"]),
+            group("nvidia.com", AttributeType::Either, &["driverVersion"]),
+            group(OURS, AttributeType::Text, &["simulated"]),
         ]],
     },
     Family {
         name: "nics", cdi_class: Some("nic"),
         attributes: &[&[
-            all(OURS, AttributeType::Text, &[
+            group(OURS, AttributeType::Text, &[
                 "acpiIndex", "driver", "pciVendor", "pciDevice", "pciClass", "iommuGroup", "auxiliaryDevice", "ifName",
                 "mac", "rdmaDevice", "linkLayer", "rate", "portState", "pKey", "rdmaNetns", "pfName", "pfPciAddress",
                 "representor", "vdpaType", "vdpaDevice",
             ]),
-            all(OURS, AttributeType::Int, &["mtu", "sfNumber", "sriovVfs", "vfIndex"]),
-            all(OURS, AttributeType::Bool, &["rdma", "sriov", "isSriovVf"]),
-            all("dra.net", AttributeType::Text, &["ifName", "mac", "encapsulation", "state"]),
-            all("dra.net", AttributeType::Int, &["mtu"]),
-            all("dra.net", AttributeType::Bool, &["rdma"]),
+            group(OURS, AttributeType::Int, &["mtu", "sfNumber", "sriovVfs", "vfIndex"]),
+            group(OURS, AttributeType::Bool, &["rdma", "sriov", "isSriovVf"]),
+            group("dra.net", AttributeType::Text, &["ifName", "mac", "encapsulation", "state"]),
+            group("dra.net", AttributeType::Int, &["mtu"]),
+            group("dra.net", AttributeType::Bool, &["rdma"]),
         ]],
         ..NO_FAMILY
     },
     Family {
         name: "amd", partitioning: Partitioning::Parts, memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&AMD_MEMORY),
         attributes: &[&[
-            all("amd.com", AttributeType::Text, &[
+            group("amd.com", AttributeType::Text, &[
                 "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
                 "gfxTarget", "family",
             ]),
-            all("amd.com", AttributeType::Either, &["driverVersion", "firmware"]),
+            group("amd.com", AttributeType::Either, &["driverVersion", "firmware"]),
         ], FUNCTION],
         ..NO_FAMILY
     },
     Family {
         name: "intel", memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&INTEL_MEMORY),
         attributes: &[&[
-            all("gpu.intel.com", AttributeType::Text, &["driver", "family", "pciId"]),
-            all("gpu.intel.com", AttributeType::Bool, &["integrated", "virtualFunction"]),
+            group("gpu.intel.com", AttributeType::Text, &["driver", "family", "pciId"]),
+            group("gpu.intel.com", AttributeType::Bool, &["integrated", "virtualFunction"]),
         ], FUNCTION],
         ..NO_FAMILY
     },
     Family {
         name: "fpga", is_programmed: true,
         attributes: &[&[
-            all("amd.com", AttributeType::Text, &[
+            group("amd.com", AttributeType::Text, &[
                 "shell", "shellTimestamp", "logicUuid", "serialNumber", "deviceID", "managementFunction",
             ]),
-            all("amd.com", AttributeType::Int, &["fpgas"]),
-            all("fpga.intel.com", AttributeType::Text, &["interfaceId", "afuId", "bitstreamId"]),
+            group("amd.com", AttributeType::Int, &["fpgas"]),
+            group("fpga.intel.com", AttributeType::Text, &["interfaceId", "afuId", "bitstreamId"]),
         ], FUNCTION],
         ..NO_FAMILY
     },
     Family { name: "nvme", ..NO_FAMILY },
 ];
 
-const fn all(
+const fn group(
     domain: &'static str,
     value_type: AttributeType,
     names: &'static [&'static str],
@@ -191,7 +193,7 @@ const fn all(
 impl SourceName {
     /// NVIDIA's GPUs and their MIG instances.
     pub const NVIDIA: Self = Self::fixed("nvidia");
-    /// The GPUs that are meant where no source is named.
+    /// Default source of GPUs where a rule names none.
     pub const USUAL_GPUS: Self = Self::NVIDIA;
     /// Network interfaces.
     pub const NICS: Self = Self::fixed("nics");

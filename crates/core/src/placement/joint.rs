@@ -19,7 +19,7 @@ use super::{
     Choice, Connections, PlacementError, Policy, Request, ResolvedRequest, Score, Topology,
 };
 use crate::{device::DeviceId, topology::PcieLevel};
-use junctions::RUNGS;
+use junctions::LEVELS;
 use problem::JointProblem;
 use search::JointResult;
 
@@ -202,12 +202,12 @@ impl<'a> Wanted<'a> {
 impl Alignment {
     /// The best choice within the permitted distance.
     fn best(self, topology: &Topology, problem: &JointProblem) -> Result<JointResult, JointError> {
-        let Some((within, rung)) = self.rung() else {
+        let Some((within, level)) = self.required_level() else {
             return Ok(search::best_choice(problem, None));
         };
         if problem.junctions.is_tree {
-            return match problem.division(rung) {
-                Some(shares) => Ok(search::best_choice(problem, Some((rung, &shares)))),
+            return match problem.division(level) {
+                Some(shares) => Ok(search::best_choice(problem, Some((level, &shares)))),
                 None => Err(JointError::too_far(problem, within, nearest(problem))),
             };
         }
@@ -221,17 +221,17 @@ impl Alignment {
         }
     }
 
-    /// The permitted level and its rung; `None` for any.
-    fn rung(self) -> Option<(PcieLevel, usize)> {
+    /// The permitted distance and its level; `None` for any.
+    fn required_level(self) -> Option<(PcieLevel, usize)> {
         let Self::Required(within) = self else { return None };
-        let rung = RUNGS.iter().position(|&level| level == within)?;
-        Some((within, rung))
+        let level = LEVELS.iter().position(|&distance| distance == within)?;
+        Some((within, level))
     }
 }
 
 /// The smallest possible distance of the farthest pair.
 fn nearest(problem: &JointProblem) -> PcieLevel {
-    problem.nearest_rung().map_or(PcieLevel::Sys, |rung| RUNGS[rung])
+    problem.nearest_level().map_or(PcieLevel::Sys, |level| LEVELS[level])
 }
 
 // === impl JointError ===

@@ -78,7 +78,8 @@ impl Service {
         Ok(wire::container_response(grant, &self.roots.dev))
     }
 
-    /// A name whose CDI document is written before the container starts: only then is the pod known.
+    /// Answers with a CDI name without a document yet. The document is written at
+    /// `PreStartContainer`, when the pod is known.
     fn allocate_share(&self, state: &NodeState, ids: &[String]) -> ContainerAllocateResponse {
         let name = SHARE.qualify(share_name(self.resource.as_str(), ids));
         let grant = container_edits::grant_share(
@@ -162,6 +163,7 @@ impl Service {
                 self.device(state, id, device, &offered.state)
             }
             Some(ResolvedId::Token) => {
+                // Any device will do: a token stands for the whole pool.
                 let pool = self.pool(state, offer, id)?;
                 pool.last().copied().ok_or_else(|| self.refusal(id, GONE))
             }
@@ -203,7 +205,8 @@ impl Service {
         }
     }
 
-    /// CDI names of the memory limits of replicas, in the document of the devices.
+    /// CDI names of the memory limits, one per device. A device's document has a limit for each
+    /// number of replicas.
     fn limits(
         &self,
         state: &NodeState,
@@ -227,7 +230,7 @@ impl Service {
         Ok(names)
     }
 
-    /// The limit of so many replicas of a device; none where its replicas have no given memory.
+    /// Limit of `count` replicas of a device; `None` if the resource sets no memory per replica.
     fn limit(
         &self,
         state: &NodeState,

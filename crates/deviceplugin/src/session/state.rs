@@ -19,8 +19,8 @@
 //!
 //! Registration is no heartbeat: each one replaces the kubelet's connection. It is repeated when the stream of
 //! the last registration ends, even if kubelet.sock is unchanged: a kubelet up to 1.36 drops its newest
-//! connection when any older stream ends (kubelet reference, trap 1). Other streams, such as a debugger's, are
-//! ignored.
+//! connection when any older stream ends (Kubernetes PR 135437). Other streams, such as a
+//! debugger's, are ignored.
 
 use std::time::Duration;
 

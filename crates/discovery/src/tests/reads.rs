@@ -14,19 +14,19 @@ type Counts = BTreeMap<(Access, PathBuf), u32>;
 
 /// Scans once with each scanner; returns its accesses.
 fn looks(config: &Config) -> Vec<Counts> {
-    let (host, tally) = Host::new(&config.places.host_root, "/").counted();
+    let (host, log) = Host::new(&config.places.host_root, "/").with_access_log();
     let (described, _) = Described::new(&config.places, &config.policy, &host);
     let described: Box<dyn Scanner> = Box::new(described);
     let look = |mut scanner: Box<dyn Scanner>| {
         drop(scanner.scan(&host.for_one_scan()));
-        by_file(&host, &tally)
+        by_file(&host, &log)
     };
     scanners(&config.policy).chain([described]).map(look).collect()
 }
 
-fn by_file(host: &Host, tally: &AccessLog) -> Counts {
+fn by_file(host: &Host, log: &AccessLog) -> Counts {
     let mut counts = Counts::new();
-    for (question, path) in tally.take() {
+    for (question, path) in log.take() {
         let own = host.path(&path);
         let file = match question {
             Access::Text => own.canonicalize().unwrap_or(own),

@@ -16,7 +16,7 @@ pub struct DraMetrics {
     devices: Family<Labels, Gauge>,
     generation: Family<Labels, Gauge>,
     left_out: Gauge,
-    lost: Family<Labels, Gauge>,
+    dropped_fields: Family<Labels, Gauge>,
     errors: Counter,
 }
 
@@ -35,7 +35,7 @@ impl DraMetrics {
         let help = "Devices that cannot be published though claims may have them";
         registry.register("dra_devices_left_out", help, metrics.left_out.clone());
         let help = "Feature gates without which the API server drops what it is sent";
-        registry.register("dra_dropped_fields", help, metrics.lost.clone());
+        registry.register("dra_dropped_fields", help, metrics.dropped_fields.clone());
         let help = "Failures and refusals while ResourceSlices were published";
         registry.register("dra_publish_errors", help, metrics.errors.clone());
         metrics
@@ -43,7 +43,7 @@ impl DraMetrics {
 
     /// Sets the metrics to the state of the publication.
     pub(crate) fn update(&self, state: &PublishState) {
-        let families = [&self.slices, &self.devices, &self.generation, &self.lost];
+        let families = [&self.slices, &self.devices, &self.generation, &self.dropped_fields];
         families.into_iter().for_each(Family::clear);
         for (pool, now) in &state.pools {
             let pool = || vec![("pool", pool.clone())];
@@ -52,9 +52,9 @@ impl DraMetrics {
             self.devices.get_or_create_owned(&pool()).set(count(now.devices));
             self.generation.get_or_create_owned(&pool()).set(now.generation);
         }
-        for dropped in &state.lost {
+        for dropped in &state.dropped_fields {
             let gate = dropped.gate().unwrap_or("unknown").to_owned();
-            self.lost.get_or_create_owned(&vec![("gate", gate)]).set(1);
+            self.dropped_fields.get_or_create_owned(&vec![("gate", gate)]).set(1);
         }
         self.left_out.set(i64::try_from(state.left_out.len()).unwrap_or(i64::MAX));
         self.errors.inc_by(state.errors.saturating_sub(self.errors.get()));

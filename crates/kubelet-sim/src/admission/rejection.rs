@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::{
-    desk::Gone,
     manager::{Insufficient, Refusal},
+    manager_task::Gone,
 };
 
 /// A rejected pod. The kubelet does not try again.

@@ -1,11 +1,12 @@
-//! Visits to the desk during an admission: requests, the plugin to call, and the record of its answer.
+//! Steps of an admission in the manager task: requests, the plugin to call, and the record of its
+//! answer.
 
 use super::Rejection;
 use crate::{
-    desk::Desk,
     device::DeviceIds,
     event::Event,
     manager::{Answer, Choice, Manager, Refusal, Request, Undecided, saturating},
+    manager_task::ManagerTask,
     plugin::{Plugin, RpcError},
     pod::Container,
     status::PodPhase,
@@ -65,9 +66,9 @@ impl Manager {
     }
 }
 
-// === impl Desk, for admission ===
+// === impl ManagerTask, for admission ===
 
-impl Desk {
+impl ManagerTask {
     /// Records the plugin's answer to `Allocate`. An error frees the choice. An answer without a
     /// container response leaks it until a pod is collected.
     pub(super) fn record(

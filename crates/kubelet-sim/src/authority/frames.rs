@@ -57,7 +57,7 @@ enum State {
 #[derive(Debug)]
 struct Frame(Vec<u8>);
 
-// === impl Rewriter ===
+// === impl State ===
 
 impl Default for State {
     fn default() -> Self {
@@ -65,8 +65,10 @@ impl Default for State {
     }
 }
 
+// === impl Rewriter ===
+
 impl Rewriter {
-    /// Replaces the authority by this one of the same length.
+    /// Replaces the client's `:authority` by this one, which has the same length.
     pub(super) fn to(authority: &str) -> Self {
         let replacement = Replacement::Exactly(authority.as_bytes().to_vec());
         Self { replacement, ..Self::default() }
@@ -188,6 +190,7 @@ fn rewritten(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
     Some(out)
 }
 
+/// Copies up to `missing` bytes; returns the rest of the bytes, and the number still missing.
 fn pass<'a>(bytes: &'a [u8], missing: usize, out: &mut Vec<u8>) -> (&'a [u8], usize) {
     let count = bytes.len().min(missing);
     let (passed, rest) = bytes.split_at(count);
@@ -210,7 +213,7 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// A request as Go begins it: a raw path, indexed.
+    /// Header block of a Go client: `:authority` is a literal with the socket's path.
     fn block() -> Vec<u8> {
         [&[0x83, 0x86, 0x41, 18][..], b"/var/lib/k/k.sock!", &[0x5f, 2], b"te"].concat()
     }

@@ -92,8 +92,9 @@ impl Claims {
         Ok(())
     }
 
-    /// Removes a pod from a claim with other users. Returns a claim with at most one user, for its
-    /// release. Like the real manager, it does not compare that last user with the pod.
+    /// Removes a pod from the users of a claim that has several. A claim with at most one user is
+    /// returned instead, for its release. Like the real manager, this does not check that the last
+    /// user is the pod.
     pub(crate) fn leave(&mut self, pod: &str, namespace: &str, name: &str) -> Option<&Claim> {
         let claim = self.by_name.get_mut(&key(namespace, name))?;
         if claim.state.pod_uids.len() > 1 {

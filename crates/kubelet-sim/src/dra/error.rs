@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{desk::Gone, plugin::RpcError};
+use crate::{manager_task::Gone, plugin::RpcError};
 
 /// A call to a DRA driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

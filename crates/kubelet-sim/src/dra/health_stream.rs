@@ -2,24 +2,24 @@
 
 use super::{driver::Driver, health::Said};
 use crate::{
-    desk::{Desk, Gone, Owner},
     event::Event,
+    manager_task::{Gone, ManagerHandle, ManagerTask},
     plugin::RpcError,
 };
 
 /// Follows an endpoint's health until the endpoint is given up.
-pub(super) async fn follow(owner: Owner, driver: Driver) {
+pub(super) async fn follow(handle: ManagerHandle, driver: Driver) {
     tokio::select! {
         // A stopped kubelet needs no health.
-        _ = keep_open(&owner, &driver) => {}
+        _ = keep_open(&handle, &driver) => {}
         () = driver.closed() => {}
     }
     let name = driver.name.clone();
-    let _ = owner.with(move |desk| desk.dra.health.clear(&name)).await;
+    let _ = handle.update(move |task| task.dra.health.clear(&name)).await;
 }
 
 /// Publishes each change of the connection.
-pub(super) async fn show_connection(owner: Owner, driver: Driver) {
+pub(super) async fn show_connection(handle: ManagerHandle, driver: Driver) {
     let mut connected = driver.connected.clone();
     loop {
         tokio::select! {
@@ -27,28 +27,28 @@ pub(super) async fn show_connection(owner: Owner, driver: Driver) {
             () = driver.closed() => return,
         }
         // The function is empty: the status reads the connection.
-        if owner.with(|_| ()).await.is_err() {
+        if handle.update(|_| ()).await.is_err() {
             return;
         }
     }
 }
 
-async fn keep_open(owner: &Owner, driver: &Driver) -> Result<(), Gone> {
+async fn keep_open(handle: &ManagerHandle, driver: &Driver) -> Result<(), Gone> {
     loop {
-        let reason = read(owner, driver).await?;
+        let reason = read(handle, driver).await?;
         let (name, endpoint) = (driver.name.clone(), driver.endpoint().to_owned());
-        let end = move |desk: &mut Desk| {
-            desk.dra.health.clear(&name);
-            desk.events.push(Event::HealthEnded { driver: name, endpoint, reason });
-            desk.config.dra.health_pause
+        let end = move |task: &mut ManagerTask| {
+            task.dra.health.clear(&name);
+            task.events.push(Event::HealthEnded { driver: name, endpoint, reason });
+            task.config.dra.health_pause
         };
-        let pause = owner.with(end).await?;
+        let pause = handle.update(end).await?;
         tokio::time::sleep(pause).await;
     }
 }
 
 /// Reads a stream until it ends. Returns the reason of the end.
-async fn read(owner: &Owner, driver: &Driver) -> Result<String, Gone> {
+async fn read(handle: &ManagerHandle, driver: &Driver) -> Result<String, Gone> {
     let mut stream = match driver.watch().await {
         Ok(stream) => stream,
         Err(error) => return Ok(error.to_string()),
@@ -58,7 +58,7 @@ async fn read(owner: &Owner, driver: &Driver) -> Result<String, Gone> {
             Ok(Some(list)) => {
                 let name = driver.name.clone();
                 let list = list.devices.into_iter().map(Said::from_proto).collect();
-                owner.with(move |desk| desk.take_health(name, list)).await?;
+                handle.update(move |task| task.take_health(name, list)).await?;
             }
             Ok(None) => return Ok("EOF".to_owned()),
             Err(status) => return Ok(RpcError::from(status).to_string()),
@@ -66,9 +66,9 @@ async fn read(owner: &Owner, driver: &Driver) -> Result<String, Gone> {
     }
 }
 
-// === impl Desk, for health ===
+// === impl ManagerTask, for health ===
 
-impl Desk {
+impl ManagerTask {
     fn take_health(&mut self, driver: String, list: Vec<Said>) {
         let changed = self.dra.health.update(&driver, list);
         let claims = &self.dra.claims;

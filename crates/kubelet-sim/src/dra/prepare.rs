@@ -15,9 +15,9 @@ use super::{
     driver::{ClaimAnswers, Driver},
 };
 use crate::{
-    desk::{Desk, Owner},
     event::Event,
     fault::ClaimFault,
+    manager_task::{ManagerHandle, ManagerTask},
     plugin::RpcError,
     pod::Pod,
 };
@@ -32,22 +32,22 @@ pub(super) struct Batch {
 }
 
 /// Prepares the pod's claims that this life has yet to prepare.
-pub(crate) async fn prepare(owner: &Owner, pod: &Pod) -> Result<(), ClaimError> {
+pub(crate) async fn prepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), ClaimError> {
     let asking = pod.clone();
-    let (batches, prepared) = owner.with(move |desk| desk.plan_prepare(&asking)).await??;
+    let (batches, prepared) = handle.update(move |task| task.plan_prepare(&asking)).await??;
     for batch in batches {
-        let answer = batch.run(owner).await?;
-        owner.with(move |desk| desk.keep_devices(&batch, answer)).await??;
+        let answer = batch.run(handle).await?;
+        handle.update(move |task| task.keep_devices(&batch, answer)).await??;
     }
     let uid = pod.uid.clone();
-    owner.with(move |desk| desk.claims_prepared(&uid, &prepared)).await?
+    handle.update(move |task| task.claims_prepared(&uid, &prepared)).await?
 }
 
 // === impl Batch ===
 
 impl Batch {
     /// Makes the call, and logs call and answer as events.
-    pub(super) async fn run(&self, owner: &Owner) -> Result<ClaimAnswers, ClaimError> {
+    pub(super) async fn run(&self, handle: &ManagerHandle) -> Result<ClaimAnswers, ClaimError> {
         let called = Event::DriverCalled {
             call: self.call,
             pod: self.pod.clone(),
@@ -55,13 +55,13 @@ impl Batch {
             endpoint: self.driver.endpoint().to_owned(),
             claims: self.claims.clone(),
         };
-        owner.look(move |desk| desk.events.push(called)).await?;
+        handle.read(move |task| task.events.push(called)).await?;
         let answer = match self.call {
             ClaimCall::Prepare => self.driver.prepare(&self.claims).await,
             ClaimCall::Unprepare => self.driver.unprepare(&self.claims).await,
         };
         let answered = self.answered(&answer);
-        owner.look(move |desk| desk.events.push(answered)).await?;
+        handle.read(move |task| task.events.push(answered)).await?;
         answer.map_err(|error| ClaimError::Call { call: self.call, error })
     }
 
@@ -92,9 +92,9 @@ impl Batch {
     }
 }
 
-// === impl Desk, for preparing claims ===
+// === impl ManagerTask, for preparing claims ===
 
-impl Desk {
+impl ManagerTask {
     /// Calls to make, one per driver, and the claims that are prepared after all of them.
     fn plan_prepare(&mut self, pod: &Pod) -> Result<(Vec<Batch>, Vec<ClaimId>), ClaimError> {
         let names = pod.claims.iter().flat_map(|claim| &claim.drivers);

@@ -30,7 +30,7 @@ use self::{
     folder::Folder,
     registering::{Registered, Registering},
 };
-use crate::{config::Config, desk::Owner, fault::Misbehaviour};
+use crate::{config::Config, fault::Misbehaviour, manager_task::ManagerHandle};
 
 /// Longest pause between two attempts (`maxDurationBeforeRetry`).
 const MAX_PAUSE: Duration = Duration::from_secs(122);
@@ -44,7 +44,7 @@ enum Known {
 }
 
 struct Registry {
-    owner: Owner,
+    handle: ManagerHandle,
     config: Arc<Config>,
     faults: watch::Receiver<Misbehaviour>,
     known: BTreeMap<PathBuf, Known>,
@@ -61,14 +61,14 @@ struct Attempt {
 
 /// Watches the folder for as long as the kubelet lives.
 pub(crate) async fn watch(
-    owner: Owner,
+    handle: ManagerHandle,
     config: Arc<Config>,
     faults: watch::Receiver<Misbehaviour>,
 ) {
     let mut folder = Folder::watch(config.registry_dir());
     let period = config.dra.registry_period;
     let mut registry =
-        Registry { owner, config, faults, known: BTreeMap::new(), attempts: JoinSet::new() };
+        Registry { handle, config, faults, known: BTreeMap::new(), attempts: JoinSet::new() };
     loop {
         registry.compare(folder.sockets()).await;
         tokio::select! {
@@ -104,7 +104,7 @@ impl Registry {
         for socket in gone {
             if let Some(Known::Registered { plugin, .. }) = self.known.remove(&socket) {
                 // A stopped kubelet has no drivers.
-                let _ = self.owner.with(move |desk| desk.deregister(&plugin)).await;
+                let _ = self.handle.update(move |task| task.deregister(&plugin)).await;
             }
         }
         for (socket, identity) in found {
@@ -121,7 +121,7 @@ impl Registry {
         let first = self.config.dra.registration_pause;
         let pause = last.map_or(first, |last| (last * 2).min(MAX_PAUSE));
         let registering = Registering {
-            owner: self.owner.clone(),
+            handle: self.handle.clone(),
             config: Arc::clone(&self.config),
             fault: self.faults.borrow().driver_registration.clone(),
             socket: socket.clone(),

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{ClaimCall, ClaimError, ClaimId, claims::ClaimRelease, prepare::Batch};
 use crate::{
-    desk::{Desk, Owner},
     event::Event,
     fault::ClaimFault,
+    manager_task::{ManagerHandle, ManagerTask},
     pod::Pod,
 };
 
@@ -14,55 +14,55 @@ use crate::{
 type ByDriver = BTreeMap<String, Vec<ClaimId>>;
 
 /// Releases the claims of an ended pod. A repeated call does the remaining work.
-pub(crate) async fn unprepare(owner: &Owner, pod: &Pod) -> Result<(), ClaimError> {
+pub(crate) async fn unprepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), ClaimError> {
     let names = pod.claims.iter().map(|claim| claim.id.name.clone()).collect();
     let (pod, namespace) = (pod.uid.clone(), pod.namespace.clone());
-    release(owner, ClaimRelease { pod, namespace, names }).await
+    release(handle, ClaimRelease { pod, namespace, names }).await
 }
 
 /// Releases claims of gone pods, once all pods are known. A failure is among the events; the next
 /// reconciliation tries again.
-pub(crate) async fn reconcile(owner: &Owner) {
-    let stale = |desk: &Desk| {
-        let ready = desk.manager.sources_ready.then(|| desk.manager.active_pods());
-        ready.map(|active| desk.dra.claims.stale(&active)).unwrap_or_default()
+pub(crate) async fn reconcile(handle: &ManagerHandle) {
+    let stale = |task: &ManagerTask| {
+        let ready = task.manager.sources_ready.then(|| task.manager.active_pods());
+        ready.map(|active| task.dra.claims.stale(&active)).unwrap_or_default()
     };
-    for stale in owner.look(stale).await.unwrap_or_default() {
+    for stale in handle.read(stale).await.unwrap_or_default() {
         // The event log has the failure.
-        let _ = release(owner, stale).await;
+        let _ = release(handle, stale).await;
     }
 }
 
 /// Reconciles periodically while the kubelet lives.
-pub(crate) async fn reconcile_now_and_then(owner: Owner, period: Duration) {
+pub(crate) async fn reconcile_now_and_then(handle: ManagerHandle, period: Duration) {
     loop {
         tokio::time::sleep(period).await;
-        reconcile(&owner).await;
+        reconcile(&handle).await;
     }
 }
 
-async fn release(owner: &Owner, release: ClaimRelease) -> Result<(), ClaimError> {
+async fn release(handle: &ManagerHandle, release: ClaimRelease) -> Result<(), ClaimError> {
     let pod = release.pod.clone();
-    let outcome = try_release(owner, release).await;
+    let outcome = try_release(handle, release).await;
     let event = match &outcome {
         Ok(()) => Event::PodReleased { pod },
         Err(error) => Event::UnprepareFailed { pod, message: in_context(error) },
     };
     // A stopped kubelet has no log.
-    let _ = owner.look(move |desk| desk.events.push(event)).await;
+    let _ = handle.read(move |task| task.events.push(event)).await;
     outcome
 }
 
-async fn try_release(owner: &Owner, release: ClaimRelease) -> Result<(), ClaimError> {
+async fn try_release(handle: &ManagerHandle, release: ClaimRelease) -> Result<(), ClaimError> {
     let pod = release.pod.clone();
-    let (claims, by_driver) = owner.with(move |desk| desk.plan_unprepare(&release)).await?;
+    let (claims, by_driver) = handle.update(move |task| task.plan_unprepare(&release)).await?;
     for (name, claims) in by_driver {
-        let driver = owner.look(move |desk| desk.dra.drivers.find(&name)).await??;
+        let driver = handle.read(move |task| task.dra.drivers.find(&name)).await??;
         let batch = Batch { call: ClaimCall::Unprepare, pod: pod.clone(), driver, claims };
-        let answer = batch.run(owner).await?;
+        let answer = batch.run(handle).await?;
         batch.judge(answer, |_, _| Ok(()))?;
     }
-    owner.with(move |desk| desk.claims_released(&claims)).await?
+    handle.update(move |task| task.claims_released(&claims)).await?
 }
 
 /// Text of the error in the context of the pod's worker.
@@ -70,9 +70,9 @@ pub(crate) fn in_context(error: &ClaimError) -> String {
     format!("unprepare dynamic resources: {error}")
 }
 
-// === impl Desk, for releasing claims ===
+// === impl ManagerTask, for releasing claims ===
 
-impl Desk {
+impl ManagerTask {
     fn plan_unprepare(&mut self, release: &ClaimRelease) -> (Vec<ClaimId>, ByDriver) {
         let mut last = Vec::new();
         let mut by_driver = ByDriver::new();

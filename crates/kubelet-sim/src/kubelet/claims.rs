@@ -2,9 +2,9 @@
 
 use super::Kubelet;
 use crate::{
-    desk::{Desk, Owner},
     dra::{self, ClaimError},
     event::Event,
+    manager_task::{ManagerHandle, ManagerTask},
     pod::Pod,
     start::StartError,
     status::PodPhase,
@@ -41,18 +41,18 @@ impl Kubelet {
     pub async fn sync_pod(&self, pod_uid: &str) -> Result<(), SyncError> {
         let stopped = || SyncError::Stopped(pod_uid.to_owned());
         let turn = self.workers.take(pod_uid).await;
-        let (owner, ended) = self.owner().ok_or_else(stopped)?;
+        let (handle, ended) = self.handle().ok_or_else(stopped)?;
         let uid = pod_uid.to_owned();
-        let work = owner.look(move |desk| work(desk, &uid)).await.map_err(|_| stopped())?;
+        let work = handle.read(move |task| work(task, &uid)).await.map_err(|_| stopped())?;
         let work = work.ok_or_else(|| SyncError::NotAdmitted(pod_uid.to_owned()))?;
         let done = ended.run_until_cancelled(async {
             match work {
                 Work::Nothing => Ok(()),
                 Work::Prepare(pod) => {
-                    let prepared = turn.run(dra::prepare(&owner, &pod)).await;
-                    told(&owner, &pod, prepared.unwrap_or(Err(ClaimError::GivenUp))).await
+                    let prepared = turn.run(dra::prepare(&handle, &pod)).await;
+                    told(&handle, &pod, prepared.unwrap_or(Err(ClaimError::GivenUp))).await
                 }
-                Work::Release(pod) => release(&owner, &pod).await,
+                Work::Release(pod) => release(&handle, &pod).await,
             }
         });
         done.await.unwrap_or_else(|| Err(stopped()))
@@ -60,8 +60,8 @@ impl Kubelet {
 
     /// Releases claims of gone pods, as the kubelet does each minute.
     pub async fn reconcile_claims(&self) {
-        if let Some((owner, ended)) = self.owner() {
-            ended.run_until_cancelled(dra::reconcile(&owner)).await.unwrap_or(());
+        if let Some((handle, ended)) = self.handle() {
+            ended.run_until_cancelled(dra::reconcile(&handle)).await.unwrap_or(());
         }
     }
 
@@ -83,27 +83,27 @@ impl Kubelet {
 
     /// The pod, if it has claims to release at its deletion.
     pub(super) async fn claims_to_release(&self, pod_uid: &str) -> Option<Pod> {
-        let (owner, _) = self.owner()?;
+        let (handle, _) = self.handle()?;
         let uid = pod_uid.to_owned();
-        let find = move |desk: &Desk| {
-            let record = desk.manager.pods.get(&uid).filter(|record| record.is_active())?;
+        let find = move |task: &ManagerTask| {
+            let record = task.manager.pods.get(&uid).filter(|record| record.is_active())?;
             (!record.pod.claims.is_empty()).then(|| record.pod.clone())
         };
-        owner.look(find).await.ok()?
+        handle.read(find).await.ok()?
     }
 
     /// Cancels work under way for a gone pod, and releases its claims.
     pub(super) async fn release_deleted(&self, pod: &Pod) {
         let _turn = self.workers.take_to_end(&pod.uid).await;
-        let Some((owner, ended)) = self.owner() else { return };
+        let Some((handle, ended)) = self.handle() else { return };
         // A failure is among the events; the reconciliation tries again.
-        let _ = ended.run_until_cancelled(dra::unprepare(&owner, pod)).await;
+        let _ = ended.run_until_cancelled(dra::unprepare(&handle, pod)).await;
     }
 }
 
 /// Remaining work for an active pod.
-fn work(desk: &Desk, uid: &str) -> Option<Work> {
-    let record = desk.manager.pods.get(uid)?;
+fn work(task: &ManagerTask, uid: &str) -> Option<Work> {
+    let record = task.manager.pods.get(uid)?;
     match record.phase {
         PodPhase::Admitted if record.pod.claims.is_empty() => Some(Work::Nothing),
         PodPhase::Admitted if record.is_ending => Some(Work::Release(record.pod.clone())),
@@ -114,7 +114,11 @@ fn work(desk: &Desk, uid: &str) -> Option<Work> {
 }
 
 /// Records a failure as the pod's event.
-async fn told(owner: &Owner, pod: &Pod, prepared: Result<(), ClaimError>) -> Result<(), SyncError> {
+async fn told(
+    handle: &ManagerHandle,
+    pod: &Pod,
+    prepared: Result<(), ClaimError>,
+) -> Result<(), SyncError> {
     let error = match prepared {
         Ok(()) => return Ok(()),
         Err(ClaimError::Stopped) => return Err(SyncError::Stopped(pod.uid.clone())),
@@ -125,18 +129,18 @@ async fn told(owner: &Owner, pod: &Pod, prepared: Result<(), ClaimError>) -> Res
     let (pod, text) = (pod.uid.clone(), message.clone());
     let event = Event::FailedPrepareDynamicResources { pod, message: text };
     // A stopped kubelet has no log.
-    let _ = owner.look(move |desk| desk.events.push(event)).await;
+    let _ = handle.read(move |task| task.events.push(event)).await;
     Err(SyncError::Prepare(message))
 }
 
 /// Releases the claims of a pod whose containers ended. The pod has ended then.
-async fn release(owner: &Owner, pod: &Pod) -> Result<(), SyncError> {
-    match dra::unprepare(owner, pod).await {
+async fn release(handle: &ManagerHandle, pod: &Pod) -> Result<(), SyncError> {
+    match dra::unprepare(handle, pod).await {
         Ok(()) => {}
         Err(ClaimError::Stopped) => return Err(SyncError::Stopped(pod.uid.clone())),
         Err(error) => return Err(SyncError::Unprepare(dra::in_context(&error))),
     }
     let uid = pod.uid.clone();
-    let end = move |desk: &mut Desk| desk.manager.set_phase(&uid, PodPhase::Succeeded);
-    owner.with(end).await.map_err(|_| SyncError::Stopped(pod.uid.clone()))
+    let end = move |task: &mut ManagerTask| task.manager.set_phase(&uid, PodPhase::Succeeded);
+    handle.update(end).await.map_err(|_| SyncError::Stopped(pod.uid.clone()))
 }

@@ -5,11 +5,11 @@ use std::io;
 use tonic::transport::Channel;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 
-use super::{Kubelet, KubeletError, State, admit_again, are_all_known};
+use super::{Kubelet, KubeletError, State, admit_again, set_sources_ready};
 use crate::{
-    desk::Desk,
     directory,
     fault::{Misbehaviour, PodFault},
+    manager_task::ManagerTask,
 };
 
 impl Kubelet {
@@ -24,16 +24,16 @@ impl Kubelet {
         let _pods_wait = self.sync_loop.lock().await;
         let mut told = PodFault::None;
         self.faults.send_modify(|how| told = std::mem::take(&mut how.pods));
-        let Some((owner, ended)) = self.owner() else { return };
-        let unknown = move |desk: &Desk| -> Vec<_> {
-            let active = desk.manager.pods.values().filter(|record| record.is_active());
+        let Some((handle, ended)) = self.handle() else { return };
+        let unknown = move |task: &ManagerTask| -> Vec<_> {
+            let active = task.manager.pods.values().filter(|record| record.is_active());
             let pods = active.map(|record| record.pod.clone());
             pods.filter(|pod| !told.knows(&pod.uid)).collect()
         };
         // A stopped kubelet admits no pod.
-        let pods = owner.look(unknown).await.unwrap_or_default();
-        admit_again((&owner, &ended), pods).await;
-        are_all_known(&owner).await;
+        let pods = handle.read(unknown).await.unwrap_or_default();
+        admit_again((&handle, &ended), pods).await;
+        set_sources_ready(&handle).await;
     }
 
     /// Deletes `kubelet.sock` and binds it again, `times` in a row, without a restart. A plugin
@@ -61,27 +61,27 @@ impl Kubelet {
     /// Cuts the connection to the plugin behind a resource.
     pub async fn cancel_stream(&self, resource: &str) {
         let resource = resource.to_owned();
-        let cut = move |desk: &Desk| {
-            let endpoint = desk.manager.endpoints.get(&resource);
+        let cut = move |task: &ManagerTask| {
+            let endpoint = task.manager.endpoints.get(&resource);
             if let Some(plugin) = endpoint.and_then(|endpoint| endpoint.plugin.as_ref()) {
                 plugin.cut();
             }
         };
-        if let Some((owner, _)) = self.owner() {
+        if let Some((handle, _)) = self.handle() {
             // A stopped kubelet has no streams.
-            let _ = owner.look(cut).await;
+            let _ = handle.read(cut).await;
         }
     }
 
     /// A raw client on the kubelet's own connection to a resource's plugin, for calls outside of
     /// the kubelet's protocol. The client keeps that connection open.
     pub async fn plugin(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
-        let (owner, _) = self.owner()?;
+        let (handle, _) = self.handle()?;
         let resource = resource.to_owned();
-        let find = move |desk: &Desk| {
-            let endpoint = desk.manager.endpoints.get(&resource)?;
+        let find = move |task: &ManagerTask| {
+            let endpoint = task.manager.endpoints.get(&resource)?;
             Some(endpoint.plugin.as_ref()?.client())
         };
-        owner.look(find).await.ok()?
+        handle.read(find).await.ok()?
     }
 }

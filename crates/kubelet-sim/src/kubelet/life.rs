@@ -18,11 +18,11 @@ use super::KubeletError;
 use crate::{
     checkpoint::ClaimsFile,
     config::Config,
-    desk::{Desk, Office, Owner},
     directory,
     dra::{self, Claims},
     event::Event,
     manager::{Manager, PodRecord},
+    manager_task::{ManagerHandle, ManagerTask, TaskContext},
     podresources,
     registration::{self, Listening},
 };
@@ -53,10 +53,10 @@ pub(super) struct Sockets {
 #[derive(Debug)]
 pub(super) struct Life {
     /// Handle on the state.
-    pub(super) owner: Owner,
+    pub(super) handle: ManagerHandle,
     /// Cancels all tasks.
     pub(super) ended: CancellationToken,
-    desk: JoinSet<Manager>,
+    manager_task: JoinSet<Manager>,
     servers: JoinSet<()>,
     listening: Listening,
     _end_on_drop: DropGuard,
@@ -85,15 +85,15 @@ impl Remains {
     }
 
     /// State of a new life, before it reads the checkpoint.
-    fn into_manager(self, office: &Office) -> Manager {
+    fn into_manager(self, context: &TaskContext) -> Manager {
         let mut pods = self.pods;
         for record in pods.values_mut() {
             record.running_at_start = record.running.clone();
         }
         Manager {
-            release: office.config.release,
-            policy: office.config.topology,
-            numa_nodes: office.config.numa_nodes.clone(),
+            release: context.config.release,
+            policy: context.config.topology,
+            numa_nodes: context.config.numa_nodes.clone(),
             // A first life has no pods to admit again.
             sources_ready: pods.is_empty(),
             pods,
@@ -124,39 +124,40 @@ impl Sockets {
 
 impl Life {
     /// Reads the checkpoint and serves.
-    pub(super) fn begin(office: Office, sockets: Sockets, remains: Remains) -> Self {
-        let config = Arc::clone(&office.config);
-        let ended = office.ended.clone();
+    pub(super) fn begin(context: TaskContext, sockets: Sockets, remains: Remains) -> Self {
+        let config = Arc::clone(&context.config);
+        let ended = context.ended.clone();
         let Sockets { registration, pod_resources, claims, is_new_machine } = sockets;
         let remains = if is_new_machine { remains.on_new_machine() } else { remains };
-        let (owner, commands) = Owner::new();
+        let (handle, commands) = ManagerHandle::new();
         let listening = Listening {
-            owner: owner.clone(),
+            handle: handle.clone(),
             config: Arc::clone(&config),
-            faults: office.faults.clone(),
+            faults: context.faults.clone(),
             ended: ended.child_token(),
         };
-        let events = office.events.clone();
-        let manager = remains.into_manager(&office);
-        let mut desk = JoinSet::new();
-        let faults = office.faults.clone();
-        desk.spawn(Desk::open(office, manager, claims).run(commands));
+        let events = context.events.clone();
+        let manager = remains.into_manager(&context);
+        let mut manager_task = JoinSet::new();
+        let faults = context.faults.clone();
+        manager_task.spawn(ManagerTask::restore(context, manager, claims).run(commands));
         let mut servers = JoinSet::new();
         servers.spawn(registration::serve(registration, listening.clone()));
-        let reconciling = dra::reconcile_now_and_then(owner.clone(), config.dra.reconcile_period);
+        let reconciling = dra::reconcile_now_and_then(handle.clone(), config.dra.reconcile_period);
         servers.spawn(until(ended.clone(), reconciling));
-        let watching = dra::watch_registry(owner.clone(), Arc::clone(&config), faults);
+        let watching = dra::watch_registry(handle.clone(), Arc::clone(&config), faults);
         servers.spawn(until(ended.clone(), watching));
         let serving =
-            podresources::serve(pod_resources, owner.clone(), config, ended.child_token());
+            podresources::serve(pod_resources, handle.clone(), config, ended.child_token());
         servers.spawn(serving);
         events.push(Event::Started);
         events.push(Event::SlicesWiped { driver: None });
         let guard = ended.clone().drop_guard();
-        Self { owner, ended, desk, servers, listening, _end_on_drop: guard }
+        Self { handle, ended, manager_task, servers, listening, _end_on_drop: guard }
     }
 
-    /// Ends all tasks. Ready once, when the last task is over. Fails if the desk panicked.
+    /// Ends all tasks. Ready once, when the last task is over. Fails if the manager task
+    /// panicked.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Remains, JoinError>> {
         self.ended.cancel();
         while let Some(served) = ready!(self.servers.poll_join_next(cx)) {
@@ -164,8 +165,8 @@ impl Life {
                 tracing::error!(%error, "a server of the embedded kubelet failed");
             }
         }
-        // The desk is the only task; a second poll finds none.
-        let manager = ready!(self.desk.poll_join_next(cx)).transpose();
+        // The set has one task; a second poll finds none.
+        let manager = ready!(self.manager_task.poll_join_next(cx)).transpose();
         Poll::Ready(manager.map(|manager| manager.map(Remains::of).unwrap_or_default()))
     }
 

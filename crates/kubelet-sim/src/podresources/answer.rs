@@ -5,24 +5,24 @@ use std::collections::BTreeMap;
 use windlass_kubelet_api::podresources as wire;
 
 use crate::{
-    desk::Desk,
     dra::{Claim, PodClaim},
     manager::{Held, Manager, PodRecord},
+    manager_task::ManagerTask,
     pod::Pod,
 };
 
 /// Active pods. Init containers that run to completion are left out, even with held devices.
-pub(super) fn list(desk: &Desk) -> Vec<wire::PodResources> {
-    let active = desk.manager.pods.values().filter(|record| record.is_active());
-    let known = active.filter(|record| desk.knows(&record.pod.uid));
-    known.map(|record| pod_resources(desk, &record.pod)).collect()
+pub(super) fn list(task: &ManagerTask) -> Vec<wire::PodResources> {
+    let active = task.manager.pods.values().filter(|record| record.is_active());
+    let known = active.filter(|record| task.knows(&record.pod.uid));
+    known.map(|record| pod_resources(task, &record.pod)).collect()
 }
 
 /// One active pod.
-pub(super) fn find(desk: &Desk, namespace: &str, name: &str) -> Option<wire::PodResources> {
-    let mut active = desk.manager.pods.values().filter(|record| PodRecord::is_active(record));
+pub(super) fn find(task: &ManagerTask, namespace: &str, name: &str) -> Option<wire::PodResources> {
+    let mut active = task.manager.pods.values().filter(|record| PodRecord::is_active(record));
     let found = active.find(|record| record.pod.namespace == namespace && record.pod.name == name);
-    found.map(|record| pod_resources(desk, &record.pod))
+    found.map(|record| pod_resources(task, &record.pod))
 }
 
 /// Healthy devices, held ones too. Each NUMA node of a device is one entry, so a device whose
@@ -43,15 +43,15 @@ pub(super) fn allocatable(manager: &Manager) -> Vec<wire::ContainerDevices> {
     devices
 }
 
-fn pod_resources(desk: &Desk, pod: &Pod) -> wire::PodResources {
+fn pod_resources(task: &ManagerTask, pod: &Pod) -> wire::PodResources {
     let containers = pod.long_lived().map(|container| {
-        let holdings = desk.manager.holdings.container(&pod.uid, &container.name);
+        let holdings = task.manager.holdings.container(&pod.uid, &container.name);
         let devices =
             holdings.into_iter().flatten().flat_map(|(name, held)| held_devices(name, held));
         wire::ContainerResources {
             name: container.name.clone(),
             devices: devices.collect(),
-            dynamic_resources: dynamic_resources(desk, pod, &container.name),
+            dynamic_resources: dynamic_resources(task, pod, &container.name),
             ..Default::default()
         }
     });
@@ -64,9 +64,9 @@ fn pod_resources(desk: &Desk, pod: &Pod) -> wire::PodResources {
 
 /// Each claim that the container uses, with all its devices, for any request. One unknown claim
 /// empties the list.
-fn dynamic_resources(desk: &Desk, pod: &Pod, container: &str) -> Vec<wire::DynamicResource> {
+fn dynamic_resources(task: &ManagerTask, pod: &Pod, container: &str) -> Vec<wire::DynamicResource> {
     let used = pod.claims.iter().filter(|claim| claim.uses_of(container).next().is_some());
-    let known = |claim: &PodClaim| desk.dra.claims.get(&claim.id.namespace, &claim.id.name);
+    let known = |claim: &PodClaim| task.dra.claims.get(&claim.id.namespace, &claim.id.name);
     let claims: Result<Vec<&Claim>, _> = used.map(known).collect();
     claims.unwrap_or_default().into_iter().map(dynamic_resource).collect()
 }

@@ -17,11 +17,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    desk::{Gone, Owner},
     device::Device,
     event::Event,
     fault::{Misbehaviour, StreamFault},
     manager::{Client, Endpoint},
+    manager_task::{Gone, ManagerHandle},
     plugin::{Plugin, RpcError},
     status::PluginOptions,
 };
@@ -29,7 +29,7 @@ use crate::{
 /// A registration that passed the checks.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) owner: Owner,
+    pub(super) handle: ManagerHandle,
     pub(super) resource: String,
     pub(super) socket: PathBuf,
     /// The deadline of the `Register` call, if it has one.
@@ -76,14 +76,14 @@ impl Connection {
                 let _ = reply.send(Ok(()));
                 let reason = self.watch(&plugin).await?;
                 let socket = self.socket;
-                self.owner.with(move |desk| desk.stream_ended(&client, socket, reason)).await
+                self.handle.update(move |task| task.stream_ended(&client, socket, reason)).await
             }
         }
     }
 
     async fn begin(&self) -> Result<Client, Gone> {
         let (resource, socket) = (self.resource.clone(), self.socket.clone());
-        self.owner.with(move |desk| desk.manager.client_begins(&resource, &socket)).await
+        self.handle.update(move |task| task.manager.client_begins(&resource, &socket)).await
     }
 
     /// Dials and asks for options, unless the `Register` call is given up meanwhile.
@@ -92,7 +92,7 @@ impl Connection {
         client: &Client,
         reply: &mut oneshot::Sender<Result<(), ConnectError>>,
     ) -> Result<Result<(Plugin, PluginOptions), ConnectError>, Gone> {
-        let timeout = self.owner.look(|desk| desk.config.dial_timeout).await?;
+        let timeout = self.handle.read(|task| task.config.dial_timeout).await?;
         let close = CancellationToken::new();
         let plugin = tokio::select! {
             dialled = Plugin::dial(&self.socket, close.clone(), timeout) => match dialled {
@@ -102,7 +102,7 @@ impl Connection {
             () = reply.closed() => return Ok(Err(ConnectError::DialCancelled)),
         };
         let dialled = client.clone();
-        self.owner.with(move |desk| desk.manager.client_dialled(&dialled, close)).await?;
+        self.handle.update(move |task| task.manager.client_dialled(&dialled, close)).await?;
         let options = tokio::select! {
             options = plugin.options(self.deadline) => options,
             () = reply.closed() => Err(RpcError::cancelled()),
@@ -113,11 +113,11 @@ impl Connection {
     async fn fail(&self, client: Client, error: &ConnectError) -> Result<(), Gone> {
         let resource = self.resource.clone();
         let message = error.to_string();
-        let forget = move |desk: &mut crate::desk::Desk| {
-            desk.manager.client_failed(&client);
-            desk.events.push(Event::RegistrationRefused { resource, message });
+        let forget = move |task: &mut crate::manager_task::ManagerTask| {
+            task.manager.client_failed(&client);
+            task.events.push(Event::RegistrationRefused { resource, message });
         };
-        self.owner.with(forget).await
+        self.handle.update(forget).await
     }
 
     async fn register(
@@ -127,11 +127,11 @@ impl Connection {
         options: PluginOptions,
     ) -> Result<(), Gone> {
         let (resource, endpoint) = (self.resource.clone(), self.socket.clone());
-        let register = move |desk: &mut crate::desk::Desk| {
-            desk.manager.client_connected(&client, Endpoint::connected(plugin, options));
-            desk.events.push(Event::Registered { resource, endpoint });
+        let register = move |task: &mut crate::manager_task::ManagerTask| {
+            task.manager.client_connected(&client, Endpoint::connected(plugin, options));
+            task.events.push(Event::Registered { resource, endpoint });
         };
-        self.owner.with(register).await
+        self.handle.update(register).await
     }
 
     /// Follows `ListAndWatch` until it ends. Returns the reason of the end.
@@ -157,7 +157,7 @@ impl Connection {
                 Err(status) => return Ok(RpcError::from(status).to_string()),
             };
             let resource = self.resource.clone();
-            self.owner.with(move |desk| desk.list(&resource, devices)).await?;
+            self.handle.update(move |task| task.list(&resource, devices)).await?;
         }
     }
 }

@@ -24,9 +24,9 @@ use super::{
 };
 use crate::{
     config::Config,
-    desk::Owner,
     event::Event,
     fault::{Misbehaviour, RegistrationFault},
+    manager_task::ManagerHandle,
     severable,
 };
 
@@ -36,7 +36,7 @@ const MAX_TIMEOUT_DIGITS: usize = 8;
 /// Dependencies of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
-    pub(crate) owner: Owner,
+    pub(crate) handle: ManagerHandle,
     pub(crate) config: Arc<Config>,
     pub(crate) faults: watch::Receiver<Misbehaviour>,
     /// Cuts every connection, as the end of a process does.
@@ -76,7 +76,7 @@ impl Registration for Registrar {
         }
         let dir = self.listening.config.plugin_dir();
         let connection = Connection {
-            owner: self.listening.owner.clone(),
+            handle: self.listening.handle.clone(),
             socket: endpoint::resolve(&dir, &request.endpoint),
             resource: request.resource_name,
             deadline,
@@ -107,21 +107,21 @@ impl Registrar {
 
     async fn refuse(&self, resource: String, message: String) -> Status {
         let status = Status::unknown(message.clone());
-        let note = move |desk: &crate::desk::Desk| {
-            desk.events.push(Event::RegistrationRefused { resource, message });
+        let note = move |task: &crate::manager_task::ManagerTask| {
+            task.events.push(Event::RegistrationRefused { resource, message });
         };
         // A stopped kubelet still answers, if the connection lasts.
-        let _ = self.listening.owner.look(note).await;
+        let _ = self.listening.handle.read(note).await;
         status
     }
 
-    /// Hands the connection to the desk; `None` if the kubelet ends first.
+    /// Hands the connection to the manager task; `None` if the kubelet ends first.
     async fn connect(&self, connection: Connection) -> Option<Result<(), ConnectError>> {
         let (reply, result) = oneshot::channel();
-        let spawn = move |desk: &mut crate::desk::Desk| {
-            desk.tasks.spawn(connection.run(reply));
+        let spawn = move |task: &mut crate::manager_task::ManagerTask| {
+            task.connections.spawn(connection.run(reply));
         };
-        self.listening.owner.with(spawn).await.ok()?;
+        self.listening.handle.update(spawn).await.ok()?;
         result.await.ok()
     }
 }

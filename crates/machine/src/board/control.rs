@@ -1,4 +1,4 @@
-//! Control port: four GETs, two of which change state.
+//! HTTP control port of the simulated Darwin3 board: four GET requests, two of which change state.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},

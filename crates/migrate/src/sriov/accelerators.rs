@@ -31,6 +31,7 @@ impl Entry {
             selector.add_common(&mut one, diagnostics);
             picked.push(one.text());
         }
+        // A selector without conditions picks every accelerator.
         if !picked.iter().any(String::is_empty) {
             all.and(any(&picked));
         }
@@ -43,7 +44,7 @@ impl Entry {
     }
 }
 
-/// The variable that the plugin sets. A hyphen of the name stays in it.
+/// Environment variable of the resource, as the SR-IOV plugin names it. Hyphens stay.
 fn variable(name: &ResourceName) -> String {
     format!("PCIDEVICE_{}", name.as_str().to_uppercase().replace(['.', '/'], "_"))
 }

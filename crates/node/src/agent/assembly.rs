@@ -112,6 +112,7 @@ pub(super) fn assemble(
     (state, discovered.partitions)
 }
 
+/// Starts the sources; returns their snapshots by name.
 pub(super) fn start(sources: Vec<Source>, parts: &mut Parts) -> Snapshots {
     let start = |source: Source| {
         parts.add(source.name, source.run);
@@ -143,6 +144,7 @@ struct Discovered {
 /// Handles of the reconciler and of the parts in its loops.
 struct ReconcilerHandles {
     state: watch::Receiver<Arc<NodeState>>,
+    /// End of the reconciler's last round, for the liveness probe.
     rounds: watch::Receiver<Instant>,
     holders: PodResourcesCache,
     allocations: AllocationsReader,
@@ -203,9 +205,9 @@ impl Wiring<'_> {
         let (supervisor, daemons) = Mps::new(&config.places, &config.mps, wanted, &news);
         parts.add("MPS daemons", supervisor.run(parts.token()));
 
-        let (inquirer, holders) =
+        let (poller, holders) =
             podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone());
-        parts.add("pod resources", inquirer.run(parts.token()));
+        parts.add("pod resources", poller.run(parts.token()));
 
         let allocations = self.follow_the_kubelet(&state, &holders, parts);
         let (cleanup_demand, demand) = watch::channel(Arc::default());
@@ -216,14 +218,14 @@ impl Wiring<'_> {
             gpus: partitions.clone(),
             news: news.clone(),
         };
-        let (part, handle, cleanup_states) = Cleanup::new(
+        let (cleanup, handle, cleanup_states) = Cleanup::new(
             &config.places,
             config.cleanup,
             deps,
             *clock,
             self.instruments.cleanup.clone(),
         );
-        parts.add("cleanup", part.run(parts.token()));
+        parts.add("cleanup", cleanup.run(parts.token()));
 
         // Without an API server no lease is ever held.
         let leases = cluster.map_or_else(
@@ -245,9 +247,9 @@ impl Wiring<'_> {
             ledger: ledger.watch(),
             driver: Some(driver.clone()),
         };
-        let (stamp, rounds) = watch::channel(Instant::now());
+        let (round_ended, rounds) = watch::channel(Instant::now());
         let outputs =
-            Outputs { state: publish, daemons: want_daemons, cleanup_demand, rounds: stamp };
+            Outputs { state: publish, daemons: want_daemons, cleanup_demand, rounds: round_ended };
         let reconciler = Reconciler::new(config, snapshots, inputs, outputs);
         parts.add("reconciler", reconciler.run(parts.token()));
         ReconcilerHandles { state, rounds, holders, allocations, cleanup: handle, daemons }
@@ -261,11 +263,13 @@ impl Wiring<'_> {
         parts: &mut Parts,
     ) -> AllocationsReader {
         let (places, limits) = (&self.config.places, self.config.session);
+        // The kubelet may not yet have written the last Allocate of an earlier agent.
+        let settling = if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO };
         let sources = Sources {
             policy: self.policy.clone(),
             state: state.clone(),
             devices_of_pool: NodeState::devices_of_pool,
-            settling: if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO },
+            settling,
             kubelet_writes: self.directory.clone(),
             holders: holders.clone(),
         };

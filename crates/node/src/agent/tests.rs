@@ -30,7 +30,7 @@ struct Node {
 }
 
 /// A running agent.
-struct Life {
+struct RunningAgent {
     ledger: SharedLedger,
     policy: watch::Sender<Arc<Policy>>,
     state: watch::Receiver<Arc<NodeState>>,
@@ -71,7 +71,7 @@ impl Node {
         Self { config, kubelet, _machine: machine, _folder: folder }
     }
 
-    fn agent(&self, ledger: SharedLedger) -> Life {
+    fn agent(&self, ledger: SharedLedger) -> RunningAgent {
         let dir = self.config.places.kubelet_dir.join(PLUGIN_DIR);
         let clock = Clock::starting_at(Timestamp::now());
         let (registry, instruments) = metrics::registry(&clock);
@@ -90,7 +90,7 @@ impl Node {
             clock,
         };
         let (state, _) = assembly::assemble(&self.config, deps, registry, instruments, &mut parts);
-        Life { ledger, policy, state, parts }
+        RunningAgent { ledger, policy, state, parts }
     }
 
     /// Waits until the kubelet lists and may allocate these numbers of GPUs.
@@ -107,7 +107,7 @@ impl Node {
     }
 }
 
-impl Life {
+impl RunningAgent {
     fn gpus(&self) -> Vec<String> {
         let state = self.state.borrow();
         state.inventory.of_kind(DeviceKind::Gpu).map(|gpu| gpu.id.to_string()).collect()
@@ -165,25 +165,28 @@ fn pod(name: &str, gpus: u64) -> Pod {
 }
 
 #[tokio::test]
-async fn a_gpu_that_a_pod_has_is_no_claims_until_the_pod_let_go() {
+async fn a_gpu_of_a_pod_is_refused_to_claims_until_the_pod_is_deleted() {
     let node = Node::new(DraOffer::Beside);
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
     agent.ledger.known().await;
-    let (uid, gpu) = node.pod("p").await;
-    assert_eq!(agent.taints(&gpu), ["device-plugin=gpu"]);
-    let refused = agent.claim(&gpu).expect_err("held").to_string();
-    assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
-    node.kubelet.delete(&uid).await;
-    // The kubelet writes its checkpoint at the next allocation.
-    let (_, other) = node.pod("next").await;
-    let free = if other == gpu { return } else { gpu };
+    let admission = node.kubelet.admit(pod("p", 2)).await.expect("admitted");
+    let held = admission.allotment("main", GPU).expect("allotted").ids();
+    for gpu in &held {
+        assert_eq!(agent.taints(gpu), ["device-plugin=gpu"]);
+        let refused = agent.claim(gpu).expect_err("held").to_string();
+        assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
+    }
+    node.kubelet.delete("p-uid").await;
+    // The kubelet writes its checkpoint at the next allocation, which leaves one of the two GPUs.
+    let (_, taken) = node.pod("next").await;
+    let free = held.into_iter().find(|gpu| *gpu != taken).expect("two were held");
     agent.until("let go", |agent| agent.taints(&free).is_empty()).await;
     agent.claim(&free).expect("free");
 }
 
 #[tokio::test]
-async fn a_gpu_that_a_claim_has_is_no_pods_until_the_claim_let_go() {
+async fn a_gpu_of_a_claim_is_refused_to_pods_until_the_claim_is_released() {
     let node = Node::new(DraOffer::Beside);
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
@@ -191,7 +194,7 @@ async fn a_gpu_that_a_claim_has_is_no_pods_until_the_claim_let_go() {
     let gpu = agent.gpus().remove(0);
     agent.claim(&gpu).expect("free");
     node.counts((8, 7)).await;
-    assert_eq!(agent.obstacle(&gpu).as_deref(), Some("held by another claim"));
+    assert_eq!(agent.obstacle(&gpu).as_deref(), Some("held by a claim"));
     node.kubelet.admit(pod("greedy", 8)).await.expect_err("one is the claim's");
     agent.ledger.release_claim("uid");
     node.counts((8, 8)).await;
@@ -239,7 +242,7 @@ async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_h
 
     agent.offer(DraOffer::Beside);
     agent.ledger.known().await;
-    agent.until("claimable", Life::is_claimable).await;
+    agent.until("claimable", RunningAgent::is_claimable).await;
     assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
     node.counts((8, 8)).await;
     agent.claim(&free[0]).expect("free");
@@ -252,14 +255,14 @@ async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_h
     node.kubelet.delete(&uid).await;
     agent.offer(DraOffer::Off);
     node.counts((8, 7)).await;
-    assert_eq!(agent.obstacle(&free[0]).as_deref(), Some("held by another claim"));
+    assert_eq!(agent.obstacle(&free[0]).as_deref(), Some("held by a claim"));
     agent.ledger.release_claim("uid");
     node.counts((8, 8)).await;
     node.kubelet.admit(pod("all", 8)).await.expect("all are free");
 }
 
 #[tokio::test]
-async fn a_token_that_an_earlier_agent_gave_stands_for_its_pool_though_claims_have_that_by_now() {
+async fn a_token_from_an_earlier_agent_holds_its_pool_after_the_pool_moved_to_claims() {
     let mut node = Node::new(DraOffer::Off);
     let tokens = Replicas::try_from(8).expect("valid");
     let pool = Sharing::Pooled(Pooled { tokens, per_container: PerContainer::Any });

@@ -24,11 +24,11 @@ const RESOURCE: FamilyHead =
     FamilyHead::new("resource_devices", "Devices offered to the kubelet, by allocation state");
 const REGISTERED: FamilyHead =
     FamilyHead::new("kubelet_registered", "1 if the kubelet reads the resource's device list");
-const HOLDERS: FamilyHead = FamilyHead::new(
+const POD_RESOURCES_UP: FamilyHead = FamilyHead::new(
     "kubelet_pod_resources_up",
     "1 if the kubelet answered the latest pod resources request",
 );
-const DISK: FamilyHead = FamilyHead::new("disk_slow", "1 while the disk exceeds its deadline");
+const DISK_SLOW: FamilyHead = FamilyHead::new("disk_slow", "1 while the disk exceeds its deadline");
 
 /// Label values of the source states.
 const SOURCE_STATES: [&str; 4] = ["starting", "ready", "absent", "failing"];
@@ -44,11 +44,11 @@ impl Collector for NodeCollector {
         let simulated = inventory.simulated.is_some().into();
         SIMULATED.gauges(&mut to, [(profile.collect(), simulated)])?;
         sources(&mut to, &state)?;
-        DISK.gauges(&mut to, [(Vec::new(), state.slow_since.is_some().into())])?;
+        DISK_SLOW.gauges(&mut to, [(Vec::new(), state.slow_since.is_some().into())])?;
         self.resources(&mut to, &state)?;
         let holders = self.0.holders.borrow().clone();
         let answered = holders.answered.as_ref().map(Result::is_ok);
-        HOLDERS.gauges(&mut to, answered.map(|answered| (Vec::new(), answered.into())))
+        POD_RESOURCES_UP.gauges(&mut to, answered.map(|answered| (Vec::new(), answered.into())))
     }
 }
 

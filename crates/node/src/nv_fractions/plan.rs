@@ -1,4 +1,5 @@
-//! Plan for a container with a fraction: its GPUs, the driver's limit, and the adjustment of the container. Pure.
+//! Plan for a container with a GPU fraction: its GPUs, the memory limit, and the adjustment of the
+//! container. Pure functions.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -18,49 +19,50 @@ pub(super) struct Plan {
     pub(super) adjustment: Adjustment,
 }
 
-/// Reason against a container.
+/// Reason to refuse a container.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FractionError {
-    /// Its annotations are wrong.
+    /// The pod's annotations are wrong.
     #[error(transparent)]
     FractionRequest(#[from] FractionRequestError),
     /// The agent has just started.
     #[error("the GPUs of this node are not known yet: the kubelet tries again")]
     Starting,
-    /// There is no such GPU.
+    /// The node has no GPU of this UUID or index.
     #[error("this node has no GPU {0:?}")]
     Unknown(String),
-    /// There is no GPU.
-    #[error("this node has no GPU of NVIDIA")]
-    None,
-    /// The GPU is gone.
+    /// The node has no NVIDIA GPU.
+    #[error("this node has no NVIDIA GPU")]
+    NoGpu,
+    /// The GPU has vanished, with its health.
     #[error("{0} is gone: {1}")]
     Gone(DeviceId, String),
     /// MIG instances have no limits.
     #[error("{0} is a MIG instance, and the driver limits memory of whole GPUs only")]
     Instance(String),
-    /// The GPU is cut.
+    /// The GPU is in MIG mode.
     #[error("{0} is in MIG mode, in which the driver limits no memory")]
-    Cut(DeviceId),
+    MigMode(DeviceId),
     /// The driver does not say how much memory the GPU has.
-    #[error("the memory of {0} is unknown")]
+    #[error("the driver does not report the memory of {0}: a limit needs it")]
     NoMemory(DeviceId),
     /// The limit is larger than the GPU.
-    #[error("its limit of {limit_mib} MiB is above the {of_mib} MiB of {gpu}")]
+    #[error("its limit of {limit_mib} MiB is above the {total_mib} MiB of {gpu}")]
     AboveGpu {
         /// The GPU.
         gpu: DeviceId,
         /// The limit.
         limit_mib: u64,
         /// Memory of the GPU.
-        of_mib: u64,
+        total_mib: u64,
     },
-    /// The node limits too weakly.
+    /// The node cannot enforce the limit as strictly as the pod or the policy requires.
     #[error(transparent)]
     Weak(#[from] WeakLimit),
 }
 
-/// Variables with the amounts in MiB, for programs in the container. Earlier versions of `fractiond` wrote the plural.
+/// Variables with the amounts in MiB, for programs in the container. Earlier versions of KAI's
+/// `fractiond` wrote the plural.
 const REQUESTS: [&str; 2] = ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_REQUESTS"];
 const LIMITS: [&str; 2] = ["NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_LIMITS"];
 
@@ -75,7 +77,8 @@ pub(super) fn memory(
     gpus(request, state)?.into_iter().map(|gpu| of_gpu(gpu, request)).collect()
 }
 
-/// Memory of the GPUs of a request that can be measured: some may have gone, or have been cut, since its container was created.
+/// Memory of each GPU of a request that can still be measured. GPUs that vanished or entered MIG
+/// mode since the container was created are left out.
 pub(super) fn measurable(request: &FractionRequest, state: &NodeState) -> Vec<GpuMemory> {
     let gpus = gpus(request, state).unwrap_or_default();
     gpus.into_iter().filter_map(|gpu| of_gpu(gpu, request).ok()).collect()
@@ -102,14 +105,14 @@ fn gpus<'a>(
         }
     };
     if chosen.is_empty() {
-        return Err(FractionError::None);
+        return Err(FractionError::NoGpu);
     }
     // The same GPU may be named by its UUID and its index.
     let distinct: BTreeMap<_, _> = chosen.into_iter().map(|gpu| (&gpu.id, gpu)).collect();
     Ok(distinct.into_values().collect())
 }
 
-/// Plan for a request; `path` is that of the record.
+/// Plan for a request; `path` is the path of the hook's record.
 pub(super) fn plan(
     request: &FractionRequest,
     state: &NodeState,
@@ -131,6 +134,7 @@ pub(super) fn plan(
     Ok(Plan { limit, adjustment: Adjustment { env, create_runtime } })
 }
 
+/// GPU by UUID or by index.
 fn named<'a>(gpus: &BTreeMap<&str, &'a Device>, name: &str) -> Result<&'a Device, FractionError> {
     if name.starts_with("MIG-") {
         return Err(FractionError::Instance(name.to_owned()));
@@ -148,13 +152,13 @@ fn of_gpu(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, Fraction
         return Err(FractionError::Gone(gpu.id.clone(), gpu.health.to_string()));
     }
     if gpu.partitioned {
-        return Err(FractionError::Cut(gpu.id.clone()));
+        return Err(FractionError::MigMode(gpu.id.clone()));
     }
     let memory = GpuMemory::of(gpu, request.limit_mib);
     let memory = memory.ok_or_else(|| FractionError::NoMemory(gpu.id.clone()))?;
-    if memory.memory_mib > memory.of_mib {
-        let GpuMemory { device: gpu, memory_mib: limit_mib, of_mib, .. } = memory;
-        return Err(FractionError::AboveGpu { gpu, limit_mib, of_mib });
+    if memory.limit_mib > memory.total_mib {
+        let GpuMemory { device: gpu, limit_mib, total_mib, .. } = memory;
+        return Err(FractionError::AboveGpu { gpu, limit_mib, total_mib });
     }
     Ok(memory)
 }

@@ -9,28 +9,29 @@ use windlass_core::{
 };
 use windlass_resources::offers::{self, Fingerprints};
 
-/// Reason for a migration, for the log.
+/// Log message of a change after which devices may have to move to another resource; `None` for any
+/// other change. `allocated_hardware` has the hardware behind each id at its allocation.
 pub(super) fn migration_reason(
     (before, now): (&Inventory, &Inventory),
     policy: &Policy,
-    marked: &Fingerprints,
+    allocated_hardware: &Fingerprints,
 ) -> Option<&'static str> {
-    if shapes(now) != shapes(before) {
+    if mig_layouts(now) != mig_layouts(before) {
         return Some("MIG layout changed: devices move once their holders release them");
     }
     if offers::has_new_default(policy, before, now) {
-        return Some("hardware behind ids changed: devices move once their holders release them");
+        return Some("default resources changed: devices move once their holders release them");
     }
-    let is_revealed = offers::exposes_held_hardware(marked, before, now);
-    is_revealed.then_some("device ids changed: devices move once their holders release them")
+    let has_new_id = offers::exposes_held_hardware(allocated_hardware, before, now);
+    has_new_id.then_some("device ids changed: devices move once their holders release them")
 }
 
 /// MIG mode and instances by GPU.
-fn shapes(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, BTreeSet<&DeviceId>)> {
+fn mig_layouts(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, BTreeSet<&DeviceId>)> {
     let gpus = inventory.of_kind(DeviceKind::Gpu);
-    let shapes = gpus.map(|gpu| {
+    let layouts = gpus.map(|gpu| {
         let parts = offers::present_parts(inventory, &gpu.id).map(|part| &part.id);
         (&gpu.id, (gpu.partitioned, parts.collect::<BTreeSet<_>>()))
     });
-    shapes.filter(|(_, (on, parts))| *on || !parts.is_empty()).collect()
+    layouts.filter(|(_, (on, parts))| *on || !parts.is_empty()).collect()
 }

@@ -40,7 +40,7 @@ pub(super) struct WantedFiles {
     /// Device information for CNI plugins.
     pub(super) infos: DeviceInfos,
     /// Fingerprint of the hardware behind each id.
-    pub(super) marked: Fingerprints,
+    pub(super) allocated_hardware: Fingerprints,
     /// Replicas that have a given memory, by GPU.
     pub(super) replicas: BTreeMap<DeviceId, ReplicaSize>,
 }
@@ -130,7 +130,7 @@ impl Disk {
         } else {
             self.infos.keep(&wanted.infos)
         };
-        self.notes.write(&wanted.marked);
+        self.notes.write(&wanted.allocated_hardware);
         let devices = wanted.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
         DiskState { checked, outdated, devices: devices.collect(), wanted: Some(wanted) }
     }
@@ -189,7 +189,7 @@ impl DiskState {
             && *had.policy == *wanted.policy
             && self.has_current_info(device, wanted)
             && had.replicas.get(&device.id) == wanted.replicas.get(&device.id)
-            && had.marked.get(&device.id) == wanted.marked.get(&device.id)
+            && had.allocated_hardware.get(&device.id) == wanted.allocated_hardware.get(&device.id)
     }
 }
 

@@ -11,8 +11,8 @@ use windlass_resources::offers::Fingerprints;
 pub(super) struct FingerprintFile {
     file: StateFile<Fingerprints>,
     written: Fingerprints,
-    /// Last write error.
-    refused: Option<String>,
+    /// Error of the last write, so that a repeated one is logged once.
+    last_error: Option<String>,
 }
 
 pub(crate) const FORMAT: Format = Format { what: "record of devices", about: "devices" };
@@ -23,38 +23,40 @@ const FILE: &str = "devices.json";
 
 impl FingerprintFile {
     pub(super) fn new(places: &Places) -> Self {
-        Self { file: file(places), written: Fingerprints::new(), refused: None }
+        Self { file: file(places), written: Fingerprints::new(), last_error: None }
     }
 
     /// Loads the previous agent's fingerprints. Blocks.
     pub(super) fn load(&mut self, delivery: &Delivery) -> Fingerprints {
+        // An unusable file is renamed, so that a person can inspect it.
         self.file.set_aside();
-        // After a reboot, containers resolve their CDI names again, so old fingerprints no longer apply. Device paths
-        // from the kubelet's checkpoint still do.
+        // After a reboot, containers that got CDI names resolve them again: old fingerprints no
+        // longer apply. Device paths from the kubelet's checkpoint stay, and so do their
+        // fingerprints.
         let by_name = delivery.uses_cdi() && !delivery.pass_device_specs;
-        let holds = |boot| boot != Boot::Another || !by_name;
-        let earlier = self.file.load().filter(|it| holds(it.boot)).map(|it| it.content);
+        let still_applies = |boot| boot != Boot::Another || !by_name;
+        let earlier = self.file.load().filter(|it| still_applies(it.boot)).map(|it| it.content);
         self.written = earlier.unwrap_or_default();
         self.written.clone()
     }
 
     /// Writes changed fingerprints. A failure affects the next agent only. Blocks.
-    pub(super) fn write(&mut self, marked: &Fingerprints) {
-        if *marked == self.written {
+    pub(super) fn write(&mut self, fingerprints: &Fingerprints) {
+        if *fingerprints == self.written {
             return;
         }
-        let refused = match self.file.write(marked) {
+        let error = match self.file.write(fingerprints) {
             Ok(()) => {
-                self.written.clone_from(marked);
+                self.written.clone_from(fingerprints);
                 None
             }
             Err(error) => Some(error.to_string()),
         };
-        if let Some(error) = refused.as_ref().filter(|_| refused != self.refused) {
+        if let Some(error) = error.as_ref().filter(|_| error != self.last_error) {
             let path = self.file.path().display();
             tracing::warn!(%path, error, "device fingerprints not written for the next agent");
         }
-        self.refused = refused;
+        self.last_error = error;
     }
 }
 
@@ -82,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_end_with_a_boot_where_containers_are_made_by_names() {
+    fn fingerprints_survive_a_reboot_unless_containers_get_cdi_names() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (root, state_dir) = (folder.path().to_owned(), folder.path().join("state"));
         let places = Places {
@@ -100,14 +102,15 @@ mod tests {
         let things =
             json!([{"node": "/dev/port0"}, {"function": "0000:1a:00.0"}, {"place": "10.0.0.7"}]);
         let port = json!({"source": "fpga", "things": things, "whole": null, "part": false});
-        let marked: Fingerprints = serde_json::from_value(json!({"port": port})).expect("marks");
-        FingerprintFile::new(&places).write(&marked);
+        let fingerprints: Fingerprints =
+            serde_json::from_value(json!({"port": port})).expect("fingerprints");
+        FingerprintFile::new(&places).write(&fingerprints);
         let by_names = Delivery::default();
         let by_nodes = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
         for (id, delivery, expected) in [
-            ("one", &by_names, &marked),
+            ("one", &by_names, &fingerprints),
             ("two", &by_names, &Fingerprints::new()),
-            ("two", &by_nodes, &marked),
+            ("two", &by_nodes, &fingerprints),
         ] {
             boot(id);
             assert_eq!(FingerprintFile::new(&places).load(delivery), *expected, "in boot {id}");

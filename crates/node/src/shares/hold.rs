@@ -117,8 +117,8 @@ impl HeldGpu {
     pub(super) fn memory(&self, drm: Option<PciAddress>) -> GpuMemory {
         GpuMemory {
             device: self.device.clone(),
-            memory_mib: self.amounts.memory_mib,
-            of_mib: self.of_mib,
+            limit_mib: self.amounts.memory_mib,
+            total_mib: self.of_mib,
             is_by_mps: false,
             required: Enforcement::None,
             drm,

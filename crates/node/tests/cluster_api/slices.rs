@@ -314,7 +314,7 @@ async fn fields_that_are_dropped_are_named_and_nothing_is_written_again_for_them
     // Without its taint the sick one would be given away.
     publisher.has(POOL, (1, 1, 1)).await;
     let state = publisher.state.borrow().clone();
-    assert_eq!(state.lost, [DroppedFields::Sharing, DroppedFields::Taints].into());
+    assert_eq!(state.dropped_fields, [DroppedFields::Sharing, DroppedFields::Taints].into());
     assert!(state.left_out[0].reason.contains("keeps no taints"), "{state:?}");
     assert_eq!(writes(&server.cluster.borrow()), [1, 1, 0]);
     publisher.wants(&[(POOL, vec![content(&[shared, device("sick")])])]);

@@ -9,11 +9,11 @@ use windlass_core::selector::PublishedExpression;
 use super::{
     Unallocated,
     constraint::{self, Constraint},
-    likeness::{AttributesRead, Likeness},
     pools::Pools,
     request::{self, Alternative, ClaimRequest},
     result::ChosenDevice,
     search::{Search, Selections},
+    signature::{AttributesRead, NodeSignature},
     taken::Taken,
 };
 
@@ -79,8 +79,8 @@ impl Claims {
         Ok((0..self.all.len()).map(|claim| solved.result(claim)).collect())
     }
 
-    /// The devices of [`allocate`](Self::allocate) alone, by their positions in the pools. Nodes of one [`Likeness`] for
-    /// these claims have the same.
+    /// The devices of [`allocate`](Self::allocate) alone, by their positions in the pools. Nodes of
+    /// one [`NodeSignature`] for these claims have the same.
     ///
     /// # Errors
     ///
@@ -90,24 +90,24 @@ impl Claims {
         Ok(Search::new(&self.all, pools, taken, (None, &mut selections))?.run()?.chosen())
     }
 
-    /// As [`choose`](Self::choose), with the expressions evaluated once for each kind of devices.
+    /// As [`choose`](Self::choose), with the expressions evaluated once for each device signature.
     ///
     /// # Assumptions
     ///
-    /// The likeness is that of the node, and all calls with the same selections are for these claims, with likenesses by
-    /// the same [`DeviceKinds`](super::DeviceKinds).
+    /// The signature is that of the node. All calls with the same selections are for these claims,
+    /// with signatures by the same [`DeviceSignatures`](super::DeviceSignatures).
     ///
     /// # Errors
     ///
     /// As [`allocate`](Self::allocate), without the reasons of single devices.
-    pub fn choose_alike(
+    pub fn choose_by_signature(
         &self,
         pools: &Pools,
         taken: &Taken,
-        likeness: &Likeness,
+        signature: &NodeSignature,
         selections: &mut Selections,
     ) -> Result<Vec<ChosenDevice>, Unallocated> {
-        let known = (Some(&*likeness.kinds), selections);
+        let known = (Some(&*signature.devices), selections);
         Ok(Search::new(&self.all, pools, taken, known)?.run()?.chosen())
     }
 

@@ -9,11 +9,13 @@ use k8s_openapi::api::{
     core::v1::Node,
     resource::v1::{Device, ResourceSlice},
 };
+use windlass_core::selector::PreparedDevice;
 
 use super::{
     candidate::Candidate,
     place,
     pool::{Pool, State},
+    taken::Taken,
 };
 
 /// Devices of one node, gathered from slices: pools in their newest generation, checked and complete.
@@ -77,6 +79,21 @@ impl Pools {
     pub fn device(&self, position: usize) -> (&ResourceSlice, &Device) {
         let candidate = &self.candidates[position];
         (&candidate.slice, candidate.device())
+    }
+
+    /// Devices of which no claim has anything, and which have no taint that keeps claims away. Devices that share
+    /// counters with others are left out: one may leave no room for the next.
+    pub fn untouched<'a>(&'a self, taken: &'a Taken) -> impl Iterator<Item = &'a PreparedDevice> {
+        let holdings = taken.of_pools(&self.all);
+        self.candidates.iter().filter_map(move |candidate| {
+            let has_holder = holdings[candidate.pool]
+                .is_some_and(|of| of.contains_key(&candidate.device().name));
+            let is_free = candidate.is_here
+                && !has_holder
+                && candidate.draws.is_empty()
+                && candidate.taints().next().is_none();
+            is_free.then(|| candidate.facts())
+        })
     }
 
     /// Number of devices that the node can use.

@@ -36,8 +36,8 @@ pub(super) struct Search<'a> {
     allocating: BTreeMap<usize, BTreeSet<usize>>,
     /// Capacity of shared candidates that the search has consumed.
     sharing: BTreeMap<usize, Vec<Consumed>>,
-    /// Kind of each candidate; without them each is its own.
-    kinds: Option<&'a [u32]>,
+    /// Number of each candidate's signature; without them each candidate is tried by itself.
+    signatures: Option<&'a [u32]>,
     selections: &'a mut Selections,
     everything: BTreeMap<Asked, Vec<usize>>,
     /// Most devices found.
@@ -45,7 +45,7 @@ pub(super) struct Search<'a> {
     refused: BTreeMap<Asked, Refusals>,
 }
 
-/// Results of expressions that were evaluated, by request and kind of devices.
+/// Results of expressions that were evaluated, by request and device signature.
 #[derive(Debug, Default)]
 pub struct Selections(HashMap<(Asked, usize), bool>);
 
@@ -86,7 +86,7 @@ impl<'a> Search<'a> {
         claims: &'a [Claim],
         pools: &'a Pools,
         taken: &'a Taken,
-        (kinds, selections): (Option<&'a [u32]>, &'a mut Selections),
+        (signatures, selections): (Option<&'a [u32]>, &'a mut Selections),
     ) -> Result<Self, Unallocated> {
         if selections.0.len() > MAX_SELECTIONS {
             selections.0.clear();
@@ -102,7 +102,7 @@ impl<'a> Search<'a> {
             holdings,
             allocating: BTreeMap::new(),
             sharing: BTreeMap::new(),
-            kinds,
+            signatures,
             selections,
             everything: BTreeMap::new(),
             reached: BTreeMap::new(),

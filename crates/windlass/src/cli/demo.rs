@@ -19,14 +19,8 @@ pub(crate) struct DemoArgs {
     /// Output format: text for people, or one JSON object per event.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,
-    /// Show allocation by claims (Dynamic Resource Allocation), with an embedded API server and scheduler. With --soak,
-    /// claims come and go beside other pods, and the API server fails too.
-    #[arg(long)]
-    pub(crate) dra: bool,
-    /// Show the cluster half: pods come to two hundred simulated nodes, one of which has the agent, and are placed by the
-    /// extender. The same pods, placed as kube-scheduler does alone, are drawn beside them.
-    #[arg(long, conflicts_with_all = ["dra", "soak"])]
-    pub(crate) cluster: bool,
+    #[command(flatten)]
+    pub(crate) story: StoryArgs,
     /// Keep everything running at the end, and print the paths to explore, until Ctrl-C.
     #[arg(long)]
     pub(crate) keep: bool,
@@ -38,6 +32,23 @@ pub(crate) struct DemoArgs {
     /// Seed of a soak, to repeat it.
     #[arg(long, value_name = "N", requires = "soak")]
     pub(crate) seed: Option<u64>,
+}
+
+/// The stories besides the first one: a machine with its agent and kubelet.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct StoryArgs {
+    /// Show allocation by claims (Dynamic Resource Allocation), with an embedded API server and scheduler. With --soak,
+    /// claims come and go beside other pods, and the API server fails too.
+    #[arg(long)]
+    pub(crate) dra: bool,
+    /// Show the cluster half: pods come to two hundred simulated nodes, one of which has the agent, and are placed by the
+    /// extender. The same pods, placed as kube-scheduler does alone, are drawn beside them.
+    #[arg(long, conflicts_with_all = ["dra", "soak"])]
+    pub(crate) cluster: bool,
+    /// Show a pipeline on five simulated edge boards: three layouts predicted and measured, with stages as processes and
+    /// links of the boards' rates. Then a board fails while items flow, and its stages are placed anew.
+    #[arg(long, conflicts_with_all = ["dra", "cluster", "soak", "machine", "device", "config", "keep"])]
+    pub(crate) edge: bool,
 }
 
 /// Parses whole seconds, minutes or hours.

@@ -95,7 +95,7 @@ impl Which {
     }
 
     /// True if the filter includes the source.
-    pub(crate) fn speaks_of(&self, source: &str) -> bool {
+    pub(crate) fn includes_source(&self, source: &str) -> bool {
         self.source.is_empty() || self.source.iter().any(|named| named == source)
     }
 }

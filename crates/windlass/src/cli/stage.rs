@@ -53,6 +53,9 @@ pub(crate) struct StageArgs {
     pub(crate) work: WorkArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    /// Parent process; this process ends when the parent ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) ends_with: Option<i32>,
     /// Address of `/metrics` [default: none]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,

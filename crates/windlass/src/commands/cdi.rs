@@ -12,7 +12,10 @@ use windlass_config::Config;
 use windlass_core::inventory::Inventory;
 use windlass_node::agent;
 
-use super::{anchor, aside, clock, complete, host_config, simulated_aside, sources};
+use super::{
+    anchor, clock, host_config, print_origin_notice_to_stderr, print_to_stderr, require_sources,
+    sources,
+};
 use crate::{
     cli::{CdiCommand, GenerateArgs},
     screen::{Paint, count, line},
@@ -32,8 +35,8 @@ async fn generate(args: GenerateArgs) -> Result<()> {
         args.host_root_on_node.unwrap_or(config.places.host_root_on_node);
     anchor(&mut config);
     let inventory = agent::survey(&config, clock()).await.inventory;
-    complete(&inventory)?;
-    simulated_aside(&inventory)?;
+    require_sources(&inventory)?;
+    print_origin_notice_to_stderr(&inventory)?;
     match args.output_dir {
         Some(folder) => write(config, folder, &inventory),
         None => print(&config, &inventory),
@@ -75,7 +78,7 @@ fn require_documents(documents: usize, inventory: &Inventory) -> Result<()> {
 }
 
 fn report_missing(lacks: &Lacks) -> Result<()> {
-    lacks.problems.iter().try_for_each(aside)
+    lacks.problems.iter().try_for_each(print_to_stderr)
 }
 
 /// Formats a count: `2 mistakes`, `no mistake`.

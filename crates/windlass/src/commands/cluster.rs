@@ -12,6 +12,9 @@ mod view;
 
 use anyhow::Result;
 
+#[cfg(feature = "pipeline")]
+pub(crate) use view::objects;
+
 use crate::{cli::ClusterCommand, runtime::block_on};
 
 pub(crate) fn run(command: ClusterCommand) -> Result<()> {

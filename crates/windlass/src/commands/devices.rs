@@ -22,10 +22,12 @@ use windlass_node::{
 use windlass_resources::NodeState;
 
 pub(crate) use names::{is_named, name, series};
-pub(crate) use table::{Known, Width, device_tables};
+pub(crate) use table::{DeviceStatus, Width, device_tables};
 
 use self::table::Offerings;
-use super::{answer, answered, by_reason, clock, recorded_config, simulated};
+use super::{
+    answer, by_reason, clock, print_origin_notice, recorded_config, require_driver_answers,
+};
 use crate::{
     cli::{DevicesArgs, DevicesOutputArg, OutputArg, Which},
     exit::Misuse,
@@ -33,14 +35,14 @@ use crate::{
 };
 
 pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
-    let is_asked = args.record.kubelet_dir.is_some();
+    let has_kubelet_dir = args.record.kubelet_dir.is_some();
     let config = recorded_config(args.host, args.record)?;
     let mut node = agent::survey(&config, clock()).await;
     let host = config.places.host();
     let mut offerings = node.offerings();
     let (mut owners, mut caveats) = owners::owners(&config.places, &node).await;
     // Without --kubelet-dir, a host without a kubelet is expected.
-    caveats.retain(|_| is_asked);
+    caveats.retain(|_| has_kubelet_dir);
     narrow(&mut node.inventory, &args.which)?;
     offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
@@ -60,9 +62,9 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         lacks,
         without_devices: &node.empty,
     };
-    let known = Known { offerings: &offerings, owners: &owners };
-    answer(output, &document, || show(&node, known, &host, width))?;
-    answered(inventory)
+    let status = DeviceStatus { offerings: &offerings, owners: &owners };
+    answer(output, &document, || show(&node, status, &host, width))?;
+    require_driver_answers(inventory)
 }
 
 /// Keeps the devices that the filter includes.
@@ -74,7 +76,7 @@ pub(super) fn narrow(inventory: &mut Inventory, which: &Which) -> Result<()> {
         return Err(Misuse(anyhow!("--source: unknown source {unknown:?}; known: {names}")).into());
     }
     inventory.devices.retain(|device| which.includes(device));
-    inventory.sources.retain(|name, _| which.speaks_of(name));
+    inventory.sources.retain(|name, _| which.includes_source(name));
     Ok(())
 }
 
@@ -88,7 +90,7 @@ struct DevicesDocument<'a> {
     /// Holders of each device, by API.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     holders: &'a Owners,
-    /// Missing driver files.
+    /// Missing driver files, and reasons why holders are unknown.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
     /// Configured resources without devices, with the reason.
@@ -96,16 +98,16 @@ struct DevicesDocument<'a> {
     without_devices: &'a BTreeMap<ResourceName, String>,
 }
 
-fn show(node: &NodeState, known: Known<'_>, host: &Host, width: Width) -> Result<()> {
+fn show(node: &NodeState, status: DeviceStatus<'_>, host: &Host, width: Width) -> Result<()> {
     let inventory = &node.inventory;
     let paint = Paint::for_stdout();
-    simulated(inventory, paint)?;
+    print_origin_notice(inventory, paint)?;
     sources(inventory, paint).into_iter().try_for_each(line)?;
-    for table in device_tables(inventory, known, Some(host), width) {
+    for table in device_tables(inventory, status, Some(host), width) {
         line("")?;
         table.print()?;
     }
-    let notes = notes(node, known);
+    let notes = notes(node, status);
     if !notes.is_empty() {
         line("")?;
     }
@@ -114,7 +116,7 @@ fn show(node: &NodeState, known: Known<'_>, host: &Host, width: Width) -> Result
 }
 
 /// Facts beyond the table's columns.
-fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
+fn notes(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
     let empty = node.empty.iter().flat_map(|(name, why)| {
         let text = format!("{name} has no device on this node: {why}");
         wrapped("", text.split_whitespace())
@@ -122,16 +124,16 @@ fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
     // Without devices there are no containers that lack files.
     let lacks = node.lacks.problems.iter().filter(|_| !node.inventory.devices.is_empty());
     let lacks = lacks.map(|what| format!("note: {what}"));
-    let obstacles = obstacles(&node.inventory, known.offerings).into_iter();
-    let entry = obstacles.chain(for_no_claim(node)).chain(other_way(node, known));
+    let obstacles = obstacles(&node.inventory, status.offerings).into_iter();
+    let entry = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
     entry.chain(empty).chain(lacks).collect()
 }
 
 /// Devices that one API withholds because the other has allocated them.
-fn other_way(node: &NodeState, known: Known<'_>) -> Vec<String> {
+fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
     let entry = |device: &Device| {
-        let owners = known.owners.get(&device.id)?;
-        let offering = known.offerings.get(&device.id);
+        let owners = status.owners.get(&device.id)?;
+        let offering = status.offerings.get(&device.id);
         let is_offered = offering.is_some_and(|it| it.resource.is_some());
         let why = owners.iter().find_map(|owner| match owner {
             Owner::Plugin(_) if node.is_claimable(&device.id) => Some(format!(
@@ -173,13 +175,13 @@ fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
 }
 
 /// Devices that are withheld from claims although the configuration offers them.
-fn for_no_claim(node: &NodeState) -> Vec<String> {
+fn withheld_from_claims(node: &NodeState) -> Vec<String> {
     let devices = node.inventory.devices.iter();
     let kept = devices.filter_map(|device| Some((device, node.not_for_claims(&device.id)?)));
     withheld("withheld from claims", kept)
 }
 
-/// One text for each reason.
+/// Sentences `DEVICES are WHAT: WHY`, one per reason.
 fn withheld<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>) -> Vec<String> {
     let entry = |(why, names): (&str, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };

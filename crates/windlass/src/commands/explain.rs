@@ -20,7 +20,7 @@ use windlass_config::Config;
 use windlass_node::agent;
 use windlass_resources::NodeState;
 
-use super::{answer, clock, complete, recorded_config as config};
+use super::{answer, clock, recorded_config as config, require_sources};
 use crate::cli::{AskArgs, ExplainArgs, HostArgs, RecordArgs};
 use live::Kubelet;
 use report::explained;
@@ -76,6 +76,6 @@ async fn observe(
 /// Scans the host; a missing source would make the answer wrong.
 async fn survey(config: &Config) -> Result<NodeState> {
     let node = agent::survey(config, clock()).await;
-    complete(&node.inventory)?;
+    require_sources(&node.inventory)?;
     Ok(node)
 }

@@ -17,7 +17,7 @@ use windlass_node::agent;
 use windlass_snapshot::{Anonymiser, Bounds, ExtraFiles, Snapshot, SnapshotError};
 
 use self::about::About;
-use super::{clock, complete, host_config, sources};
+use super::{clock, host_config, require_sources, sources};
 use crate::{
     cli::{HostCommand, RecordHostArgs},
     exit::Misuse,
@@ -47,7 +47,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
     let identifiers = if args.with_serials { Identifiers::Kept } else { Identifiers::Anonymised };
     let (recording, _) = write_recording(&args.dir, &config, &inventory, identifiers)?;
     report(&args.dir, &recording, &inventory)?;
-    complete(&inventory)
+    require_sources(&inventory)
 }
 
 /// Makes the folder. One with files is a mistake of the command line.

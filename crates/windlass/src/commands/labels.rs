@@ -7,7 +7,10 @@ use windlass_core::{
 };
 use windlass_node::{agent, labels};
 
-use super::{answer, clock, complete, host_config, simulated, simulated_aside, sources};
+use super::{
+    answer, clock, host_config, print_origin_notice, print_origin_notice_to_stderr,
+    require_sources, sources,
+};
 use crate::{
     cli::{LabelsArgs, LabelsOutputArg, OutputArg},
     screen::{Paint, Table, line},
@@ -21,24 +24,24 @@ pub(crate) async fn run(args: LabelsArgs) -> Result<()> {
     let labels = labels::of(&host, &config.policy, &state, clock.now());
     if !matches!(args.output, LabelsOutputArg::Table) {
         // Labels in JSON, YAML or lines have no room for a notice.
-        simulated_aside(inventory)?;
+        print_origin_notice_to_stderr(inventory)?;
     }
     let output = match args.output {
         LabelsOutputArg::Nfd => {
             line(feature_file(&labels).trim_end())?;
-            return complete(inventory);
+            return require_sources(inventory);
         }
         LabelsOutputArg::Table => OutputArg::Table,
         LabelsOutputArg::Json => OutputArg::Json,
         LabelsOutputArg::Yaml => OutputArg::Yaml,
     };
     answer(output, &labels, || table(inventory, &labels))?;
-    complete(inventory)
+    require_sources(inventory)
 }
 
 fn table(inventory: &Inventory, labels: &Labels) -> Result<()> {
     let paint = Paint::for_stdout();
-    simulated(inventory, paint)?;
+    print_origin_notice(inventory, paint)?;
     sources(inventory, paint).into_iter().try_for_each(line)?;
     let mut table = Table::new(["LABEL", "VALUE"]);
     for (key, value) in labels {

@@ -8,8 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use rustix::process::{getppid, set_parent_process_death_signal};
+use anyhow::{Context as _, Result, anyhow};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -26,7 +25,7 @@ use crate::{
     cli::NodeArgs,
     exit::{Logged, Misuse},
     logging::{self, LogFormat},
-    stop::Stop,
+    stop::{Stop, end_with},
 };
 
 pub(crate) async fn run(args: NodeArgs) -> Result<()> {
@@ -34,16 +33,6 @@ pub(crate) async fn run(args: NodeArgs) -> Result<()> {
     logging::to_stderr(format, args.log.clone());
     args.ends_with.map_or(Ok(()), end_with)?;
     Box::pin(serve(args)).await.map_err(|error| log_final_error(format, error))
-}
-
-/// Lets the kernel end this process with its parent, even if the parent is killed.
-fn end_with(parent: i32) -> Result<()> {
-    set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-        .with_context(|| format!("cannot end with process {parent}"))?;
-    // The parent may have ended before the call.
-    let is_parent = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
-    ensure!(is_parent, "process {parent} is not the parent of this one, or has ended");
-    Ok(())
 }
 
 /// Logs the final error as JSON in JSON mode; in text mode it is printed as for other commands.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use windlass_core::inventory::Inventory;
 use windlass_cuda::{Overwritten, VISIBLE_DEVICES, overwrite};
 
-use super::{Origin, answer, host_config, simulated};
+use super::{Origin, answer, host_config, print_origin_notice};
 use crate::{
     cli::ScrubArgs,
     screen::{Paint, Table},
@@ -60,7 +60,7 @@ pub(crate) fn run(args: ScrubArgs) -> Result<()> {
 }
 
 fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {
-    simulated(inventory, Paint::for_stdout())?;
+    print_origin_notice(inventory, Paint::for_stdout())?;
     let mut table = Table::new(["DEVICE", "OVERWRITTEN", "FREE", "TOTAL"]);
     let mib = |bytes: u64| format!("{} MiB", bytes / MIB);
     table.row([uuid.to_owned(), mib(done.overwritten), mib(done.free), mib(done.total)]);

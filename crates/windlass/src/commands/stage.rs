@@ -17,11 +17,12 @@ use crate::{
     exit::Misuse,
     logging,
     screen::line,
-    stop::Stop,
+    stop::{Stop, end_with},
 };
 
 pub(crate) async fn run(args: StageArgs) -> Result<()> {
     check(&args).map_err(Misuse)?;
+    args.ends_with.map_or(Ok(()), end_with)?;
     let (metrics, mut registry) = (StageMetrics::new(), Registry::default());
     metrics.register(&mut registry);
     let builder = builder(&args).metrics(metrics);

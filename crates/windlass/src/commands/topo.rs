@@ -9,9 +9,9 @@ use windlass_core::{
 };
 
 use super::{
-    answer, answered,
+    answer,
     devices::{name, narrow},
-    simulated, survey,
+    print_origin_notice, require_driver_answers, survey,
 };
 use crate::{
     cli::TopoArgs,
@@ -57,12 +57,12 @@ pub(crate) async fn run(args: TopoArgs) -> Result<()> {
     narrow(&mut inventory, &args.which)?;
     let topology = Topology::of(&inventory);
     answer(args.output, &topology, || show(&inventory, &topology))?;
-    answered(&inventory)
+    require_driver_answers(&inventory)
 }
 
 fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
     let paint = Paint::for_stdout();
-    simulated(inventory, paint)?;
+    print_origin_notice(inventory, paint)?;
     if topology.devices.is_empty() {
         return Ok(line("no device with a location; `windlass devices` lists all")?);
     }

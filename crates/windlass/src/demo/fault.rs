@@ -7,11 +7,14 @@ use windlass_machine::{Fault, Happening};
 pub(super) struct DeviceFault {
     /// Description for the reader.
     pub(super) what: String,
-    pub(super) begins: Fault,
+    /// Fault that is injected first.
+    pub(super) initial: Fault,
     /// Persistent fault that follows: the device does not recover by itself.
-    pub(super) lasts: Option<Fault>,
-    pub(super) ends: Fault,
-    pub(super) end: &'static str,
+    pub(super) follow_up: Option<Fault>,
+    /// Change that repairs the device.
+    pub(super) repair: Fault,
+    /// Description of the repair for the reader.
+    pub(super) repair_text: &'static str,
 }
 
 /// Injected XID: "GPU has fallen off the bus".
@@ -23,16 +26,17 @@ const PHYSICAL: &str = "pfPciAddress";
 // === impl DeviceFault ===
 
 impl DeviceFault {
-    /// Fault that can be simulated: an XID for NVIDIA GPUs, removal for other PCI devices.
+    /// Fault for a device: an XID for NVIDIA GPUs, removal for other PCI devices; `None` if neither
+    /// can be simulated.
     pub(super) fn of(device: &Device) -> Option<Self> {
         if device.family().is_managed {
             let gpu = device.index as usize;
             return Some(Self {
                 what: format!("the driver reports XID {FALLEN_OFF} on GPU{gpu}"),
-                begins: Fault::Xid { gpu, code: FALLEN_OFF },
-                lasts: Some(Fault::Lost { gpu }),
-                ends: Fault::Recover { gpu },
-                end: "the GPU was reset",
+                initial: Fault::Xid { gpu, code: FALLEN_OFF },
+                follow_up: Some(Fault::Lost { gpu }),
+                repair: Fault::Recover { gpu },
+                repair_text: "the GPU was reset",
             });
         }
         // A virtual function is created and removed by its physical function.
@@ -41,10 +45,10 @@ impl DeviceFault {
         let happens = |what| Fault::ToDevice { name: target.clone(), what };
         Some(Self {
             what: format!("{target} is pulled out of its slot"),
-            begins: happens(Happening::Unplug),
-            lasts: None,
-            ends: happens(Happening::Plug),
-            end: "it is back in its slot",
+            initial: happens(Happening::Unplug),
+            follow_up: None,
+            repair: happens(Happening::Plug),
+            repair_text: "it is back in its slot",
         })
     }
 }

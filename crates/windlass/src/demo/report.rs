@@ -12,7 +12,7 @@ use windlass_core::inventory::Inventory;
 
 use super::event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets};
 use crate::{
-    commands::{Known, Topology, Width, device_tables, sources},
+    commands::{DeviceStatus, Topology, Width, device_tables, sources},
     screen::{Paint, Tone, count, line, wrapped},
 };
 
@@ -102,7 +102,7 @@ impl Renderer {
         let heading = format!("{} {}", self.strong("Discovered"), self.took(took_ms));
         let mut lines = vec![String::new(), heading];
         lines.extend(sources(inventory, self.0).iter().map(|text| format!("  {text}")));
-        let nothing = Known { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
+        let nothing = DeviceStatus { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
         for table in device_tables(inventory, nothing, None, Width::Normal) {
             lines.push(String::new());
             lines.extend(table.lines("  "));

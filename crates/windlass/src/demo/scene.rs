@@ -31,11 +31,11 @@ impl Scene {
         let mut policy = config.policy;
         if args.config.is_none() && args.device.is_empty() {
             defaults::cut(&mut profile);
-            if !args.dra && !args.cluster {
+            if !args.story.dra && !args.story.cluster {
                 defaults::offer_nics(&mut profile, &mut policy);
             }
         }
-        if args.cluster {
+        if args.story.cluster {
             ensure!(
                 profile.gpus.iter().any(|gpu| gpu.mig.is_none()),
                 "--cluster needs a machine with a whole NVIDIA GPU, and {} has none",
@@ -43,7 +43,7 @@ impl Scene {
             );
             Fleet::prepare(&mut policy)?;
         }
-        if args.dra && policy.dra.offer == DraOffer::Off {
+        if args.story.dra && policy.dra.offer == DraOffer::Off {
             policy.dra.offer = DraOffer::Instead;
         }
         let mut boards = Boards::default();
@@ -58,8 +58,11 @@ impl Scene {
             policy.sources.push(rule);
         }
         // The story of one node has faults to notice. Beside a cluster the agent checks as seldom as on a real node.
-        let check_interval =
-            if args.cluster { SessionLimits::default().check_interval } else { QUIET_PERIOD / 10 };
+        let check_interval = if args.story.cluster {
+            SessionLimits::default().check_interval
+        } else {
+            QUIET_PERIOD / 10
+        };
         Ok(Self { profile, policy, boards, check_interval })
     }
 }

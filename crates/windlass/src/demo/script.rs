@@ -286,7 +286,7 @@ impl<'a> Script<'a> {
         let has_failed = |state: &Arc<NodeState>| {
             state.inventory.get(id).is_some_and(|device| !device.health.is_healthy())
         };
-        self.stage.machine.inject(&fault.begins)?;
+        self.stage.machine.inject(&fault.initial)?;
         let told = async {
             let node = self.stage.kubelet.wait_for(unhealthy, STEP_LIMIT).await;
             node.map(|node| (node, ms(begun)))
@@ -294,7 +294,7 @@ impl<'a> Script<'a> {
         let (told, failed) = tokio::join!(told, timeout(STEP_LIMIT, state.wait_for(has_failed)));
         let (node, took_ms) = told?;
         drop(failed.context("the device is not found to have failed")??);
-        fault.lasts.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
+        fault.follow_up.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
         let why = self.stage.state.borrow().inventory.get(id).map(|now| now.health.to_string());
         let name = short_name(device);
         self.tell(&Event::Fault { device: name.clone(), fault: fault.what.clone() })?;
@@ -310,8 +310,8 @@ impl<'a> Script<'a> {
     async fn recover(&mut self, device: &Device, main: &Counts, fault: &DeviceFault) -> Result<()> {
         let begun = Instant::now();
         let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_secs_f64() * 1000.0);
-        self.stage.machine.inject(&fault.ends)?;
-        let waiting = Event::Waiting { device: name.clone(), end: fault.end, quiet_ms };
+        self.stage.machine.inject(&fault.repair)?;
+        let waiting = Event::Waiting { device: name.clone(), end: fault.repair_text, quiet_ms };
         self.reporter.tell(&waiting)?;
         let id = device.id.as_str();
         let healthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(true);

@@ -1,10 +1,11 @@
-//! JSON patches (RFC 6902): steps that all apply in order, or not at all.
+//! JSON patches (RFC 6902). The operations of a patch, here called steps, apply in order.
 
 use serde_json::Value;
 
-/// Applies the steps of a patch, or returns the one that fails.
+/// Applies the steps of a patch in order. The first one that fails ends it with the API server's
+/// message; the caller then drops `target`.
 pub(crate) fn carry_out(target: &mut Value, steps: &Value) -> Result<(), String> {
-    let steps = steps.as_array().ok_or("a JSON patch is a list of steps")?;
+    let steps = steps.as_array().ok_or("a JSON patch is a list of operations")?;
     steps.iter().try_for_each(|step| carry_out_one(target, step))
 }
 

@@ -22,13 +22,13 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         id: "D15",
-        sentence: "names a request without the choice that was made in it",
+        sentence: "names a request with alternatives without its subrequest",
         source: "dra/v1/api.proto, Device.request_names; cm/dra/claiminfo.go, cdiDevicesAsList",
         check: |stage| Box::pin(names_base_requests(stage)),
     },
     Case {
         id: "D16",
-        sentence: "names each device of the allocation and its pool, as they are there",
+        sentence: "names each device and its pool as the allocation does",
         source: "cm/dra/manager.go, prepareResources; devicehealth by driver, pool and device",
         check: |stage| Box::pin(names_what_was_allocated(stage)),
     },
@@ -163,16 +163,20 @@ async fn answers_the_same_after_a_kill(stage: &mut Stage) -> Checked {
 async fn answers_the_same_to_the_next_kubelet(stage: &mut Stage) -> Checked {
     let driver = stage.driver().await?;
     let first = stage.scheduled(&driver, "claim", Wanted::Device).await?;
-    let before = started(stage, node::pod(&first)).await?;
+    let before = cdi_names_at_start(stage, node::pod(&first)).await?;
     let since = stage.now();
     restarted(stage).await?;
     stage.registered(since, stage.subject.within.react).await?;
     let second = stage.bound(&pod("second", "claim")).await?;
-    same(&before, &started(stage, node::pod(&second)).await?)
+    same(&before, &cdi_names_at_start(stage, node::pod(&second)).await?)
 }
 
-/// CDI names that the kubelet passes to the runtime for a pod's container, without duplicates.
-async fn started(stage: &mut Stage, pod: windlass_kubelet_sim::Pod) -> Result<Vec<String>, Unmet> {
+/// Admits a pod and starts its container; returns the CDI names that the kubelet passes to the
+/// runtime, without duplicates.
+async fn cdi_names_at_start(
+    stage: &mut Stage,
+    pod: windlass_kubelet_sim::Pod,
+) -> Result<Vec<String>, Unmet> {
     let uid = pod.uid.clone();
     stage.admitted(pod).await?;
     match stage.kubelet.start_container(&uid, "c").await {

@@ -1,7 +1,7 @@
 //! Lower bound on pair distances over all completions of a partial choice.
 
 use super::{
-    junctions::RUNGS,
+    junctions::LEVELS,
     loads::Loads,
     problem::JointProblem,
     tally::{Chosen, FarPairs},
@@ -16,7 +16,7 @@ pub(super) struct Unchosen {
     pub(super) nics: usize,
 }
 
-/// Upper bound on the pairs at all junctions of one rung.
+/// Upper bound on the pairs at all junctions of one level.
 #[derive(Clone, Copy, Debug, Default)]
 struct PairBound {
     /// Pairs with NICs that are already chosen.
@@ -28,11 +28,11 @@ struct PairBound {
     most_rest: usize,
 }
 
-/// For each rung, a lower bound on the pairs that are farther apart than it, over all completions.
+/// For each level, a lower bound on the pairs that are farther apart than it, over all completions.
 ///
-/// Counts only pairs that certainly include a chosen GPU. Each rung assumes the best unchosen NICs for itself. The
-/// smaller of two upper bounds on near pairs applies. One gives every device its most pairs. The other gives every
-/// device its fewest, and counts all extra pairs as near.
+/// Counts only pairs that certainly include a chosen GPU. Each level assumes the best unchosen NICs
+/// for itself. The smaller of two upper bounds on near pairs applies. One gives every device its
+/// most pairs. The other gives every device its fewest, and counts all extra pairs as near.
 pub(super) fn least_far(
     problem: &JointProblem,
     gpus: &Chosen,
@@ -42,17 +42,17 @@ pub(super) fn least_far(
     let Loads { gpu, nic, pairs: _, extra } = problem.loads;
     let free = problem.free_nics(ahead.class);
     let (mut even, mut uneven) =
-        ([PairBound::default(); RUNGS.len()], [PairBound::default(); RUNGS.len()]);
-    for (at, &rung) in problem.junctions.rungs.iter().enumerate() {
+        ([PairBound::default(); LEVELS.len()], [PairBound::default(); LEVELS.len()]);
+    for (at, &level) in problem.junctions.levels.iter().enumerate() {
         let (ours, taken) = (gpus.at[at], nics.at[at]);
-        even[rung].add(ours * gpu.least, taken, free[at], nic.least);
-        uneven[rung].add(ours * gpu.most, taken, free[at], nic.most);
+        even[level].add(ours * gpu.least, taken, free[at], nic.least);
+        uneven[level].add(ours * gpu.most, taken, free[at], nic.most);
     }
     // The GPUs with an extra pair may all be unchosen ones.
     let ours = if gpu.most > gpu.least { extra.saturating_sub(ahead.gpus) } else { 0 };
     let more = if nic.most > nic.least { extra } else { ours };
     let pairs = (problem.gpus.size() - ahead.gpus) * gpu.least + ours;
-    let mut far = [0; RUNGS.len()];
+    let mut far = [0; LEVELS.len()];
     let mut least = 0;
     for (far, (even, uneven)) in far.iter_mut().zip(even.iter().zip(&uneven)) {
         let near = (even.most(ahead.nics, nic.least) + more).min(uneven.most(ahead.nics, nic.most));

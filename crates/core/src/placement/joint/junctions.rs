@@ -8,7 +8,7 @@
 use crate::{placement::Topology, topology::PcieLevel};
 
 /// Levels at which pairs are counted, farthest first; `SYS` is beyond.
-pub(super) const RUNGS: [PcieLevel; 6] = [
+pub(super) const LEVELS: [PcieLevel; 6] = [
     PcieLevel::Node,
     PcieLevel::Phb,
     PcieLevel::Pxb,
@@ -17,13 +17,14 @@ pub(super) const RUNGS: [PcieLevel; 6] = [
     PcieLevel::Device,
 ];
 
-/// Junctions of a device, one per rung, from the first.
+/// Junctions of a device, one per level, farthest first.
 pub(super) type JunctionPath = Vec<usize>;
 
 /// All junctions of some GPUs and NICs.
 #[derive(Debug)]
 pub(super) struct Junctions {
-    pub(super) rungs: Vec<usize>,
+    /// Level of each junction, as an index into [`LEVELS`].
+    pub(super) levels: Vec<usize>,
     /// Junctions by topology position; empty for a device without a near partner.
     paths: Vec<JunctionPath>,
     /// True if the levels form a tree. They may not if a host bridge has devices of several NUMA nodes, or of
@@ -36,7 +37,7 @@ pub(super) struct Junctions {
 impl Junctions {
     pub(super) fn of(topology: &Topology, gpus: &[usize], nics: &[usize]) -> Self {
         let paths = vec![JunctionPath::new(); topology.len()];
-        let mut junctions = Self { rungs: Vec::new(), paths, is_tree: true };
+        let mut junctions = Self { levels: Vec::new(), paths, is_tree: true };
         junctions.split(topology, 0, gpus, nics);
         junctions
     }
@@ -46,24 +47,24 @@ impl Junctions {
         &self.paths[at]
     }
 
-    /// True if two devices share a junction of a rung.
-    pub(super) fn meet(&self, a: usize, b: usize, rung: usize) -> bool {
-        let junction = |at: usize| self.path(at).get(rung);
+    /// True if two devices share a junction of a level.
+    pub(super) fn meet(&self, a: usize, b: usize, level: usize) -> bool {
+        let junction = |at: usize| self.path(at).get(level);
         junction(a).is_some() && junction(a) == junction(b)
     }
 
     /// Number of these devices at each junction.
     pub(super) fn count(&self, positions: &[usize]) -> Vec<usize> {
-        let mut counts = vec![0; self.rungs.len()];
+        let mut counts = vec![0; self.levels.len()];
         positions.iter().flat_map(|&at| self.path(at)).for_each(|&junction| counts[junction] += 1);
         counts
     }
 
-    /// Makes the junctions of a rung among devices of one junction of the rung before.
-    fn split(&mut self, topology: &Topology, rung: usize, gpus: &[usize], nics: &[usize]) {
-        let Some(&level) = RUNGS.get(rung) else { return };
+    /// Makes the junctions of a level among devices of one junction of the next farther level.
+    fn split(&mut self, topology: &Topology, level: usize, gpus: &[usize], nics: &[usize]) {
+        let Some(&distance) = LEVELS.get(level) else { return };
         let near = |gpu: usize| -> Vec<usize> {
-            let is_near = |nic: &usize| topology.connection(gpu, *nic).pcie <= level;
+            let is_near = |nic: &usize| topology.connection(gpu, *nic).pcie <= distance;
             nics.iter().copied().filter(is_near).collect()
         };
         let mut gpus: Vec<_> = gpus.iter().map(|&gpu| (near(gpu), gpu)).collect();
@@ -71,20 +72,20 @@ impl Junctions {
         gpus.sort_by_cached_key(|(near, gpu)| (near.len(), near.clone(), *gpu));
         for alike in gpus.chunk_by(|(ours, _), (theirs, _)| ours == theirs) {
             let near = &alike[0].0;
-            let is_free = |nic: &usize| self.path(*nic).len() == rung;
+            let is_free = |nic: &usize| self.path(*nic).len() == level;
             let free: Vec<_> = near.iter().copied().filter(is_free).collect();
             self.is_tree &= free.len() == near.len();
             if !free.is_empty() {
                 let gpus: Vec<_> = alike.iter().map(|(_, gpu)| *gpu).collect();
-                self.join(rung, &gpus, &free);
-                self.split(topology, rung + 1, &gpus, &free);
+                self.join(level, &gpus, &free);
+                self.split(topology, level + 1, &gpus, &free);
             }
         }
     }
 
-    fn join(&mut self, rung: usize, gpus: &[usize], nics: &[usize]) {
-        let junction = self.rungs.len();
-        self.rungs.push(rung);
+    fn join(&mut self, level: usize, gpus: &[usize], nics: &[usize]) {
+        let junction = self.levels.len();
+        self.levels.push(level);
         gpus.iter().chain(nics).for_each(|&at| self.paths[at].push(junction));
     }
 }

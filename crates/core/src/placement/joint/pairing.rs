@@ -1,7 +1,7 @@
 //! Pairing of chosen GPUs with chosen NICs.
 
 use super::{
-    junctions::{JunctionPath, Junctions, RUNGS},
+    junctions::{JunctionPath, Junctions, LEVELS},
     loads::Loads,
 };
 
@@ -13,11 +13,11 @@ pub(super) fn pairs(junctions: &Junctions, gpus: &[usize], nics: &[usize]) -> Ve
     let mut room = room(junctions, loads, more, fewer);
     let mut open = more.to_vec();
     let mut pairs = Vec::with_capacity(loads.pairs);
-    let rungs = (0..RUNGS.len()).rev().map(Some);
-    for rung in rungs.chain([None]) {
+    let levels = (0..LEVELS.len()).rev().map(Some);
+    for level in levels.chain([None]) {
         open.retain(|&one| {
             let mut others = fewer.iter().zip(&mut room);
-            let meet = |other: usize| rung.is_none_or(|rung| junctions.meet(one, other, rung));
+            let meet = |other: usize| level.is_none_or(|level| junctions.meet(one, other, level));
             let partner = others.find(|(other, room)| **room > 0 && meet(**other));
             let Some((&other, room)) = partner else { return true };
             *room -= 1;
@@ -54,7 +54,7 @@ pub(super) fn give_extra(
     for _ in 0..extra {
         let gain = |path: &JunctionPath| {
             let gains = path.iter().enumerate().filter(|&(_, &at)| more[at] > slots[at]);
-            gains.fold(0_u32, |sum, (rung, _)| sum | 1 << (RUNGS.len() - rung))
+            gains.fold(0_u32, |sum, (level, _)| sum | 1 << (LEVELS.len() - level))
         };
         let open = (0..paths.len()).filter(|&nth| spare[nth] > 0).rev();
         let best =

@@ -1,7 +1,10 @@
-//! Joint placement as numbers: classes of each kind and their junctions.
+//! Joint placement of GPUs and NICs as numbers.
+//!
+//! A junction is a switch, host bridge or NUMA node where GPUs and NICs meet. A level is an index
+//! into [`LEVELS`]. A class holds interchangeable devices of one kind.
 
 use super::{
-    junctions::{JunctionPath, Junctions, RUNGS},
+    junctions::{JunctionPath, Junctions, LEVELS},
     loads::Loads,
 };
 use crate::placement::{
@@ -51,28 +54,30 @@ impl JointProblem {
         let junctions = Junctions::of(topology, &gpus.available, &nics.available);
         let gpu_kind = KindProblem::new(topology, &junctions, gpus, nics);
         let nic_kind = KindProblem::new(topology, &junctions, nics, gpus);
-        let free_nics = nic_kind.counts_from_each_class(junctions.rungs.len());
+        let free_nics = nic_kind.counts_from_each_class(junctions.levels.len());
         let loads = Loads::of(gpus.size, nics.size);
         Self { gpus: gpu_kind, nics: nic_kind, junctions, loads, free_nics }
     }
 
     /// NICs of `class` and later classes, per junction.
     pub(super) fn free_nics(&self, class: usize) -> &[usize] {
-        let junctions = self.junctions.rungs.len();
+        let junctions = self.junctions.levels.len();
         &self.free_nics[class * junctions..][..junctions]
     }
 
-    /// The less numerous kind.
+    /// The kind of which fewer devices are chosen: only its devices may have several pairs each.
     pub(super) fn fewer(&self) -> &KindProblem {
         if self.loads.gpu.most > self.loads.nic.most { &self.gpus } else { &self.nics }
     }
 
-    /// Numbers of GPUs and NICs per junction of a rung, such that all pairs meet there; `None` if impossible.
+    /// Numbers of GPUs and NICs to choose at each junction of a level, so that every pair is within
+    /// one junction; `None` if impossible.
     ///
-    /// Dynamic programming: reachable sums junction by junction, then the numbers backwards.
-    pub(super) fn division(&self, rung: usize) -> Option<Vec<JunctionShare>> {
-        let here: Vec<_> = (0..self.junctions.rungs.len())
-            .filter(|&at| self.junctions.rungs[at] == rung)
+    /// Dynamic programming: the reachable sums after each junction, then back from the full sum to
+    /// the numbers at each one.
+    pub(super) fn division(&self, level: usize) -> Option<Vec<JunctionShare>> {
+        let here: Vec<_> = (0..self.junctions.levels.len())
+            .filter(|&at| self.junctions.levels[at] == level)
             .collect();
         let required = |kind: &KindProblem| here.iter().map(|&at| kind.required[at]).sum::<usize>();
         let elsewhere = |kind: &KindProblem| required(kind) < kind.problem.required.len();
@@ -121,9 +126,9 @@ impl JointProblem {
         all.filter(|&(g, n)| self.loads.fit(g, n))
     }
 
-    /// The nearest rung at which all pairs can meet; `None` if no rung suffices.
-    pub(super) fn nearest_rung(&self) -> Option<usize> {
-        (0..RUNGS.len()).rev().find(|&rung| self.division(rung).is_some())
+    /// The nearest level at which all pairs can meet; `None` if no level suffices.
+    pub(super) fn nearest_level(&self) -> Option<usize> {
+        (0..LEVELS.len()).rev().find(|&level| self.division(level).is_some())
     }
 }
 
@@ -160,7 +165,7 @@ impl KindProblem {
         self.problem.required.len() + self.problem.missing
     }
 
-    /// Junctions of the required devices, then of the classes.
+    /// Junctions of every required device and of every class, in this order.
     pub(super) fn holders(&self) -> Vec<JunctionPath> {
         self.required_paths.iter().chain(&self.paths).cloned().collect()
     }

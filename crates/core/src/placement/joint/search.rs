@@ -31,7 +31,7 @@ pub(super) struct JointResult {
 
 struct JointSearch<'a> {
     problem: &'a JointProblem,
-    /// Rung at which all pairs must meet.
+    /// Level at which all pairs must meet.
     within: Option<usize>,
     remaining: Remaining,
     bounds: Bounds,
@@ -66,17 +66,17 @@ enum Side {
     Nics,
 }
 
-/// Finds the best choice. A given rung restricts all pairs; its shares prove that a choice exists.
+/// Finds the best choice. A given level restricts all pairs; its shares prove that a choice exists.
 pub(super) fn best_choice(
     problem: &JointProblem,
     within: Option<(usize, &[JunctionShare])>,
 ) -> JointResult {
-    let mut search = JointSearch::new(problem, within.map(|(rung, _)| rung));
+    let mut search = JointSearch::new(problem, within.map(|(level, _)| level));
     if let Some((_, shares)) = within {
         search.begin_with(shares);
     }
     let exact = search.branch(JointBranch::first(&problem.gpus, Side::Gpus));
-    let best = search.best.expect("a choice is within the rung");
+    let best = search.best.expect("a choice is within the level");
     let BestChoice { score, gpus, nics } = best;
     let exact = exact && problem.junctions.is_tree;
     JointResult { gpus, nics, score, steps: search.steps, exact }
@@ -168,7 +168,8 @@ impl<'a> JointSearch<'a> {
         }
     }
 
-    /// True if no completion is within the rung and better than the best, or equal with lower positions.
+    /// True if no completion is within the level and better than the best, or equal with lower
+    /// positions.
     fn is_excluded(&mut self, step: JointBranch) -> bool {
         let far = least_far(self.problem, &self.gpus, &self.nics, self.ahead(step));
         if !self.is_within(&far) {
@@ -223,7 +224,7 @@ impl<'a> JointSearch<'a> {
     }
 
     fn is_within(&self, far: &FarPairs) -> bool {
-        self.within.is_none_or(|rung| far[rung] <= 0)
+        self.within.is_none_or(|level| far[level] <= 0)
     }
 
     /// Replaces the best choice by a better one, or by an equal one with lower positions.

@@ -1,7 +1,7 @@
 //! Pair distances of a choice and of its remainder.
 
 use super::{
-    junctions::{JunctionPath, RUNGS},
+    junctions::{JunctionPath, LEVELS},
     pairing::give_extra,
     problem::{JointProblem, KindProblem},
 };
@@ -10,8 +10,8 @@ use crate::{
     topology::PcieLevel,
 };
 
-/// Number of pairs that are farther apart than each rung.
-pub(super) type FarPairs = [i64; RUNGS.len()];
+/// Number of pairs that are farther apart than each level.
+pub(super) type FarPairs = [i64; LEVELS.len()];
 
 /// Chosen devices of one kind.
 #[derive(Clone, Debug)]
@@ -82,9 +82,9 @@ impl PairCounter {
         self.spare.extend(&fewer.state.counts);
         let extra = problem.loads.extra;
         give_extra(&self.holders, &mut self.spare, &more.at, &mut self.slots, extra);
-        let mut far = [count(problem.loads.pairs); RUNGS.len()];
-        for (at, &rung) in problem.junctions.rungs.iter().enumerate() {
-            far[rung] -= count(more.at[at].min(self.slots[at]));
+        let mut far = [count(problem.loads.pairs); LEVELS.len()];
+        for (at, &level) in problem.junctions.levels.iter().enumerate() {
+            far[level] -= count(more.at[at].min(self.slots[at]));
         }
         far
     }
@@ -94,16 +94,16 @@ impl PairCounter {
 /// are still to choose.
 pub(super) fn remaining_pairs(problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> i64 {
     let all = problem.gpus.rest.min(problem.nics.rest);
-    let mut near = [0; RUNGS.len()];
-    for (at, &rung) in problem.junctions.rungs.iter().enumerate() {
+    let mut near = [0; LEVELS.len()];
+    for (at, &level) in problem.junctions.levels.iter().enumerate() {
         let left = |kind: &KindProblem, taken: &Chosen| kind.available[at] - taken.at[at];
-        near[rung] += left(&problem.gpus, gpus).min(left(&problem.nics, nics));
+        near[level] += left(&problem.gpus, gpus).min(left(&problem.nics, nics));
     }
     let mut farther = pcie(PcieLevel::Sys);
     let mut affinity = count(all) * farther;
-    for (level, near) in RUNGS.into_iter().zip(near) {
-        affinity += count(near.min(all)) * (pcie(level) - farther);
-        farther = pcie(level);
+    for (distance, near) in LEVELS.into_iter().zip(near) {
+        affinity += count(near.min(all)) * (pcie(distance) - farther);
+        farther = pcie(distance);
     }
     affinity
 }

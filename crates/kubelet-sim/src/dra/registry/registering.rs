@@ -20,9 +20,9 @@ use super::super::{
 };
 use crate::{
     config::Config,
-    desk::{Desk, Gone, Owner},
     event::Event,
     fault::RegistrationFault,
+    manager_task::{Gone, ManagerHandle, ManagerTask},
     plugin::RpcError,
 };
 
@@ -35,7 +35,7 @@ const MAX_DIAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Inputs of an attempt.
 pub(super) struct Registering {
-    pub(super) owner: Owner,
+    pub(super) handle: ManagerHandle,
     pub(super) config: Arc<Config>,
     pub(super) fault: RegistrationFault,
     pub(super) socket: PathBuf,
@@ -81,7 +81,7 @@ impl Registering {
             Err(error) => {
                 let refused = Event::DriverRefused { socket, message: error.to_string() };
                 // A stopped kubelet has no log.
-                let _ = self.owner.look(move |desk| desk.events.push(refused)).await;
+                let _ = self.handle.read(move |task| task.events.push(refused)).await;
                 None
             }
         }
@@ -97,9 +97,9 @@ impl Registering {
             Ok(checked) => checked,
             Err(message) => return Err(self.refuse(&mut client, message).await),
         };
-        let (adding, owner) = (plugin.clone(), self.owner.clone());
-        let add = move |desk: &mut Desk| desk.register(&owner, &adding, service);
-        if let Err(taken) = self.owner.with(add).await? {
+        let (adding, handle) = (plugin.clone(), self.handle.clone());
+        let add = move |task: &mut ManagerTask| task.register(&handle, &adding, service);
+        if let Err(taken) = self.handle.update(add).await? {
             let message =
                 format!("RegisterPlugin error -- plugin registration failed with err: {taken}");
             return Err(self.refuse(&mut client, message).await);
@@ -107,12 +107,12 @@ impl Registering {
         let accepted = RegistrationStatus { plugin_registered: true, error: String::new() };
         if let Err(error) = self.notify(&mut client, accepted).await {
             let gone = plugin.clone();
-            self.owner.with(move |desk| desk.deregister(&gone)).await?;
+            self.handle.update(move |task| task.deregister(&gone)).await?;
             return Err(RegisterError::Notify { socket: self.path(), error });
         }
         let Registered { driver, endpoint } = plugin.clone();
         let told = Event::DriverRegistered { driver, endpoint, service };
-        self.owner.look(move |desk| desk.events.push(told)).await?;
+        self.handle.read(move |task| task.events.push(told)).await?;
         Ok(plugin)
     }
 
@@ -202,20 +202,20 @@ impl From<Gone> for RegisterError {
     }
 }
 
-// === impl Desk, for registrations ===
+// === impl ManagerTask, for registrations ===
 
-impl Desk {
+impl ManagerTask {
     fn register(
         &mut self,
-        owner: &Owner,
+        handle: &ManagerHandle,
         plugin: &Registered,
         service: Service,
     ) -> Result<(), super::super::drivers::EndpointTaken> {
         let Registered { driver, endpoint } = plugin.clone();
         let driver = Driver::new(driver, endpoint, service, self.config.dra.call);
         self.dra.drivers.add(driver.clone())?;
-        self.tasks.spawn(health_stream::show_connection(owner.clone(), driver.clone()));
-        self.tasks.spawn(health_stream::follow(owner.clone(), driver));
+        self.connections.spawn(health_stream::show_connection(handle.clone(), driver.clone()));
+        self.connections.spawn(health_stream::follow(handle.clone(), driver));
         Ok(())
     }
 

@@ -29,8 +29,8 @@ impl Search<'_> {
 
     /// Records the reason of a refusal.
     pub(super) fn refuse(&mut self, asked: Asked, candidate: usize, why: &'static str) -> bool {
-        // A search by kinds is for a rank, and nobody reads its reasons.
-        if self.kinds.is_none() {
+        // A search by signatures is for a rank, and nobody reads its reasons.
+        if self.signatures.is_none() {
             self.refused.entry(asked).or_default().entry(why).or_default().insert(candidate);
         }
         false

@@ -48,13 +48,13 @@ impl<'a> Search<'a> {
         asked: Asked,
         candidate: usize,
     ) -> Result<bool, Unallocated> {
-        let kind = self.kinds.map_or(candidate, |kinds| kinds[candidate] as usize);
-        if let Some(known) = self.selections.0.get(&(asked, kind)) {
+        let signature = self.signatures.map_or(candidate, |numbers| numbers[candidate] as usize);
+        if let Some(known) = self.selections.0.get(&(asked, signature)) {
             return Ok(*known);
         }
         let device = &self.pools.candidates[candidate];
         let selected = self.alternative(asked).selects(device.facts())? && device.is_here;
-        self.selections.0.insert((asked, kind), selected);
+        self.selections.0.insert((asked, signature), selected);
         Ok(selected)
     }
 

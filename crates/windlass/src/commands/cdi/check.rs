@@ -56,7 +56,8 @@ fn missing(spec: &Spec, host: &Host) -> Vec<String> {
     let devices = spec.devices.iter().map(|device| (device.name.as_str(), &device.container_edits));
     let all = devices.chain([("every device", &spec.container_edits)]);
     let missing = |(name, edits): (&str, &ContainerEdits)| {
-        let is_absent = |path: &PathBuf| path.has_root() && !host.has(host.of_node(path));
+        let is_absent =
+            |path: &PathBuf| path.has_root() && !host.has(host.runtime_to_host_path(path));
         let absent = named(edits).into_iter().filter(is_absent);
         let text = |path: PathBuf| format!("{name}: the host has no {}", path.display());
         absent.map(text).collect::<Vec<_>>()

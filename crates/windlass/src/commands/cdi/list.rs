@@ -5,8 +5,9 @@ use serde::Serialize;
 use windlass_core::cdi::{ContainerEdits, Spec};
 
 use super::{
-    aside, counted,
+    counted,
     documents::{CdiDocument, read},
+    print_to_stderr,
 };
 use crate::{
     cli::{ListArgs, places},
@@ -31,13 +32,15 @@ pub(super) fn run(args: ListArgs) -> Result<()> {
         Some((document.path.display().to_string(), document.content.as_ref().ok()?))
     });
     let entries: Vec<_> = readable.flat_map(|(path, spec)| entries(&path, spec)).collect();
-    let is_empty = entries.is_empty() && documents.iter().any(|document| document.content.is_err());
-    answer(args.output, &entries, || if is_empty { Ok(()) } else { table(&entries) })?;
+    let has_unreadable = documents.iter().any(|document| document.content.is_err());
+    // An empty table would hide that no document could be read.
+    let shows_table = !entries.is_empty() || !has_unreadable;
+    answer(args.output, &entries, || if shows_table { table(&entries) } else { Ok(()) })?;
     let mut unreadable = 0;
     for CdiDocument { path, content } in &documents {
         if let Err(error) = content {
             unreadable += 1;
-            aside(format!("{}: {error}", path.display()))?;
+            print_to_stderr(format!("{}: {error}", path.display()))?;
         }
     }
     ensure!(unreadable == 0, "{} cannot be read", counted(unreadable, "document"));

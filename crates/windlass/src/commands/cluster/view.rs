@@ -8,7 +8,7 @@ use windlass_control::objects::Objects;
 use crate::{cli::ViewArgs, exit::Misuse};
 
 /// Reads the objects. A file that cannot be read is a mistake of the command line.
-pub(super) async fn objects(args: &ViewArgs) -> Result<Objects> {
+pub(crate) async fn objects(args: &ViewArgs) -> Result<Objects> {
     let Some(path) = &args.from else {
         return Ok(Objects::fetch(args.kubeconfig.clone()).await?);
     };

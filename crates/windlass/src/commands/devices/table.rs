@@ -19,9 +19,9 @@ use crate::screen::Table;
 
 pub(super) type Offerings = BTreeMap<DeviceId, Offering>;
 
-/// State of the devices beyond the inventory.
+/// Offerings and owners of the devices, which the inventory lacks.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct DeviceStatus<'a> {
     pub(crate) offerings: &'a BTreeMap<DeviceId, Offering>,
     pub(crate) owners: &'a Owners,
 }
@@ -38,22 +38,23 @@ pub(crate) enum Width {
 /// Device with the sources of its cells.
 struct Row<'a> {
     inventory: &'a Inventory,
-    known: Known<'a>,
+    status: DeviceStatus<'a>,
     host: Option<&'a Host>,
     device: &'a Device,
 }
 
-/// Tables by kind, one for GPUs and their MIG instances. JSON has what is too wide for a table: vendor names, PCI domain 0000, link peers. The host, if
-/// given, resolves products that sources leave out.
+/// One table per kind; GPUs and their MIG instances share one. Vendor names, PCI domain 0000 and
+/// link peers are too wide for a table and only in JSON. The host, if given, resolves products that
+/// sources leave out.
 pub(crate) fn device_tables(
     inventory: &Inventory,
-    known: Known<'_>,
+    status: DeviceStatus<'_>,
     host: Option<&Host>,
     width: Width,
 ) -> Vec<Table> {
     let group = |kinds: &[DeviceKind]| {
         let devices = inventory.devices.iter().filter(|device| kinds.contains(&device.kind));
-        let rows = devices.map(|device| Row { inventory, known, host, device }.cells(width));
+        let rows = devices.map(|device| Row { inventory, status, host, device }.cells(width));
         let rows: Vec<_> = rows.collect();
         (!rows.is_empty()).then(|| without_empty_columns(&rows))
     };
@@ -74,7 +75,7 @@ impl Row<'_> {
         cells.extend(self.particular());
         cells.extend([
             ("NUMA", device.place.numa_node.map(|node| node.to_string())),
-            ("PCI", device.place.pci.map(|address| without("0000:", &address.to_string()))),
+            ("PCI", device.place.pci.map(|address| without_prefix("0000:", &address.to_string()))),
         ]);
         if width == Width::Wide {
             cells.extend(self.wide());
@@ -96,12 +97,12 @@ impl Row<'_> {
             DeviceKind::Gpu | DeviceKind::Mig => vec![
                 ("MEMORY", self.memory()),
                 ("NVLINK", self.nvlinks()),
-                ("XGMI", some(device.place.xgmi.len())),
+                ("XGMI", if_positive(device.place.xgmi.len())),
             ],
             DeviceKind::Nic => vec![
                 ("NETDEV", fact("ifName")),
                 ("LINK", fact("linkLayer")),
-                ("RATE", fact("rate").map(|rate| before(" (", &rate))),
+                ("RATE", fact("rate").map(|rate| text_before(" (", &rate))),
                 ("DRIVER", fact("driver")),
             ],
             DeviceKind::Fpga => vec![("SHELL", fact("shell")), ("DRIVER", fact("driver"))],
@@ -142,12 +143,12 @@ impl Row<'_> {
 
     fn nvlinks(&self) -> Option<String> {
         let links = &self.device.place.nvlinks;
-        some((links.to_switches + links.peers.values().sum::<u32>()) as usize)
+        if_positive((links.to_switches + links.peers.values().sum::<u32>()) as usize)
     }
 
     /// Resource and sharing: `nvidia.com/gpu x8`.
     fn resource(&self) -> Option<String> {
-        let offering = self.known.offerings.get(&self.device.id)?;
+        let offering = self.status.offerings.get(&self.device.id)?;
         let name = offering.resource.as_ref()?;
         Some(match offering.shared {
             Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
@@ -159,15 +160,15 @@ impl Row<'_> {
         })
     }
 
-    /// Means that keeps containers to their memory: `driver`.
+    /// Enforcement of the memory limits of containers: `driver`.
     fn enforcement(&self) -> Option<String> {
-        let offering = self.known.offerings.get(&self.device.id)?;
+        let offering = self.status.offerings.get(&self.device.id)?;
         offering.enforcement.map(|it| it.word().to_owned())
     }
 
     /// First owner: `default/train-0`, `team/train-0 (claim gpus)`, `default/a and 7 more`.
     fn owners(&self) -> Option<String> {
-        let owners = self.known.owners.get(&self.device.id)?;
+        let owners = self.status.owners.get(&self.device.id)?;
         let names: BTreeSet<_> = owners.iter().map(ToString::to_string).collect();
         let first = names.first()?;
         Some(match names.len() {
@@ -189,7 +190,7 @@ fn without_empty_columns(rows: &[Vec<(&'static str, Option<String>)>]) -> Table 
     Table::from_rows(std::iter::once(headings).chain(rows.iter().map(cells)).collect())
 }
 
-fn some(number: usize) -> Option<String> {
+fn if_positive(number: usize) -> Option<String> {
     (number > 0).then(|| number.to_string())
 }
 
@@ -198,10 +199,10 @@ fn joined(words: impl Iterator<Item = String>) -> Option<String> {
     (!words.is_empty()).then_some(words)
 }
 
-fn without(prefix: &str, text: &str) -> String {
+fn without_prefix(prefix: &str, text: &str) -> String {
     text.strip_prefix(prefix).unwrap_or(text).to_owned()
 }
 
-fn before(mark: &str, text: &str) -> String {
+fn text_before(mark: &str, text: &str) -> String {
     text.split(mark).next().unwrap_or(text).to_owned()
 }

@@ -10,8 +10,8 @@ use super::Diagnosis;
 use crate::{
     cli::LONG_VERSION,
     commands::{
-        aside,
         host::{Identifiers, new_folder, write_recording},
+        print_to_stderr,
     },
     screen::shell_word,
 };
@@ -38,7 +38,7 @@ pub(super) fn write(
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let shown = shell_word(folder);
-    aside(format_args!(
+    print_to_stderr(format_args!(
         "wrote {shown}: read it, then pack it with  tar czf report.tgz -C {shown} ."
     ))
 }

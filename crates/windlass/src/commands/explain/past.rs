@@ -10,7 +10,7 @@ use windlass_resources::NodeState;
 use super::{report::name, survey};
 use crate::{
     cli::OutputArg,
-    commands::{Origin, answer, simulated},
+    commands::{Origin, answer, print_origin_notice},
     screen::{Paint, Table, line},
 };
 
@@ -31,7 +31,7 @@ pub(super) async fn run(config: &Config, output: OutputArg) -> Result<()> {
 }
 
 fn show(config: &Config, node: &NodeState, choices: &[RecordedChoice]) -> Result<()> {
-    simulated(&node.inventory, Paint::for_stdout())?;
+    print_origin_notice(&node.inventory, Paint::for_stdout())?;
     if choices.is_empty() {
         return Ok(line(nothing(config))?);
     }

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     cli::{OutputArg, PodName},
-    commands::{Origin, answer, short_name, simulated},
+    commands::{Origin, answer, print_origin_notice, short_name},
     screen::{Paint, Tone, line},
 };
 
@@ -160,7 +160,7 @@ fn called(node: &NodeState, ids: &BTreeSet<String>) -> String {
 impl PodDocument<'_> {
     fn table(&self, node: &NodeState) -> Result<()> {
         let paint = Paint::for_stdout();
-        simulated(&node.inventory, paint)?;
+        print_origin_notice(&node.inventory, paint)?;
         for share in &self.shares {
             line(paint.text(Tone::Strong, format!("{}, {}", self.pod, share.title(node))))?;
             share.lines().into_iter().try_for_each(line)?;

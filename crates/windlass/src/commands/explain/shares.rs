@@ -8,7 +8,7 @@ use windlass_host::causes;
 use windlass_node::{PodHoldings, PodShare, ShareKind, agent, shares_of};
 use windlass_resources::NodeState;
 
-use crate::commands::{clock, complete, short_name};
+use crate::commands::{clock, require_sources, short_name};
 
 /// Share of a GPU, with the memory that the pod's processes hold.
 #[derive(Serialize)]
@@ -41,7 +41,7 @@ pub(super) async fn shares_in_use(
         shares.iter().map(|share| share.device.clone()).collect()
     };
     let (node, in_use) = Box::pin(agent::survey_in_use(config, clock(), devices)).await;
-    complete(&node.inventory)?;
+    require_sources(&node.inventory)?;
     let measured = |share: PodShare| match in_use.get(&share.device) {
         Some(Ok(_)) if share.pod_uids.is_empty() => {
             ShareInUse { share, used_mib: None, use_unknown: Some(NO_POD.to_owned()) }

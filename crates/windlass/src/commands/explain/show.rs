@@ -18,7 +18,7 @@ use super::{
     request::Unavailable,
 };
 use crate::{
-    commands::{Topology, by_reason, ordered, simulated},
+    commands::{Topology, by_reason, ordered, print_origin_notice},
     screen::{Paint, Table, Tone, count, line, wrapped},
 };
 
@@ -45,7 +45,7 @@ pub(super) fn print(
     lines: Vec<String>,
     paint: Paint,
 ) -> Result<()> {
-    simulated(&node.inventory, paint)?;
+    print_origin_notice(&node.inventory, paint)?;
     if let Some(caveat) = caveat {
         line(paint.text(Tone::Notable, format!("note: {caveat}")))?;
     }

@@ -10,7 +10,7 @@ use windlass_resources::{NodeState, Offering};
 
 use crate::{
     cli::OutputArg,
-    commands::{Origin, answer, clock, complete, simulated, sources},
+    commands::{Origin, answer, clock, print_origin_notice, require_sources, sources},
     exit::Misuse,
     screen::{Paint, Table, Tone, count, line},
 };
@@ -47,7 +47,7 @@ struct ExplainedCandidate {
 }
 
 pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result<()> {
-    let rule = described(&config, name)?.clone();
+    let rule = source_rule(&config, name)?.clone();
     let node = agent::survey(&config, clock()).await;
     let diagnosis =
         tokio::task::spawn_blocking(move || diagnose(&config.places, &rule).map(|it| (it, rule)));
@@ -69,10 +69,11 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
         left_out,
     };
     answer(output, &document, || show(&node, &document))?;
-    complete(&node.inventory)
+    require_sources(&node.inventory)
 }
 
-fn described<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
+/// Rule of a configured source.
+fn source_rule<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
     let sources = &config.policy.sources;
     if let Some(rule) = sources.iter().find(|rule| rule.name.as_str() == name) {
         return Ok(rule);
@@ -93,7 +94,7 @@ fn described<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
 
 fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
-    simulated(&node.inventory, paint)?;
+    print_origin_notice(&node.inventory, paint)?;
     let mut alone = node.inventory.clone();
     alone.sources.retain(|name, _| name == document.source);
     sources(&alone, paint).into_iter().try_for_each(line)?;

@@ -179,7 +179,7 @@ impl<'a> ClaimScript<'a> {
         let begun = Instant::now();
         let what = fault.what.clone();
         self.reporter.tell(&ClaimEvent::Fault { device: given.name.clone(), fault: what })?;
-        self.stage.machine.inject(&fault.begins)?;
+        self.stage.machine.inject(&fault.initial)?;
         let is_well = |it: &Published| it.device == given.device && it.taints.is_empty();
         let published = self.until_published(|all| !all.iter().any(is_well)).await?;
         let device = published.iter().find(|it| it.device == given.device);
@@ -191,7 +191,7 @@ impl<'a> ClaimScript<'a> {
         };
         self.stage.kubelet.wait_for(told, STEP_LIMIT).await?;
         let took_ms = ms(begun);
-        fault.lasts.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
+        fault.follow_up.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
         let (device, held_by) = (given.name.clone(), "holder".to_owned());
         self.tell(&ClaimEvent::Withheld { device, taint, held_by, took_ms })
     }
@@ -222,9 +222,10 @@ impl<'a> ClaimScript<'a> {
         fault: &DeviceFault,
     ) -> Result<()> {
         let (begun, quiet_ms) = (Instant::now(), QUIET_PERIOD.as_secs_f64() * 1000.0);
-        self.stage.machine.inject(&fault.ends)?;
+        self.stage.machine.inject(&fault.repair)?;
         let device = given.name.clone();
-        let waiting = ClaimEvent::Waiting { device: device.clone(), end: fault.end, quiet_ms };
+        let waiting =
+            ClaimEvent::Waiting { device: device.clone(), end: fault.repair_text, quiet_ms };
         self.reporter.tell(&waiting)?;
         let is_well = |it: &Published| it.device == given.device && it.taints.is_empty();
         self.until_published(|published| published.iter().any(is_well)).await?;

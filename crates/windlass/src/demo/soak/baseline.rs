@@ -18,12 +18,12 @@ pub(super) struct Baseline {
 
 impl Baseline {
     /// Sets the baseline, unless the process has one.
-    pub(super) fn begins(&mut self, now: Instant, usage: Usage) {
+    pub(super) fn set_if_missing(&mut self, now: Instant, usage: Usage) {
         self.settled.get_or_insert((now, usage));
     }
 
     /// Forgets the baseline of an ended process.
-    pub(super) fn ends(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.settled = None;
     }
 
@@ -50,16 +50,16 @@ mod tests {
     fn a_process_is_held_against_its_own_start_and_not_that_of_another() {
         let (mut baseline, begun, long) =
             (Baseline::default(), Instant::now(), Duration::from_secs(9));
-        baseline.begins(begun, usage(40));
-        baseline.begins(begun + long, usage(400));
+        baseline.set_if_missing(begun, usage(40));
+        baseline.set_if_missing(begun + long, usage(400));
         assert!(baseline.observe(begun + long, usage(400)).is_err(), "it is the same process");
-        baseline.ends();
+        baseline.clear();
         assert_eq!(
             baseline.observe(begun + 2 * long, usage(400)),
             Ok(()),
             "the next is yet to settle"
         );
-        baseline.begins(begun + 2 * long, usage(400));
+        baseline.set_if_missing(begun + 2 * long, usage(400));
         assert_eq!(baseline.observe(begun + 2 * long, usage(410)), Ok(()));
         assert_eq!(baseline.longest(), long);
     }

@@ -28,13 +28,17 @@ use super::{
     stopwatch::Stopwatch,
 };
 
-/// Deadline of a recovery. An unanswered `Register` is given up after 15 seconds, a hanging driver after ten, and a GPU
-/// that fails repeatedly needs 32 quiet periods, of a second here.
+/// Deadline of a recovery. An unanswered `Register` is given up after 15 seconds, and a hanging
+/// driver after ten. A GPU that fails repeatedly waits up to 32 quiet periods (five doublings) of a
+/// second.
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
+/// Duration of a short fault: a folder is missing, registrations fail.
 pub(super) const ABSENCE: Duration = Duration::from_millis(500);
 
-/// Time without the API server. Three checks, ten seconds apart, would free a device if the checkpoint were not read.
+/// Time without the API server, longer than three checks of the agent, ten seconds apart. After
+/// those, the agent frees a device that pod resources omit, unless the kubelet's checkpoint lists
+/// it.
 const CUT_OFF: Duration = Duration::from_secs(40);
 
 /// Time between removal and addition of a NIC.
@@ -61,7 +65,8 @@ impl Run {
         recovered
     }
 
-    /// Waits until everything is as it should be.
+    /// Waits until kubelet and agent are back in a settled state, and records the time that it
+    /// took.
     async fn recovers(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
         let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
@@ -75,7 +80,7 @@ impl Run {
         let after = ended.elapsed();
         outcome.map_err(|left| Violation::NotBack { fault: fault.kind(), after, left })?;
         self.tally.record_fault(fault.kind(), after);
-        self.baseline.begins(Instant::now(), self.rig.agent.process.usage());
+        self.baseline.set_if_missing(Instant::now(), self.rig.agent.process.usage());
         Ok(())
     }
 
@@ -133,7 +138,7 @@ impl Run {
         self.rig.agent_stops();
         self.rig.agent.replace().await?;
         self.tally.agent_restarts += 1;
-        self.baseline.ends();
+        self.baseline.clear();
         self.rig.agent_starts();
         Ok(())
     }
@@ -217,7 +222,7 @@ impl Run {
         tried
     }
 
-    /// Starts a pod of each API while the agent cannot write.
+    /// Starts a pod of the device plugin and one with a claim, while the agent cannot write.
     async fn try_both(&mut self, gpus: usize) -> Result<()> {
         self.try_one(gpus).await?;
         self.try_claim(gpus).await.map(drop)

@@ -78,7 +78,7 @@ pub(super) struct GroundTruth {
 #[derive(Debug, Default)]
 pub(super) struct Monitor {
     /// Broken GPUs that were reported as unhealthy.
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
 /// Deadline for reporting a broken GPU. One alone is found within a probe and a call deadline; while NVML is
@@ -104,7 +104,7 @@ impl Monitor {
         node: &NodeStatus,
     ) -> Result<(), Violation> {
         exclusive(by_kubelet(node), &DriverRecord::default())?;
-        self.told.retain(|id| truth.broken.contains_key(id));
+        self.reported.retain(|id| truth.broken.contains_key(id));
         let listed = node.resources.get(RESOURCE).into_iter().flat_map(|it| &it.devices);
         for (id, device) in listed {
             let Some(since) = truth.broken.get(id) else {
@@ -112,8 +112,8 @@ impl Monitor {
                 continue;
             };
             if !device.is_healthy() {
-                self.told.insert(id.clone());
-            } else if self.told.contains(id) {
+                self.reported.insert(id.clone());
+            } else if self.reported.contains(id) {
                 return Err(Violation::TakenBack { device: id.clone() });
             } else if let Some(runs_since) = truth.agent_runs_since {
                 let after = now.saturating_duration_since(runs_since.max(*since));
@@ -236,7 +236,8 @@ mod tests {
         NodeStatus { pods: of.iter().map(pod).collect(), ..NodeStatus::default() }
     }
 
-    fn told(id: &str, health: &str) -> NodeStatus {
+    /// Node whose resource lists one device with this health.
+    fn listed(id: &str, health: &str) -> NodeStatus {
         let device = Device { id: id.to_owned(), health: health.to_owned(), numa_nodes: None };
         let devices = [(id.to_owned(), device)].into();
         let resource = ResourceStatus { devices, ..ResourceStatus::default() };
@@ -267,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_device_that_is_told_to_be_healthy_is_found_once_there_was_time_to_notice() {
+    fn a_broken_device_that_is_reported_healthy_is_found_after_the_deadline() {
         let broke = Instant::now();
         let truth = |agent| GroundTruth {
             broken: [("0".to_owned(), broke)].into(),
             agent_runs_since: agent,
             ..GroundTruth::default()
         };
-        let (node, late) = (told("0", "Healthy"), NOTICED_WITHIN + Duration::from_millis(1));
+        let (node, late) = (listed("0", "Healthy"), NOTICED_WITHIN + Duration::from_millis(1));
         let check = |now, agent| Monitor::default().check(now, &truth(agent), &node);
         assert_eq!(check(broke + NOTICED_WITHIN, Some(broke)), Ok(()), "there is time");
         assert_eq!(check(broke + late, None), Ok(()), "nobody is there to notice");
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_to_be_broken_is_not_healthy_before_it_is_mended() {
+    fn a_device_that_is_reported_healthy_before_its_repair_is_found() {
         let now = Instant::now();
         let mut truth = GroundTruth {
             broken: [("0".to_owned(), now)].into(),
@@ -292,17 +293,17 @@ mod tests {
             ..GroundTruth::default()
         };
         let mut monitor = Monitor::default();
-        assert_eq!(monitor.check(now, &truth, &told("0", "Unhealthy")), Ok(()));
+        assert_eq!(monitor.check(now, &truth, &listed("0", "Unhealthy")), Ok(()));
         let lie = Violation::TakenBack { device: "0".to_owned() };
-        assert_eq!(monitor.check(now, &truth, &told("0", "Healthy")), Err(lie));
+        assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Err(lie));
         truth.broken.clear();
-        assert_eq!(monitor.check(now, &truth, &told("0", "Healthy")), Ok(()));
+        assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Ok(()));
     }
 
     #[test]
-    fn what_is_told_to_be_unhealthy_without_a_reason_is_found() {
+    fn a_device_that_is_reported_unhealthy_without_a_reason_is_found() {
         let check = |truth: &GroundTruth, health| {
-            Monitor::default().check(Instant::now(), truth, &told("GPU-0", health))
+            Monitor::default().check(Instant::now(), truth, &listed("GPU-0", health))
         };
         let alarm = Err(Violation::FalseAlarm { device: "GPU-0".to_owned() });
         let none = GroundTruth {
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_holds_less_or_else_than_it_was_given_is_found() {
+    fn a_pod_whose_devices_differ_from_its_allocation_is_found() {
         let given = [("a".to_owned(), set(&["0", "1"]))].into();
         assert_eq!(nothing_lost(&given, &pods(&[("a", &["0", "1"])])), Ok(()));
         for (node, now) in [
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_more_than_is_free_is_not_refused() {
+    fn a_refused_request_for_free_devices_is_found() {
         assert_eq!(check_refusal("a pod", 3, 2, "too few"), Ok(()));
         let wrongly = check_refusal("a claim", 2, 2, "too few");
         assert!(matches!(wrongly, Err(Violation::Refused { gpus: 2, free: 2, .. })));

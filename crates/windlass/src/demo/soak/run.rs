@@ -126,7 +126,7 @@ impl Run {
         self.rig.record_others(START_LIMIT).await?;
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
         let start = self.rig.agent.process.usage();
-        self.baseline.begins(Instant::now(), start);
+        self.baseline.set_if_missing(Instant::now(), start);
         self.tally.at_start = start;
         self.tally.measure(start);
         Ok(())

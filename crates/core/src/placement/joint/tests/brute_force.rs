@@ -229,7 +229,7 @@ fn case_of(
     let with_parts = machine.prop_flat_map(|(gpus, nics)| {
         let (middle, end) = (gpus.len(), gpus.len() + nics.len());
         let devices: Vec<_> = gpus.into_iter().chain(nics).collect();
-        let levels = prop::sample::select(RUNGS.to_vec());
+        let levels = prop::sample::select(LEVELS.to_vec());
         (Just(devices), part(0..middle), part(middle..end), prop::option::weighted(0.3, levels))
     });
     with_parts.prop_map(|(devices, gpus, nics, within)| Case { devices, gpus, nics, within })
@@ -279,7 +279,7 @@ impl Case {
 
     /// The nearest level with a possible choice.
     fn nearest(&self) -> PcieLevel {
-        let levels = RUNGS.into_iter().rev().find(|&level| self.best(level).is_some());
+        let levels = LEVELS.into_iter().rev().find(|&level| self.best(level).is_some());
         levels.unwrap_or(PcieLevel::Sys)
     }
 }

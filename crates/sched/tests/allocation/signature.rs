@@ -1,10 +1,10 @@
-//! Nodes of one likeness have one answer, which is the allocation's.
+//! Nodes of one signature have one answer, which is the allocation's.
 
 use std::{collections::HashMap, sync::Arc};
 
 use windlass_sched::{
     allocator::{
-        ChosenDevice, Claims, DeviceKinds, Likeness, NodeLosses, Pools, Selections, Taken,
+        ChosenDevice, Claims, DeviceSignatures, NodeLosses, NodeSignature, Pools, Selections, Taken,
     },
     random::Random,
 };
@@ -102,12 +102,12 @@ fn allocated(claims: &Claims, pools: &Pools, taken: &Taken) -> Option<Vec<usize>
 }
 
 #[test]
-fn nodes_of_one_likeness_have_the_same_devices_chosen_and_lost() {
+fn nodes_of_one_signature_have_the_same_devices_chosen_and_lost() {
     type Answer = Option<(Vec<ChosenDevice>, NodeLosses)>;
     let (mut random, questions) = (Random::new(3), questions());
-    let mut known: HashMap<(usize, Likeness), Answer> = HashMap::new();
+    let mut known: HashMap<(usize, NodeSignature), Answer> = HashMap::new();
     let mut kept: Vec<_> =
-        questions.iter().map(|_| (DeviceKinds::default(), Selections::default())).collect();
+        questions.iter().map(|_| (DeviceSignatures::default(), Selections::default())).collect();
     let (mut fitting, mut repeated) = (0, 0);
     for _ in 0..NODES {
         let (slices, node, taken) = random_node(&mut random);
@@ -123,14 +123,14 @@ fn nodes_of_one_likeness_have_the_same_devices_chosen_and_lost() {
         });
         fitting += usize::from(answer.is_some());
         let (devices, selections) = &mut kept[question];
-        let likeness = Likeness::of(&pools, &taken, &claims.attributes_read(), devices);
-        let alike = claims.choose_alike(&pools, &taken, &likeness, selections).ok();
+        let signature = NodeSignature::of(&pools, &taken, &claims.attributes_read(), devices);
+        let alike = claims.choose_by_signature(&pools, &taken, &signature, selections).ok();
         assert_eq!(alike, answer.as_ref().map(|it| it.0.clone()), "{slices:?}");
-        if let Some(known) = known.get(&(question, likeness.clone())) {
+        if let Some(known) = known.get(&(question, signature.clone())) {
             assert_eq!(*known, answer, "{slices:?}");
             repeated += 1;
         } else {
-            known.insert((question, likeness), answer);
+            known.insert((question, signature), answer);
         }
     }
     assert!(fitting > NODES / 4 && repeated > NODES / 4, "{fitting} fit, {repeated} are alike");
@@ -138,18 +138,19 @@ fn nodes_of_one_likeness_have_the_same_devices_chosen_and_lost() {
 
 #[test]
 fn names_and_unread_attributes_make_no_difference_and_all_else_does() {
-    let (mut devices, mut devices_by_uuid) = (DeviceKinds::default(), DeviceKinds::default());
-    let likeness = |claims: &Claims, device: &Value, devices: &mut DeviceKinds| {
+    let (mut devices, mut devices_by_uuid) =
+        (DeviceSignatures::default(), DeviceSignatures::default());
+    let signature = |claims: &Claims, device: &Value, devices: &mut DeviceSignatures| {
         let node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).expect("a node");
         let slices = typed(&[slice(device["name"].as_str().expect("a name"), 1, json!([device]))]);
         let slices: Vec<_> = slices.into_iter().map(Arc::new).collect();
         let read = claims.attributes_read();
         assert!(!read.is_any());
-        Likeness::of(&Pools::new(&slices, &node), &Taken::default(), &read, devices)
+        NodeSignature::of(&Pools::new(&slices, &node), &Taken::default(), &read, devices)
     };
     let questions = questions();
-    let mut plain = |device: &Value| likeness(&questions[0], device, &mut devices);
-    let mut by_uuid = |device: &Value| likeness(&questions[3], device, &mut devices_by_uuid);
+    let mut plain = |device: &Value| signature(&questions[0], device, &mut devices);
+    let mut by_uuid = |device: &Value| signature(&questions[3], device, &mut devices_by_uuid);
     let first =
         json!({"name": "a", "attributes": {"uuid": {"string": "1"}, "type": {"string": "gpu"}}});
     let mut second = first.clone();

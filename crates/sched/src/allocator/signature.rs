@@ -1,7 +1,9 @@
-//! Likeness of nodes: equal for nodes on which the same claims get the same devices, by their positions.
+//! Signature of a node: equal for nodes on which the same claims get the same devices, by their
+//! positions.
 //!
-//! A likeness leaves out all names of nodes, pools, slices, devices and counters, and the attributes that the claims do not
-//! read. So thousands of nodes, each with its own UUIDs, have few likenesses.
+//! A signature leaves out all names of nodes, pools, slices, devices and counters, and the
+//! attributes that the claims do not read. So thousands of nodes, each with its own UUIDs, have few
+//! signatures.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,7 +22,8 @@ use super::{
     taken::{Holding, Taken},
 };
 
-/// Attributes of devices that claims read, beside those that [`NodeLosses`](super::NodeLosses) reads; or any.
+/// Attributes of devices that claims read, besides those that [`NodeLosses`](super::NodeLosses)
+/// reads. `None` if they may read any.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
 
@@ -28,29 +31,33 @@ pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
 ///
 /// # Guarantees
 ///
-/// Nodes of one likeness have equal results of [`Claims::choose`](super::Claims::choose), errors aside, and of
-/// [`NodeLosses::of`](super::NodeLosses::of), for all claims that read no other attributes. Likenesses compare by the
-/// same [`DeviceKinds`].
+/// On nodes of one signature, equal claims get equal results of
+/// [`Claims::choose`](super::Claims::choose) and of [`NodeLosses::of`](super::NodeLosses::of), if
+/// they read no other attributes. Errors may differ. Only signatures that were made with
+/// the same [`DeviceSignatures`] may be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Likeness {
-    /// The kind of each device.
-    pub(super) kinds: Box<[u32]>,
+pub struct NodeSignature {
+    /// Number of each device's signature.
+    pub(super) devices: Box<[u32]>,
     /// The pools, and the holders of the devices.
     rest: Box<[u8]>,
 }
 
-/// Numbers of the devices that claims cannot tell apart, for claims that read the same attributes.
+/// A number for each device signature. Devices of one signature differ in nothing that the claims
+/// read.
 #[derive(Debug, Default)]
-pub struct DeviceKinds {
+pub struct DeviceSignatures {
     numbers: HashMap<Box<[u8]>, u32>,
-    /// Numbers so far: none is used again.
+    /// Numbers given out so far. No number is given out twice.
     count: u32,
 }
 
-/// Most kinds that are kept. A kind of a former state gets a new number when it comes back.
-const MAX_KINDS: usize = 1 << 18;
+/// Most device signatures that are kept. One of a former state gets a new number when it comes
+/// back.
+const MAX_DEVICE_SIGNATURES: usize = 1 << 18;
 
-/// Bytes of a likeness. Each list has its length before it, and each text, so that different states have different bytes.
+/// Bytes of a signature. Lists and texts begin with their length, so that different states have
+/// different bytes.
 #[derive(Default)]
 struct Key(Vec<u8>);
 
@@ -66,7 +73,7 @@ impl AttributesRead {
         Self(all.map(|all| all.into_iter().flatten().collect()))
     }
 
-    /// The claims may read any attribute, so that hardly two nodes are alike for them.
+    /// True if the claims may read any attribute. Then hardly two nodes are alike.
     pub fn is_any(&self) -> bool {
         self.0.is_none()
     }
@@ -79,17 +86,17 @@ impl AttributesRead {
     }
 }
 
-// === impl Likeness ===
+// === impl NodeSignature ===
 
-impl Likeness {
-    /// The likeness of a node with these pools, for claims that read these attributes.
+impl NodeSignature {
+    /// The signature of a node with these pools, for claims that read these attributes.
     pub fn of(
         pools: &Pools,
         taken: &Taken,
         read: &AttributesRead,
-        devices: &mut DeviceKinds,
+        devices: &mut DeviceSignatures,
     ) -> Self {
-        let (mut key, mut device, mut kinds) = (Key::default(), Key::default(), Vec::new());
+        let (mut key, mut device, mut numbers) = (Key::default(), Key::default(), Vec::new());
         let holdings = taken.of_pools(&pools.all);
         let counters = Counters::of(&pools.all, &holdings);
         key.number(pools.all.len());
@@ -99,22 +106,22 @@ impl Likeness {
         for candidate in &pools.candidates {
             device.0.clear();
             device.device(candidate, read);
-            kinds.push(devices.number(&device.0));
+            numbers.push(devices.number(&device.0));
             let holding = holdings[candidate.pool].and_then(|it| it.get(&candidate.device().name));
             key.holding(holding);
         }
-        Self { kinds: kinds.into(), rest: key.0.into() }
+        Self { devices: numbers.into(), rest: key.0.into() }
     }
 }
 
-// === impl DeviceKinds ===
+// === impl DeviceSignatures ===
 
-impl DeviceKinds {
+impl DeviceSignatures {
     fn number(&mut self, device: &[u8]) -> u32 {
         if let Some(known) = self.numbers.get(device) {
             return *known;
         }
-        if self.numbers.len() >= MAX_KINDS {
+        if self.numbers.len() >= MAX_DEVICE_SIGNATURES {
             self.numbers.clear();
         }
         self.count += 1;
@@ -167,7 +174,7 @@ impl Key {
     }
 
     fn attribute(&mut self, value: &DeviceAttribute) {
-        // A list equals nothing, and no expression sees it.
+        // Lists are left out: constraints and expressions do not read them.
         let DeviceAttribute { bool, int, string, version, .. } = value;
         self.option(bool.as_ref(), |key, it| key.flags([*it, false]));
         self.option(int.as_ref(), |key, it| key.0.extend_from_slice(&it.to_le_bytes()));

@@ -1,4 +1,5 @@
-//! The one task that owns the device manager. Other tasks send it functions and get their results.
+//! The one task that owns the state of the device manager and the DRA manager. Other tasks send it
+//! functions and get their results.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -20,11 +21,11 @@ use crate::{
     status::{Condition, NodeStatus},
 };
 
-type Command = Box<dyn FnOnce(&mut Desk) + Send>;
+type Command = Box<dyn FnOnce(&mut ManagerTask) + Send>;
 
-/// Handle of other tasks on the state.
+/// Handle of other tasks: runs their functions in the manager task.
 #[derive(Clone, Debug)]
-pub(crate) struct Owner {
+pub(crate) struct ManagerHandle {
     commands: mpsc::UnboundedSender<Command>,
 }
 
@@ -32,15 +33,15 @@ pub(crate) struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
 
-/// The state with its files, its witnesses and its tasks.
+/// State of both managers, with its files and watchers and the tasks of its connections.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct ManagerTask {
     /// The device manager's state.
     pub(crate) manager: Manager,
     /// The DRA manager's state.
     pub(crate) dra: Dra,
-    /// Connections to plugins. The end of the desk ends them.
-    pub(crate) tasks: JoinSet<()>,
+    /// Connections to plugins and drivers. They end with this task.
+    pub(crate) connections: JoinSet<()>,
     pub(crate) config: Arc<Config>,
     /// Log of events.
     pub(crate) events: EventLog,
@@ -51,17 +52,17 @@ pub(crate) struct Desk {
     ended: CancellationToken,
 }
 
-/// Reports a panic of the desk. Without the report, waiters for the status would wait for ever. The
-/// caller that ends this life gets the panic itself.
-struct Witness {
+/// Reports a panic of the manager task. Without the report, waiters for the status would wait for
+/// ever. The caller that ends this life gets the panic itself.
+struct PanicReporter {
     status: watch::Sender<Arc<NodeStatus>>,
     events: EventLog,
     ended: CancellationToken,
 }
 
-/// Parts of a desk besides the state.
+/// Configuration, logs and channels of a manager task.
 #[derive(Clone, Debug)]
-pub(crate) struct Office {
+pub(crate) struct TaskContext {
     pub(crate) config: Arc<Config>,
     pub(crate) events: EventLog,
     pub(crate) faults: watch::Receiver<Misbehaviour>,
@@ -69,23 +70,23 @@ pub(crate) struct Office {
     pub(crate) ended: CancellationToken,
 }
 
-// === impl Owner ===
+// === impl ManagerHandle ===
 
-impl Owner {
-    /// An owner, and the queue of commands for its desk.
+impl ManagerHandle {
+    /// A handle, and the queue of commands for its manager task.
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         (Self { commands }, received)
     }
 
     /// Runs a function on the state. The status shows the function's changes before this returns.
-    pub(crate) async fn with<R: Send + 'static>(
+    pub(crate) async fn update<R: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Desk) -> R + Send + 'static,
+        act: impl FnOnce(&mut ManagerTask) -> R + Send + 'static,
     ) -> Result<R, Gone> {
-        self.send(move |desk| {
-            let outcome = act(desk);
-            desk.publish();
+        self.send(move |task| {
+            let outcome = act(task);
+            task.publish();
             outcome
         })
         .await
@@ -93,21 +94,21 @@ impl Owner {
 
     /// Runs a function that only reads the state, or writes to the log. The status needs no update
     /// afterwards.
-    pub(crate) async fn look<R: Send + 'static>(
+    pub(crate) async fn read<R: Send + 'static>(
         &self,
-        at: impl FnOnce(&Desk) -> R + Send + 'static,
+        read: impl FnOnce(&ManagerTask) -> R + Send + 'static,
     ) -> Result<R, Gone> {
-        self.send(|desk| at(desk)).await
+        self.send(|task| read(task)).await
     }
 
     async fn send<R: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Desk) -> R + Send + 'static,
+        act: impl FnOnce(&mut ManagerTask) -> R + Send + 'static,
     ) -> Result<R, Gone> {
         let (reply, result) = oneshot::channel();
-        let command: Command = Box::new(move |desk| {
+        let command: Command = Box::new(move |task| {
             // The caller has gone: the effect on the state stays.
-            let _ = reply.send(act(desk));
+            let _ = reply.send(act(task));
         });
         self.commands.send(command).map_err(|_| Gone)?;
         result.await.map_err(|_| Gone)
@@ -120,23 +121,23 @@ impl From<Gone> for Refusal {
     }
 }
 
-// === impl Desk ===
+// === impl ManagerTask ===
 
-impl Desk {
-    /// Opens a desk: reads the checkpoint and restores its content. The claims were read before,
-    /// because a kubelet does not start without them.
-    pub(crate) fn open(office: Office, mut manager: Manager, claims: Claims) -> Self {
-        let Office { config, events, faults, status, ended } = office;
+impl ManagerTask {
+    /// Reads the checkpoint and restores its content. The claims were read before, because a
+    /// kubelet does not start without them.
+    pub(crate) fn restore(context: TaskContext, mut manager: Manager, claims: Claims) -> Self {
+        let TaskContext { config, events, faults, status, ended } = context;
         let checkpoint = CheckpointFile::in_dir(&config.plugin_dir());
         match checkpoint.read() {
             Ok(Some(found)) => manager.restore(found, Instant::now()),
             Ok(None) => {}
             Err(error) => events.push(Event::CheckpointIgnored { message: error.to_string() }),
         }
-        let mut desk = Self {
+        let mut task = Self {
             manager,
             dra: Dra { claims, ..Dra::default() },
-            tasks: JoinSet::new(),
+            connections: JoinSet::new(),
             claims: ClaimsFile::in_dir(&config.dir),
             config,
             events,
@@ -145,13 +146,13 @@ impl Desk {
             status,
             ended,
         };
-        desk.publish();
-        desk
+        task.publish();
+        task
     }
 
     /// Works through commands until the kubelet ends. Returns the state for the next life.
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Manager {
-        let _witness = self.witness();
+        let _reporter = self.panic_reporter();
         loop {
             let expiry = self.manager.next_expiry(self.config.grace_period);
             let staleness = self.dra.health.next_change();
@@ -160,10 +161,11 @@ impl Desk {
                 biased;
                 () = self.ended.cancelled() => break,
                 Some(command) = commands.recv() => command(&mut self),
-                Some(task) = self.tasks.join_next(), if !self.tasks.is_empty() => {
-                    if let Err(error) = task {
+                Some(ended) = self.connections.join_next(), if !self.connections.is_empty() => {
+                    if let Err(error) = ended {
                         self.publish();
-                        self.witness().tell(&format!("a connection's task failed: {error}"));
+                        let message = format!("a connection's task failed: {error}");
+                        self.panic_reporter().report(&message);
                     }
                 }
                 () = until(expiry) => self.expire(),
@@ -171,7 +173,7 @@ impl Desk {
                 () = until(wipe) => self.wipe(),
             }
         }
-        self.tasks.shutdown().await;
+        self.connections.shutdown().await;
         self.manager
     }
 
@@ -227,14 +229,14 @@ impl Desk {
         if self.faults.borrow().claims != here {
             return Ok(());
         }
-        self.witness().tell("killed in the middle of its work on claims");
+        self.panic_reporter().report("killed in the middle of its work on claims");
         Err(ClaimError::Stopped)
     }
 
     /// Ends this life, as a nil dereference ends the real kubelet's.
     pub(crate) fn crash(&mut self, vanished: &Vanished) {
         self.publish();
-        self.witness().tell(&vanished.to_string());
+        self.panic_reporter().report(&vanished.to_string());
     }
 
     /// Publishes a changed state to all watchers. The state of a dead kubelet is not published.
@@ -259,9 +261,9 @@ impl Desk {
         }
     }
 
-    fn witness(&self) -> Witness {
+    fn panic_reporter(&self) -> PanicReporter {
         let (status, events) = (self.status.clone(), self.events.clone());
-        Witness { status, events, ended: self.ended.clone() }
+        PanicReporter { status, events, ended: self.ended.clone() }
     }
 
     fn expire(&mut self) {
@@ -277,11 +279,11 @@ impl Desk {
     }
 }
 
-// === impl Witness ===
+// === impl PanicReporter ===
 
-impl Witness {
+impl PanicReporter {
     /// Ends this life as a panic.
-    fn tell(&self, message: &str) {
+    fn report(&self, message: &str) {
         self.ended.cancel();
         self.status.send_modify(|shown| {
             Arc::make_mut(shown).kubelet = Condition::Panicked(message.to_owned());
@@ -290,10 +292,10 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for PanicReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell("the embedded kubelet itself panicked: a defect of Windlass");
+            self.report("the embedded kubelet itself panicked: a defect of Windlass");
         }
     }
 }

@@ -1,0 +1,182 @@
+//! Capacity that no pod and no claim holds, by node: CPUs, extended resources, devices of slices.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    resource::v1::DeviceClass,
+};
+use windlass_core::selector::{Amount, PreparedDevice, PublishedExpression};
+use windlass_sched::allocator::{Pools, Taken};
+
+use crate::{
+    facts::{PER_UNIT, amount_of_pod},
+    objects::Objects,
+};
+
+/// A node that takes pods, with what is free of it.
+#[derive(Clone, Debug)]
+pub struct SpareNode {
+    /// Name of the node.
+    pub name: String,
+    /// CPUs that no pod requests.
+    pub cpus: f64,
+    /// Extended resources with the number that no pod has; none of zero.
+    pub resources: BTreeMap<String, u32>,
+    /// Published devices that no claim has.
+    pub devices: Vec<SpareDevice>,
+}
+
+/// A published device that no claim has.
+#[derive(Clone, Debug)]
+pub struct SpareDevice {
+    /// The device as expressions see it.
+    pub device: PreparedDevice,
+    /// Names of the DeviceClasses that select it.
+    pub classes: Vec<String>,
+}
+
+/// A class's name with its expressions; `None` for one that does not parse, and selects nothing.
+type Class = (String, Option<Vec<PublishedExpression>>);
+
+// === impl Objects ===
+
+impl Objects {
+    /// The free capacity of each node that takes pods. Nodes that are cordoned, not ready or tainted against pods are left out.
+    pub fn spare(&self) -> Vec<SpareNode> {
+        let slices: Vec<_> = self.slices().iter().cloned().map(Arc::new).collect();
+        let taken = Taken::of(self.claims());
+        let classes: Vec<_> = self.classes().iter().map(class).collect();
+        let nodes = self.nodes().iter().filter(|node| takes_pods(node));
+        nodes
+            .map(|node| {
+                let name = node.metadata.name.clone().unwrap_or_default();
+                let pods: Vec<_> = self.pods().iter().filter(|pod| runs_on(pod, &name)).collect();
+                let pools = Pools::new(&slices, node);
+                let devices = pools.untouched(&taken).map(|device| SpareDevice {
+                    device: device.clone(),
+                    classes: classes
+                        .iter()
+                        .filter(|class| selects(class, device))
+                        .map(|(name, _)| name.clone())
+                        .collect(),
+                });
+                SpareNode {
+                    cpus: cpus(node, &pods),
+                    resources: resources(node, &pods),
+                    devices: devices.collect(),
+                    name,
+                }
+            })
+            .collect()
+    }
+}
+
+fn takes_pods(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let is_cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
+    let conditions =
+        node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    // A recording has no conditions.
+    let is_ready =
+        conditions.iter().filter(|one| one.type_ == "Ready").all(|one| one.status == "True");
+    !is_cordoned
+        && is_ready
+        && !taints.iter().any(|taint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect))
+}
+
+/// True for a pod that has its resources there: one that has not ended.
+fn runs_on(pod: &Pod, node: &str) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_there = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+    is_there && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn free(node: &Node, pods: &[&Pod], resource: &str) -> i128 {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let all = allocatable
+        .and_then(|all| all.get(resource))
+        .and_then(|quantity| Amount::parse(&quantity.0));
+    let held =
+        pods.iter().filter_map(|pod| pod.spec.as_ref()).map(|spec| amount_of_pod(spec, resource));
+    all.map_or(0, Amount::billionths) - held.sum::<i128>()
+}
+
+fn cpus(node: &Node, pods: &[&Pod]) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a node has few CPUs")]
+    let free = free(node, pods, "cpu").max(0) as f64;
+    free / 1e9
+}
+
+/// Names of extended resources have a domain, and not one of Kubernetes.
+fn resources(node: &Node, pods: &[&Pod]) -> BTreeMap<String, u32> {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let names = allocatable.into_iter().flat_map(BTreeMap::keys);
+    let extended = names.filter(|name| {
+        name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io"))
+    });
+    let free = extended.map(|name| {
+        let number = free(node, pods, name) / PER_UNIT;
+        (name.clone(), u32::try_from(number.max(0)).unwrap_or(u32::MAX))
+    });
+    free.filter(|(_, number)| *number > 0).collect()
+}
+
+fn class(class: &DeviceClass) -> Class {
+    let selectors = class.spec.selectors.as_deref().unwrap_or_default().iter();
+    let expressions = selectors
+        .filter_map(|selector| selector.cel.as_ref())
+        .map(|cel| cel.expression.parse().ok());
+    (class.metadata.name.clone().unwrap_or_default(), expressions.collect())
+}
+
+fn selects((_, expressions): &Class, device: &PreparedDevice) -> bool {
+    expressions
+        .as_ref()
+        .is_some_and(|all| all.iter().all(|one| one.selects(device).unwrap_or(false)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_pods_and_claims_hold_is_not_free() {
+        let pod = |name: &str, phase: &str| {
+            json!({
+                "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+                "spec": {"nodeName": "a", "containers": [{"name": "c", "resources": {
+                    "requests": {"cpu": "500m"}, "limits": {"coral.ai/tpu": "1"}}}]},
+                "status": {"phase": phase},
+            })
+        };
+        let list = json!({"items": [
+            {"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable":
+                {"cpu": "4", "coral.ai/tpu": "3", "scheduling.kubernetes.io/x": "1", "pods": "10"}}},
+            {"kind": "Node", "metadata": {"name": "b"}, "spec": {"unschedulable": true}},
+            pod("one", "Running"), pod("done", "Succeeded"),
+            {"kind": "DeviceClass", "metadata": {"name": "npu"}, "spec": {"selectors": [
+                {"cel": {"expression": "device.driver == 'npu.example.com'"}}]}},
+            {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {
+                "driver": "npu.example.com", "nodeName": "a",
+                "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "npu-0"}, {"name": "npu-1"}]}},
+            {"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "default"}, "spec": {"devices": {}},
+             "status": {"allocation": {"devices": {"results": [
+                {"request": "r", "driver": "npu.example.com", "pool": "a", "device": "npu-0"}]}}}},
+        ]});
+        let objects = Objects::parse(&list.to_string(), Path::new("list.json")).expect("objects");
+        let spare = objects.spare();
+        let [node] = &*spare else { panic!("one node takes pods: {spare:?}") };
+        assert!((node.cpus - 3.5).abs() < 1e-9, "{node:?}");
+        assert_eq!(node.resources, [("coral.ai/tpu".to_owned(), 2)].into());
+        let devices: Vec<_> =
+            node.devices.iter().map(|one| (one.device.id(), one.classes.clone())).collect();
+        assert_eq!(devices, [("npu.example.com/a/npu-1", vec!["npu".to_owned()])]);
+    }
+}

@@ -1,0 +1,90 @@
+//! Profiles of edge boards: CPUs, devices, network. Figures are those of the makers' data sheets.
+
+use super::NodeLink;
+use crate::quantity::{BitRate, Seconds};
+
+/// A kind of board.
+#[derive(Clone, Copy, Debug)]
+pub struct BoardProfile {
+    /// Name in files.
+    pub name: &'static str,
+    /// The board for people.
+    pub description: &'static str,
+    /// CPU cores.
+    pub cpus: u32,
+    /// Extended resources with the number of devices.
+    pub devices: &'static [(&'static str, u32)],
+    /// Rate of the network port in bits per second.
+    pub rate: f64,
+}
+
+/// One hop through a switch of an office or a plant.
+const DELAY: f64 = 0.000_1;
+
+// === impl BoardProfile ===
+
+impl BoardProfile {
+    /// All boards.
+    pub const ALL: [Self; 7] = [
+        Self {
+            name: "raspberry-pi-5",
+            description: "Raspberry Pi 5: four Cortex-A76, no accelerator",
+            cpus: 4,
+            devices: &[],
+            rate: 1e9,
+        },
+        Self {
+            name: "raspberry-pi-5-coral",
+            description: "Raspberry Pi 5 with a Coral USB Accelerator",
+            cpus: 4,
+            devices: &[("coral.ai/tpu", 1)],
+            rate: 1e9,
+        },
+        Self {
+            name: "coral-dev-board",
+            description: "Coral Dev Board: four Cortex-A53, an Edge TPU",
+            cpus: 4,
+            devices: &[("coral.ai/tpu", 1)],
+            rate: 1e9,
+        },
+        Self {
+            name: "jetson-orin-nano",
+            description: "Jetson Orin Nano: six Cortex-A78AE, an Ampere GPU",
+            cpus: 6,
+            devices: &[("nvidia.com/gpu", 1)],
+            rate: 1e9,
+        },
+        Self {
+            name: "rk3588",
+            description: "RK3588 board: eight cores, a neural processor of three cores",
+            cpus: 8,
+            devices: &[("windlass.dev/rknpu", 3)],
+            rate: 1e9,
+        },
+        Self {
+            name: "darwin3-pc",
+            description: "PC with a Darwin3 board",
+            cpus: 8,
+            devices: &[("zj.com/darwin3", 1)],
+            rate: 1e9,
+        },
+        Self {
+            name: "kria-k26",
+            description: "Kria K26: four Cortex-A53, programmable logic",
+            cpus: 4,
+            devices: &[("windlass.dev/fpga-xilinx-zynqmp", 1)],
+            rate: 1e9,
+        },
+    ];
+
+    /// A board by its name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        const ALL: &[BoardProfile] = &BoardProfile::ALL;
+        ALL.iter().find(|board| board.name == name)
+    }
+
+    /// The board's own network port.
+    pub fn link(&self) -> NodeLink {
+        NodeLink { rate: BitRate(self.rate), delay: Seconds(DELAY) }
+    }
+}

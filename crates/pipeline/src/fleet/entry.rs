@@ -1,0 +1,208 @@
+//! A file of boards: simulated nodes by profile or key by key.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use windlass_config::{
+    Diagnostic,
+    document::{self, Spanned, UnknownKeys},
+};
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue},
+    name,
+    selector::{PreparedDevice, PublishedDevice, nearest},
+};
+
+use super::{BoardProfile, Fleet, FreeDevice, Node, NodeLink, Overhead};
+use crate::quantity::{BitRate, Seconds};
+
+/// Nodes that are described, and not there.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(title = "Boards of windlass")]
+struct BoardsFile {
+    /// The nodes.
+    #[schemars(with = "Vec<NodeEntry>")]
+    nodes: Vec<Spanned<NodeEntry>>,
+}
+
+/// A node. Its keys outweigh those of its profile.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NodeEntry {
+    /// Name of the node.
+    #[schemars(with = "String")]
+    name: Spanned<String>,
+    /// Profile of the board: `windlass pipeline boards` lists them.
+    board: Option<String>,
+    /// Free CPUs [default: those of the board].
+    cpus: Option<f64>,
+    /// Rate of its link in each direction [default: that of the board].
+    rate: Option<BitRate>,
+    /// Delay between the node and the switch [default: 100us].
+    delay: Option<Seconds>,
+    /// Devices besides those of the board.
+    #[serde(default)]
+    devices: Vec<DeviceEntry>,
+}
+
+/// Devices of one kind.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DeviceEntry {
+    /// Extended resource that counts them.
+    resource: Option<String>,
+    /// DeviceClass that selects them.
+    device_class: Option<String>,
+    /// DRA driver that publishes them, for expressions.
+    #[serde(default)]
+    driver: String,
+    /// Attributes of the driver's domain, for expressions.
+    #[serde(default)]
+    attributes: BTreeMap<String, AttributeEntry>,
+    /// Number of devices [default: 1].
+    count: Option<u32>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum AttributeEntry {
+    Bool(bool),
+    Int(i64),
+    Text(String),
+}
+
+/// A board has some ports, a server some dozen devices.
+const MOST_DEVICES: u32 = 1024;
+const DEFAULT_CPUS: f64 = 4.0;
+
+pub(super) fn schema() -> Value {
+    schemars::schema_for!(BoardsFile).to_value()
+}
+
+pub(super) fn read(text: &str) -> Result<Fleet, Vec<Diagnostic>> {
+    let root = document::parse(text).map_err(|mistake| vec![mistake])?;
+    let reading = document::read::<BoardsFile>(&root, UnknownKeys::Wrong);
+    let mut found = reading.mistakes;
+    let Some(file) = reading.value.filter(|_| found.is_empty()) else { return Err(found) };
+    let mut nodes: Vec<Node> = Vec::new();
+    for Spanned { value: entry, .. } in file.nodes {
+        let line = entry.name.line;
+        let node = entry.node(&mut found);
+        if nodes.iter().any(|other| other.name == node.name) {
+            let text = format!("node {:?} is there twice: use two names", node.name);
+            found.push(Diagnostic::new(line, text));
+        }
+        nodes.push(node);
+    }
+    if found.is_empty() {
+        Ok(Fleet { nodes, is_simulated: true, overhead: Overhead::default() })
+    } else {
+        Err(found)
+    }
+}
+
+// === impl NodeEntry ===
+
+impl NodeEntry {
+    fn node(self, found: &mut Vec<Diagnostic>) -> Node {
+        let Spanned { line, value: name } = self.name;
+        let mut wrong = |text: String| found.push(Diagnostic::new(line, text));
+        if !name::is_subdomain(&name) {
+            wrong(format!(
+                "name: {name:?}: a node's name has lower-case letters, digits, dashes and dots"
+            ));
+        }
+        let profile = self.board.as_deref().and_then(|board| {
+            let found = BoardProfile::named(board);
+            if found.is_none() {
+                wrong(unknown_board(board));
+            }
+            found
+        });
+        let link = profile.map_or_else(NodeLink::default, BoardProfile::link);
+        let link = NodeLink {
+            rate: self.rate.unwrap_or(link.rate),
+            delay: self.delay.unwrap_or(link.delay),
+        };
+        if link.rate.0 <= 0.0 {
+            wrong("rate: write a rate of more than 0".to_owned());
+        }
+        let cpus = self.cpus.or(profile.map(|board| f64::from(board.cpus))).unwrap_or(DEFAULT_CPUS);
+        if !(0.0..=1024.0).contains(&cpus) {
+            wrong(format!("cpus: {cpus}: write a number of CPUs"));
+        }
+        let own = profile.map_or(&[][..], |board| board.devices).iter();
+        let own = own.map(|(resource, count)| DeviceEntry::of_board(resource, *count));
+        let mut devices = Vec::new();
+        for entry in own.chain(self.devices) {
+            if entry.count.is_some_and(|count| count > MOST_DEVICES) {
+                wrong(format!("count: a node has at most {MOST_DEVICES} devices of one kind"));
+            } else if entry.resource.is_none() && entry.device_class.is_none() {
+                wrong("a device has a resource or a deviceClass".to_owned());
+            } else {
+                entry.add_to(&mut devices, &name);
+            }
+        }
+        Node { board: profile.map_or("", |board| board.name).to_owned(), name, cpus, link, devices }
+    }
+}
+
+fn unknown_board(name: &str) -> String {
+    let names = || BoardProfile::ALL.iter().map(|board| board.name);
+    let advice = nearest(name, names()).map_or_else(
+        || {
+            format!(
+                ": write one of {}, or cpus and devices",
+                names().collect::<Vec<_>>().join(", ")
+            )
+        },
+        |near| format!(" (is it {near:?}?)"),
+    );
+    format!("board: there is no profile {name:?}{advice}")
+}
+
+// === impl DeviceEntry ===
+
+impl DeviceEntry {
+    fn of_board(resource: &str, count: u32) -> Self {
+        Self {
+            resource: Some(resource.to_owned()),
+            device_class: None,
+            driver: String::new(),
+            attributes: BTreeMap::new(),
+            count: Some(count),
+        }
+    }
+
+    fn add_to(self, devices: &mut Vec<FreeDevice>, node: &str) {
+        let kind =
+            self.resource.as_ref().or(self.device_class.as_ref()).expect("checked by the caller");
+        let attributes = self.attributes.into_iter().map(|(name, value)| {
+            let value = match value {
+                AttributeEntry::Bool(value) => AttributeValue::Bool(value),
+                AttributeEntry::Int(value) => AttributeValue::Int(value),
+                AttributeEntry::Text(text) => AttributeValue::string(text),
+            };
+            (AttributeName::published(&self.driver, &name), value)
+        });
+        let mut published = PublishedDevice {
+            driver: self.driver.clone(),
+            attributes: attributes.collect(),
+            ..PublishedDevice::default()
+        };
+        for _ in 0..self.count.unwrap_or(1) {
+            let number = devices.iter().filter(|device| device.name.starts_with(kind)).count();
+            let name = format!("{kind}-{number}");
+            published.id = format!("{node}/{name}");
+            devices.push(FreeDevice {
+                name,
+                resource: self.resource.clone(),
+                classes: self.device_class.clone().into_iter().collect(),
+                published: Some(PreparedDevice::from(&published)),
+            });
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A stage's container: its arguments, resources and probes.
+
+use serde_json::{Value, json};
+
+use super::{Source, Workload};
+use crate::{pipeline::Wanted, placement::Replica};
+
+// === impl Source ===
+
+impl Source<'_> {
+    pub(super) fn container(
+        &self,
+        stage: usize,
+        replica: &Replica,
+        workload: &Workload<'_>,
+    ) -> Value {
+        let of = &self.pipeline.stages[stage];
+        let port = self.pipeline.port(stage);
+        let mut container = json!({
+            "name": of.name,
+            "image": of.image,
+            "args": self.arguments(stage, workload),
+            "ports": [{ "name": port_name(&of.name), "containerPort": port }],
+            "resources": self.resources(stage, replica),
+            // A stage listens once it can take items; one that no longer listens has to start anew.
+            "readinessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 2 },
+            "livenessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 10, "failureThreshold": 3 },
+        });
+        if !of.command.is_empty() {
+            container["command"] = of.command.clone().into();
+        }
+        container
+    }
+
+    fn arguments(&self, stage: usize, workload: &Workload<'_>) -> Vec<String> {
+        let name = |stage: usize| self.pipeline.stages[stage].name.clone();
+        let mut arguments = vec!["--name".to_owned(), name(stage), "--listen".to_owned()];
+        arguments.push(format!("0.0.0.0:{}", self.pipeline.port(stage)));
+        for link in self.pipeline.links_from(stage) {
+            let shares_pod = workload.stages.iter().any(|(other, _)| *other == link.to);
+            let host = if shares_pod { "127.0.0.1".to_owned() } else { self.object_name(link.to) };
+            arguments.push("--next".to_owned());
+            arguments.push(format!("{}={host}:{}", name(link.to), self.pipeline.port(link.to)));
+        }
+        let senders: Vec<_> = self.pipeline.links_to(stage).map(|link| name(link.from)).collect();
+        if senders.len() > 1 {
+            arguments.extend(senders.into_iter().flat_map(|sender| ["--from".to_owned(), sender]));
+        }
+        let batch = self.pipeline.stages[stage].batch;
+        if batch > 1 {
+            arguments.extend(["--batch".to_owned(), batch.to_string()]);
+        }
+        arguments
+    }
+
+    fn resources(&self, stage: usize, replica: &Replica) -> Value {
+        let alternative = replica.alternative(self.pipeline, stage);
+        let cpu = format!("{:.0}m", (alternative.cpus * 1000.0).max(1.0));
+        match &alternative.device {
+            Wanted::Cpu => json!({ "requests": { "cpu": cpu } }),
+            Wanted::Resource(name) => json!({ "requests": { "cpu": cpu }, "limits": { name: 1 } }),
+            Wanted::Claim { .. } => {
+                let claim = json!([{ "name": self.pipeline.stages[stage].name }]);
+                json!({ "requests": { "cpu": cpu }, "claims": claim })
+            }
+        }
+    }
+}
+
+/// Names of ports have at most 15 characters, a letter among them.
+fn port_name(stage: &str) -> String {
+    let name: String = format!("s-{stage}").chars().take(15).collect();
+    name.trim_end_matches('-').to_owned()
+}

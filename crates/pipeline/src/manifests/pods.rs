@@ -1,0 +1,141 @@
+//! Deployments, and the pods that they make.
+
+use serde_json::{Map, Value, json};
+
+use super::{Source, Workload};
+use crate::{pipeline::Wanted, plan::Layout};
+
+/// Time to finish what is in the queues: a little more than a stage takes to drain.
+const GRACE_SECONDS: u32 = 40;
+/// Weight of the planned nodes: the largest that Kubernetes knows.
+const WEIGHT: u32 = 100;
+
+/// The label by which a Service finds the pods of a stage, which may share them with others.
+pub(super) fn stage_label(stage: &str) -> String {
+    format!("windlass.dev/stage-{stage}")
+}
+
+/// The label by which a Deployment finds its own pods.
+pub(super) fn selector(workload: &str) -> Value {
+    json!({ "app.kubernetes.io/name": workload })
+}
+
+// === impl Source ===
+
+impl Source<'_> {
+    pub(super) fn deployment(&self, workload: &Workload<'_>) -> Value {
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": self.metadata(&workload.name),
+            "spec": {
+                "replicas": workload.replicas,
+                "selector": { "matchLabels": selector(&workload.name) },
+                "strategy": { "type": "RollingUpdate", "rollingUpdate": update(workload) },
+                "template": {
+                    "metadata": { "labels": self.pod_labels(workload) },
+                    "spec": self.pod(workload),
+                },
+            },
+        })
+    }
+
+    fn pod_labels(&self, workload: &Workload<'_>) -> Value {
+        let mut labels = self.labels();
+        labels["app.kubernetes.io/name"] = workload.name.clone().into();
+        for (stage, _) in &workload.stages {
+            labels[stage_label(&self.pipeline.stages[*stage].name)] =
+                self.pipeline.name.clone().into();
+        }
+        labels
+    }
+
+    fn pod(&self, workload: &Workload<'_>) -> Value {
+        let containers = workload
+            .stages
+            .iter()
+            .map(|(stage, replica)| self.container(*stage, replica, workload));
+        let mut pod = Map::new();
+        pod.insert("terminationGracePeriodSeconds".to_owned(), GRACE_SECONDS.into());
+        pod.insert("containers".to_owned(), containers.collect());
+        let claims = workload.stages.iter().filter_map(|(stage, replica)| {
+            let is_claimed =
+                matches!(replica.alternative(self.pipeline, *stage).device, Wanted::Claim { .. });
+            let name = &self.pipeline.stages[*stage].name;
+            let template = self.template_name(*stage, replica.alternative);
+            is_claimed.then(|| json!({ "name": name, "resourceClaimTemplateName": template }))
+        });
+        let claims: Vec<Value> = claims.collect();
+        if !claims.is_empty() {
+            pod.insert("resourceClaims".to_owned(), claims.into());
+        }
+        if self.plan.layout != Layout::Pods {
+            pod.insert("affinity".to_owned(), self.affinity(workload));
+        }
+        if workload.replicas > 1 {
+            pod.insert("topologySpreadConstraints".to_owned(), spread(&workload.name));
+        }
+        pod.into()
+    }
+
+    fn affinity(&self, workload: &Workload<'_>) -> Value {
+        let nodes: Vec<_> =
+            workload.nodes.iter().map(|node| self.fleet.nodes[*node].name.as_str()).collect();
+        let expression =
+            json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes });
+        json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+            { "weight": WEIGHT, "preference": { "matchExpressions": [expression] } },
+        ] } })
+    }
+
+    /// Templates of the claims that the placed replicas need.
+    pub(super) fn claim_templates(&self) -> Vec<Value> {
+        let mut templates = Vec::new();
+        for (stage, of) in self.pipeline.stages.iter().enumerate() {
+            for (alternative, one) in of.alternatives.iter().enumerate() {
+                let is_used = self.plan.placement.replicas[stage]
+                    .iter()
+                    .any(|used| used.alternative == alternative);
+                let Wanted::Claim { class, text, .. } = &one.device else { continue };
+                if !is_used {
+                    continue;
+                }
+                let mut exactly = json!({ "deviceClassName": class });
+                if !text.is_empty() {
+                    exactly["selectors"] = json!([{ "cel": { "expression": text } }]);
+                }
+                templates.push(json!({
+                    "apiVersion": "resource.k8s.io/v1",
+                    "kind": "ResourceClaimTemplate",
+                    "metadata": self.metadata(&self.template_name(stage, alternative)),
+                    "spec": { "spec": { "devices": { "requests": [{ "name": "device", "exactly": exactly }] } } },
+                }));
+            }
+        }
+        templates
+    }
+
+    fn template_name(&self, stage: usize, alternative: usize) -> String {
+        format!("{}-{}", self.object_name(stage), alternative + 1)
+    }
+}
+
+/// A new pod needs the device that the old one has: the old one ends first, and its items wait at the stage before.
+fn update(workload: &Workload<'_>) -> Value {
+    let has_device = workload.stages.iter().any(|(_, replica)| replica.device.is_some());
+    if has_device {
+        json!({ "maxSurge": 0, "maxUnavailable": 1 })
+    } else {
+        json!({ "maxSurge": 1, "maxUnavailable": 0 })
+    }
+}
+
+/// Replicas go to different nodes where they can.
+fn spread(workload: &str) -> Value {
+    json!([{
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": { "matchLabels": selector(workload) },
+    }])
+}

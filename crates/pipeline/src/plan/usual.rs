@@ -1,0 +1,95 @@
+//! The layouts that people use without a plan: a pod for each stage, and one pod for all.
+
+use super::{Layout, Plan, Unplaceable, searched};
+use crate::{
+    fleet::Fleet,
+    pipeline::{Pipeline, Wanted},
+    placement::{CPU_TOLERANCE, Placement, Replica},
+    search::Effort,
+};
+
+/// One node at a time has few placements.
+const EFFORT: Effort = Effort { steps: 40_000 };
+
+/// Places the stages one by one as kube-scheduler does alone: each with its first alternative that is free, on the node
+/// with the largest share of free CPUs (its strategy `LeastAllocated`).
+pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placement, Unplaceable> {
+    let mut placement = Placement::empty(pipeline.stages.len());
+    let mut used = Used { cpus: vec![0.0; fleet.nodes.len()], devices: Vec::new() };
+    for (stage, of) in pipeline.stages.iter().enumerate() {
+        for _ in 0..of.max_replicas {
+            match used.next(pipeline, fleet, stage) {
+                Some(replica) => placement.replicas[stage].push(replica),
+                None => break,
+            }
+        }
+        if placement.replicas[stage].is_empty() {
+            let reason = "all devices and CPUs that it could run on are taken by the stages before it, or absent";
+            return Err(Unplaceable { stage: of.name.clone(), reason: reason.to_owned() });
+        }
+    }
+    Ok(placement)
+}
+
+/// Puts all stages on the best of the nodes that can hold one replica of each.
+pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Unplaceable> {
+    let mut single = pipeline.clone();
+    single.stages.iter_mut().for_each(|stage| stage.max_replicas = 1);
+    let mut best: Option<Plan> = None;
+    for position in 0..fleet.nodes.len() {
+        let alone = Fleet { nodes: vec![fleet.nodes[position].clone()], ..*fleet };
+        let Ok(mut plan) = searched(&single, &alone, Layout::Pod, EFFORT) else { continue };
+        plan.placement.replicas.iter_mut().flatten().for_each(|replica| replica.node = position);
+        if let Some((runner_up, _)) = &mut plan.runner_up {
+            runner_up.replicas.iter_mut().flatten().for_each(|replica| replica.node = position);
+        }
+        if best.as_ref().is_none_or(|best| plan.worth.is_above(best.worth)) {
+            best = Some(plan);
+        }
+    }
+    best.ok_or_else(|| Unplaceable {
+        stage: pipeline.stages[0].name.clone(),
+        reason: "no node has the devices and CPUs for all stages at once".to_owned(),
+    })
+}
+
+/// CPUs and devices of the stages before.
+struct Used {
+    cpus: Vec<f64>,
+    devices: Vec<(usize, usize)>,
+}
+
+// === impl Used ===
+
+impl Used {
+    /// Takes a place for a replica.
+    fn next(&mut self, pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Option<Replica> {
+        let alternatives = pipeline.stages[stage].alternatives.iter().enumerate();
+        for (alternative, one) in alternatives {
+            let mut nodes: Vec<_> = (0..fleet.nodes.len()).collect();
+            // The sort is stable: of equals the first.
+            nodes.sort_by(|a, b| self.free_share(fleet, *b).total_cmp(&self.free_share(fleet, *a)));
+            for node in nodes {
+                if self.cpus[node] + one.cpus > fleet.nodes[node].cpus + CPU_TOLERANCE {
+                    continue;
+                }
+                let device = (0..fleet.nodes[node].devices.len()).find(|device| {
+                    let serves = fleet.nodes[node].devices[*device].serves(&one.device);
+                    serves.unwrap_or(false) && !self.devices.contains(&(node, *device))
+                });
+                if device.is_none() && one.device != Wanted::Cpu {
+                    continue;
+                }
+                self.cpus[node] += one.cpus;
+                self.devices.extend(device.map(|device| (node, device)));
+                return Some(Replica { node, alternative, device });
+            }
+        }
+        None
+    }
+
+    fn free_share(&self, fleet: &Fleet, node: usize) -> f64 {
+        let cpus = fleet.nodes[node].cpus;
+        if cpus > 0.0 { 1.0 - self.cpus[node] / cpus } else { 0.0 }
+    }
+}

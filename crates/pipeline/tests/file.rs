@@ -1,0 +1,146 @@
+//! Files of pipelines and boards, and their mistakes.
+
+use std::path::Path;
+
+use windlass_pipeline::{Fleet, Pipeline, schema};
+
+const DOORBELL: &str = "
+name: doorbell
+rate: 10
+input: 1KiB
+stages:
+- name: notify
+  on: [{time: 1ms}]
+- name: detect
+  replicas: 2
+  output: 200
+  on:
+  - {resource: coral.ai/tpu, time: 12ms}
+  - {cpus: 2, time: 90ms, variation: 0.2}
+- name: camera
+  output: 60KiB
+  on: [{cpus: 0.5, time: 3ms}]
+links:
+- {from: camera, to: detect}
+- {from: detect, to: notify}
+";
+
+fn mistakes(text: &str) -> String {
+    let error = Pipeline::parse(Path::new("p.yaml"), text).expect_err("the file is wrong");
+    error.to_string()
+}
+
+#[test]
+fn stages_come_in_the_order_of_the_items() {
+    let pipeline = Pipeline::parse(Path::new("p.yaml"), DOORBELL).expect("a pipeline");
+    let names: Vec<_> = pipeline.stages.iter().map(|stage| stage.name.as_str()).collect();
+    assert_eq!(names, ["camera", "detect", "notify"]);
+    let links: Vec<_> =
+        pipeline.links.iter().map(|link| (link.from, link.to, link.bytes.0)).collect();
+    assert_eq!(links, [(0, 1, 61_440), (1, 2, 200)]);
+    assert_eq!(pipeline.ends().collect::<Vec<_>>(), [2]);
+}
+
+/// Texts of files, each with its mistakes.
+const WRONG: &[(&str, &str)] = &[
+    ("name: a\nstages: []", "p.yaml:1: a pipeline has at least one stage"),
+    (
+        "name: a\nstages:\n- {name: b, on: []}",
+        "p.yaml:3: stage \"b\" can run on nothing: list devices below on",
+    ),
+    (
+        "name: a\nstages:\n- name: b\n  on: [{time: 0ms}]",
+        "p.yaml:4: time: 0us: write how long an item takes, more than 0",
+    ),
+    (
+        "name: a\nstages:\n- name: b\n  on: [{time: -5ms}]",
+        "p.yaml:4: \"-5ms\" is no time: write 200us, 12ms or 1.5s",
+    ),
+    (
+        "name: a\ngoal: latency\nstages:\n- {name: b, on: [{time: 1ms}]}",
+        "p.yaml:2: goal: latency depends on how many items come: write rate, in items per second",
+    ),
+    (
+        "name: a\nstages:\n- {name: b, on: [{time: 1ms}]}\n- {name: c, on: [{time: 1ms}]}",
+        "p.yaml:4: no item reaches stage \"c\": items come in at \"b\"; add a link to \"c\", or remove the stage",
+    ),
+    (
+        "name: a\nstages:\n- {name: b, output: 1, on: [{time: 1ms}]}\n- {name: c, output: 1, on: [{time: 1ms}]}\n- {name: d, on: [{time: 1ms}]}\n\
+             links:\n- {from: b, to: c}\n- {from: c, to: c}\n- {from: c, to: d}",
+        "p.yaml:4: items go round in a circle: c: remove a link",
+    ),
+    (
+        "name: a\nstages:\n- {name: detect, on: [{time: 1ms}]}\nlinks:\n- {from: detect, to: detct}",
+        "p.yaml:5: there is no stage \"detct\" (is it \"detect\"?)",
+    ),
+    (
+        "name: a\nstages:\n- {name: b, on: [{match: \"true\", time: 1ms}]}",
+        "p.yaml:3: match selects among the devices of a class: write deviceClass too",
+    ),
+    (
+        "name: a\nstages:\n- {name: b, on: [{resource: r/x, deviceClass: c, time: 1ms}]}",
+        "p.yaml:3: resource and deviceClass are two ways to one device: write one",
+    ),
+    (
+        "name: a\nstages:\n- {name: b, replicas: 0, on: [{time: 1ms}]}\n- {name: b, on: [{time: 1ms}]}",
+        "p.yaml:3: replicas: 0: write a number from 1 to 1000\n\
+             p.yaml:4: no item reaches stage \"b\": items come in at \"b\"; add a link to \"b\", or remove the stage\n\
+             p.yaml:4: stage \"b\" is on line 3 too: use two names",
+    ),
+];
+
+#[test]
+fn every_mistake_is_told_with_its_line() {
+    for (text, expected) in WRONG {
+        assert_eq!(mistakes(text), *expected, "{text}");
+    }
+    let misspelt = mistakes("name: a\nstage: []");
+    assert!(
+        misspelt.ends_with("p.yaml:2: unknown field `stage`: did you mean `stages`?"),
+        "{misspelt}"
+    );
+}
+
+#[test]
+fn a_wrong_expression_is_refused() {
+    let text = "name: a\nstages:\n- {name: b, on: [{deviceClass: gpu, match: device.atributes, time: 1ms}]}";
+    assert!(mistakes(text).starts_with("p.yaml:3: match: "), "{}", mistakes(text));
+}
+
+#[test]
+fn the_schema_accepts_what_is_read() {
+    let validator = jsonschema::validator_for(&schema()).expect("a schema");
+    let document = serde_json::json!({
+        "name": "a", "goal": {"throughputUnder": "200ms"}, "input": 512,
+        "stages": [{"name": "b", "on": [{"resource": "coral.ai/tpu", "time": "1ms"}]}],
+    });
+    assert!(validator.is_valid(&document));
+    Pipeline::parse(Path::new("p.yaml"), &document.to_string()).expect("a pipeline");
+    assert!(!validator.is_valid(&serde_json::json!({"name": "a"})));
+}
+
+#[test]
+fn boards_have_what_their_profile_says() {
+    let text = "
+nodes:
+- {name: pi, board: raspberry-pi-5}
+- {name: jetson, board: jetson-orin-nano, rate: 100Mbit, delay: 2ms}
+- name: own
+  cpus: 2
+  devices: [{deviceClass: npu, driver: npu.example.com, attributes: {tops: 13}, count: 2}]
+";
+    let fleet = Fleet::parse(Path::new("b.yaml"), text).expect("boards");
+    let shown: Vec<_> = fleet
+        .nodes
+        .iter()
+        .map(|node| (node.cpus, node.devices.len(), node.link.rate.to_string()))
+        .collect();
+    let expected = [(4.0, 0, "1Gbit"), (6.0, 1, "100Mbit"), (2.0, 2, "1Gbit")];
+    assert_eq!(shown, expected.map(|(cpus, devices, rate)| (cpus, devices, rate.to_owned())));
+    assert!(fleet.is_simulated);
+    let wrong = Fleet::parse(Path::new("b.yaml"), "nodes:\n- {name: x, board: raspbery-pi-5}");
+    assert_eq!(
+        wrong.expect_err("an unknown board").to_string(),
+        "b.yaml:2: board: there is no profile \"raspbery-pi-5\" (is it \"raspberry-pi-5\"?)"
+    );
+}

@@ -1,0 +1,139 @@
+//! Manifests of the three layouts, read as the API server reads them.
+
+use std::path::Path;
+
+use k8s_openapi::api::{
+    apps::v1::Deployment, core::v1::Service, policy::v1::PodDisruptionBudget,
+    resource::v1::ResourceClaimTemplate,
+};
+use serde_json::{Value, from_value};
+use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, manifests::manifests};
+
+const PIPELINE: &str = "
+name: door
+stages:
+- {name: grab, image: stage:1, output: 1MB, on: [{cpus: 1, time: 1ms}]}
+- {name: decode, image: stage:1, command: [windlass, stage], output: 10kB, on: [{cpus: 1, time: 2ms}]}
+- name: detect
+  image: stage:1
+  replicas: 2
+  batch: 4
+  output: 100
+  on:
+  - {deviceClass: npu, match: 'device.attributes[\"npu.example.com\"].tops > 10', time: 20ms}
+- {name: join, image: stage:1, on: [{resource: coral.ai/tpu, time: 1ms}]}
+links:
+- {from: grab, to: decode}
+- {from: decode, to: detect}
+- {from: decode, to: join}
+- {from: detect, to: join}
+";
+
+const BOARDS: &str = "
+nodes:
+- {name: a, board: raspberry-pi-5, rate: 100Mbit}
+- {name: b, board: coral-dev-board}
+- {name: c, cpus: 4, devices: [{deviceClass: npu, driver: npu.example.com, attributes: {tops: 13}, count: 2}]}
+";
+
+fn objects(layout: Layout, text: &str) -> Vec<Value> {
+    let pipeline = Pipeline::parse(Path::new("p.yaml"), text).expect("a pipeline");
+    let fleet = Fleet::parse(Path::new("b.yaml"), BOARDS).expect("boards");
+    let plan = Plan::of(&pipeline, &fleet, layout).expect("a plan");
+    manifests(&pipeline, &fleet, &plan).expect("manifests")
+}
+
+/// Each object as its kind has it: an unknown kind or a wrong type fails.
+fn check_types(objects: &[Value]) -> Vec<Deployment> {
+    let mut deployments = Vec::new();
+    for object in objects {
+        let object = object.clone();
+        let read = match object["kind"].as_str().expect("a kind") {
+            "Deployment" => from_value(object).map(|deployment| deployments.push(deployment)),
+            "Service" => from_value::<Service>(object).map(drop),
+            "PodDisruptionBudget" => from_value::<PodDisruptionBudget>(object).map(drop),
+            "ResourceClaimTemplate" => from_value::<ResourceClaimTemplate>(object).map(drop),
+            other => panic!("{other}"),
+        };
+        read.expect("the types of its kind");
+    }
+    deployments
+}
+
+fn arguments(deployment: &Deployment, container: usize) -> String {
+    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).expect("a pod");
+    pod.containers[container].args.clone().unwrap_or_default().join(" ")
+}
+
+#[test]
+fn in_the_layout_pods_each_stage_has_a_deployment_and_finds_the_next_by_its_service() {
+    let objects = objects(Layout::Pods, PIPELINE);
+    let deployments = check_types(&objects);
+    let names: Vec<_> = deployments.iter().filter_map(|one| one.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["door-grab", "door-decode", "door-detect", "door-join"]);
+    assert_eq!(
+        arguments(&deployments[1], 0),
+        "--name decode --listen 0.0.0.0:7001 --next detect=door-detect:7002 --next join=door-join:7003"
+    );
+    assert_eq!(
+        arguments(&deployments[2], 0),
+        "--name detect --listen 0.0.0.0:7002 --next join=door-join:7003 --batch 4"
+    );
+    assert_eq!(
+        arguments(&deployments[3], 0),
+        "--name join --listen 0.0.0.0:7003 --from decode --from detect"
+    );
+    let detect = serde_json::to_value(&deployments[2]).expect("JSON");
+    let pod = &detect["spec"]["template"]["spec"];
+    assert_eq!(pod["resourceClaims"][0]["resourceClaimTemplateName"], "door-detect-1");
+    assert_eq!(pod["containers"][0]["resources"]["claims"][0]["name"], "detect");
+    assert_eq!((&detect["spec"]["replicas"], &pod["affinity"]), (&2.into(), &Value::Null));
+    assert_eq!(detect["spec"]["strategy"]["rollingUpdate"]["maxSurge"], 0);
+    let budgets = objects.iter().filter(|object| object["kind"] == "PodDisruptionBudget").count();
+    assert_eq!(budgets, 1);
+}
+
+#[test]
+fn planned_stages_of_one_node_share_a_pod_that_prefers_the_node() {
+    let deployments = check_types(&objects(Layout::Planned, PIPELINE));
+    let shared = deployments
+        .iter()
+        .find(|one| one.metadata.name.as_deref() == Some("door-grab"))
+        .expect("one");
+    assert!(
+        arguments(shared, 0).ends_with("--next decode=127.0.0.1:7001"),
+        "{}",
+        arguments(shared, 0)
+    );
+    let document = serde_json::to_value(shared).expect("JSON");
+    let pod = &document["spec"]["template"];
+    assert_eq!(pod["metadata"]["labels"]["windlass.dev/stage-decode"], "door");
+    let preferred = &pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        [0];
+    let nodes = &preferred["preference"]["matchExpressions"][0]["values"];
+    assert!(nodes.as_array().is_some_and(|nodes| nodes.len() == 1), "{nodes}");
+}
+
+#[test]
+fn in_the_layout_pod_all_stages_are_containers_of_one_pod() {
+    let text = PIPELINE.replace(
+        "deviceClass: npu, match: 'device.attributes[\"npu.example.com\"].tops > 10'",
+        "cpus: 1",
+    );
+    let deployments = check_types(&objects(Layout::Pod, &text));
+    assert_eq!(deployments.len(), 1);
+    assert_eq!(
+        arguments(&deployments[0], 2),
+        "--name detect --listen 0.0.0.0:7002 --next join=127.0.0.1:7003 --batch 4"
+    );
+}
+
+#[test]
+fn a_stage_without_an_image_is_named() {
+    let text = PIPELINE.replacen("image: stage:1, ", "", 1);
+    let pipeline = Pipeline::parse(Path::new("p.yaml"), &text).expect("a pipeline");
+    let fleet = Fleet::parse(Path::new("b.yaml"), BOARDS).expect("boards");
+    let plan = Plan::of(&pipeline, &fleet, Layout::Planned).expect("a plan");
+    let error = manifests(&pipeline, &fleet, &plan).expect_err("no image").to_string();
+    assert_eq!(error, "stage \"grab\" has no image: write one in the pipeline's file");
+}

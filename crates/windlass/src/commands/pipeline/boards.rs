@@ -1,0 +1,47 @@
+//! `windlass pipeline boards`: the profiles of boards.
+
+use anyhow::Result;
+use serde::Serialize;
+use windlass_pipeline::{fleet::BoardProfile, quantity::BitRate};
+
+use crate::{cli::BoardsArgs, commands::answer, screen::Table};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    name: &'static str,
+    cpus: u32,
+    devices: Vec<String>,
+    rate: BitRate,
+    description: &'static str,
+}
+
+pub(super) fn run(args: &BoardsArgs) -> Result<()> {
+    let rows = BoardProfile::ALL.map(|board| Row {
+        name: board.name,
+        cpus: board.cpus,
+        devices: board
+            .devices
+            .iter()
+            .map(|(resource, count)| format!("{count} {resource}"))
+            .collect(),
+        rate: BitRate(board.rate),
+        description: board.description,
+    });
+    answer(args.output, &rows, || {
+        let mut table = Table::new(["BOARD", "CPUS", "DEVICES", "LINK", "DESCRIPTION"]);
+        for row in &rows {
+            let devices =
+                if row.devices.is_empty() { "-".to_owned() } else { row.devices.join(", ") };
+            let description = row.description.to_owned();
+            table.row([
+                row.name.to_owned(),
+                row.cpus.to_string(),
+                devices,
+                row.rate.to_string(),
+                description,
+            ]);
+        }
+        Ok(table.print()?)
+    })
+}

@@ -1,0 +1,121 @@
+//! `windlass pipeline measure`: throughput and latency of a running pipeline beside their prediction.
+
+#[cfg(feature = "laboratory")]
+mod simulated;
+mod table;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use windlass_pipeline::{Layout, Pipeline, Plan, Prediction};
+use windlass_stage::Addresses;
+
+use super::{fleet, pipeline};
+use crate::{
+    cli::MeasureArgs,
+    commands::answer,
+    exit::Misuse,
+    measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure},
+};
+
+/// The layouts of a pipeline, measured.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MeasureReport {
+    pipeline: String,
+    /// True for boards that are described, and not there.
+    simulated: bool,
+    layouts: Vec<MeasuredLayout>,
+    /// The layout to take, where several were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    take: Option<&'static str>,
+}
+
+/// A layout, measured.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MeasuredLayout {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layout: Option<&'static str>,
+    #[serde(flatten)]
+    measured: MeasuredFigures,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted: Option<PredictedBeside>,
+}
+
+/// The prediction for what was measured.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PredictedBeside {
+    items_per_second: f64,
+    /// At the rate of the measurement.
+    latency_ms: Option<f64>,
+}
+
+pub(super) async fn run(args: MeasureArgs) -> Result<()> {
+    let pipeline = pipeline(&args.pipeline)?;
+    let report = match args.fleet.boards {
+        Some(_) => on_boards(&pipeline, &args).await?,
+        None => deployed(&pipeline, &args).await?,
+    };
+    answer(args.output, &report, || table::print(&report))?;
+    let unheard: u64 = report.layouts.iter().map(|layout| layout.measured.account.unheard).sum();
+    ensure!(unheard == 0, "{unheard} items went in and nothing was heard of them");
+    Ok(())
+}
+
+#[cfg(feature = "laboratory")]
+async fn on_boards(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureReport> {
+    simulated::layouts(pipeline, args).await
+}
+
+#[cfg(not(feature = "laboratory"))]
+async fn on_boards(_: &Pipeline, _: &MeasureArgs) -> Result<MeasureReport> {
+    Err(crate::absent::no_laboratory())
+}
+
+/// Measures what runs in the cluster.
+async fn deployed(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureReport> {
+    let end = |stage: usize| {
+        let name = &pipeline.stages[stage].name;
+        let given = args.end.iter().find(|(of, _)| of == name).map(|(_, addresses)| addresses);
+        addresses(pipeline, stage, given)
+    };
+    let entrance = Entrance {
+        first: pipeline.stages[0].name.clone(),
+        addresses: addresses(pipeline, 0, args.first.as_ref())?,
+        ends: pipeline.ends().map(end).collect::<Result<_>>()?,
+        input: input_size(pipeline),
+    };
+    let measured = measure(pipeline, &entrance, args.lasts, &pipeline.name).await?;
+    let predicted = match args.layout {
+        None => None,
+        Some(layout) => {
+            let fleet = fleet::fleet(&args.fleet).await?;
+            let plan = Plan::of(pipeline, &fleet, layout)?;
+            let rate = Some(measured.at_items_per_second);
+            Some(PredictedBeside::of(&Prediction::at(pipeline, &fleet, &plan.placement, rate)))
+        }
+    };
+    let layout = MeasuredLayout { layout: args.layout.map(Layout::name), measured, predicted };
+    let pipeline = pipeline.name.clone();
+    Ok(MeasureReport { pipeline, simulated: false, layouts: vec![layout], take: None })
+}
+
+/// The given addresses of a stage, or its Service.
+fn addresses(pipeline: &Pipeline, stage: usize, given: Option<&Addresses>) -> Result<Addresses> {
+    if let Some(given) = given {
+        return Ok(given.clone());
+    }
+    let name = &pipeline.stages[stage].name;
+    let service = format!("{}-{name}:{}", pipeline.name, pipeline.port(stage));
+    Ok(service.parse().map_err(|error| Misuse(anyhow::Error::from(error)))?)
+}
+
+// === impl PredictedBeside ===
+
+impl PredictedBeside {
+    fn of(prediction: &Prediction) -> Self {
+        let latency_ms = prediction.latency.as_ref().map(|latency| 1e3 * latency.total);
+        Self { items_per_second: prediction.throughput, latency_ms }
+    }
+}

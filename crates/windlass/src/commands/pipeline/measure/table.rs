@@ -1,0 +1,92 @@
+//! Measured figures for people.
+
+use anyhow::Result;
+use windlass_pipeline::quantity::Seconds;
+
+use super::{MeasureReport, MeasuredLayout};
+use crate::{
+    measurement::figures::Times,
+    screen::{Paint, Table, Tone, line},
+};
+
+/// Prints the layouts side by side, then the parts of each.
+pub(super) fn print(report: &MeasureReport) -> Result<()> {
+    let paint = Paint::for_stdout();
+    let simulated = if report.simulated { ", on SIMULATED boards" } else { "" };
+    line(paint.text(Tone::Strong, format!("{}: measured{simulated}", report.pipeline)))?;
+    line("")?;
+    let mut table = Table::new([
+        "LAYOUT",
+        "ITEMS/S",
+        "PREDICTED",
+        "AT ITEMS/S",
+        "MEAN",
+        "PREDICTED",
+        "P50",
+        "P95",
+        "P99",
+    ]);
+    for layout in &report.layouts {
+        table.row(summary(layout));
+    }
+    table.print()?;
+    for layout in &report.layouts {
+        line("")?;
+        print_layout(layout, paint)?;
+    }
+    if let Some(take) = report.take {
+        line("")?;
+        line(paint.text(Tone::Strong, format!("Take the layout {take}.")))?;
+    }
+    Ok(())
+}
+
+fn summary(layout: &MeasuredLayout) -> [String; 9] {
+    let measured = &layout.measured;
+    let predicted = layout.predicted.as_ref();
+    let none = || "-".to_owned();
+    [
+        layout.layout.unwrap_or("-").to_owned(),
+        format!("{:.1} \u{b1} {:.1}", measured.items_per_second, measured.plus_minus),
+        predicted.map_or_else(none, |beside| format!("{:.1}", beside.items_per_second)),
+        format!("{:.1}", measured.at_items_per_second),
+        shown(measured.latency.mean_ms),
+        predicted.and_then(|beside| beside.latency_ms).map_or_else(none, shown),
+        shown(measured.latency.p50_ms),
+        shown(measured.latency.p95_ms),
+        shown(measured.latency.p99_ms),
+    ]
+}
+
+fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
+    let measured = &layout.measured;
+    let name = layout.layout.unwrap_or("pipeline");
+    let at = measured.at_items_per_second;
+    line(paint.text(Tone::Strong, format!("{name}: p50, p95 and p99 at {at:.1} items/s")))?;
+    let mut table = Table::new(["STAGE", "LINK TO IT", "WAITED", "WORKED", "FOR ROOM AT THE NEXT"]);
+    for stage in &measured.stages {
+        let link = measured.links.iter().find(|link| link.to == stage.stage);
+        let link = link.map_or_else(|| "-".to_owned(), |link| quantiles(&link.time));
+        let times = [&stage.waited, &stage.worked, &stage.sending].map(quantiles);
+        let [waited, worked, sending] = times;
+        table.row([stage.stage.clone(), link, waited, worked, sending]);
+    }
+    table.print()?;
+    let account = &measured.account;
+    line(format_args!("{} items went in, {} arrived.", account.sent, account.arrived))?;
+    for (reason, count) in &account.failed {
+        line(paint.text(Tone::Bad, format!("{count} failed at {reason}")))?;
+    }
+    if account.unheard > 0 {
+        line(paint.text(Tone::Bad, format!("nothing was heard of {}", account.unheard)))?;
+    }
+    Ok(())
+}
+
+fn quantiles(times: &Times) -> String {
+    format!("{} {} {}", shown(times.p50_ms), shown(times.p95_ms), shown(times.p99_ms))
+}
+
+fn shown(ms: f64) -> String {
+    Seconds(ms / 1e3).to_string()
+}

@@ -1,0 +1,36 @@
+//! `windlass pipeline plan`: placement and prediction of each layout.
+
+use anyhow::{Result, ensure};
+use windlass_pipeline::{Layout, Plan, plan::gains};
+
+use super::{fleet, pipeline, report, table};
+use crate::{cli::PlanArgs, commands::answer};
+
+/// The planned layout first: it is the one that people look for.
+const ORDER: [Layout; 3] = [Layout::Planned, Layout::Pods, Layout::Pod];
+
+pub(super) async fn run(args: PlanArgs) -> Result<()> {
+    let pipeline = pipeline(&args.pipeline)?;
+    let fleet = fleet::fleet(&args.fleet).await?;
+    let layouts = args.layout.map_or_else(|| ORDER.to_vec(), |layout| vec![layout]);
+    let reporter = report::PlanWriter { pipeline: &pipeline, fleet: &fleet };
+    let mut reports = Vec::new();
+    for layout in layouts {
+        let plan = Plan::of(&pipeline, &fleet, layout);
+        let gains = match (&plan, layout) {
+            (Ok(plan), Layout::Planned) => gains(&pipeline, &fleet, plan),
+            _ => Vec::new(),
+        };
+        reports.push(reporter.layout(layout, plan.as_ref(), &gains));
+    }
+    let report = reporter.report(reports);
+    answer(args.output, &report, || table::print(&report))?;
+    let without: Vec<_> = report
+        .layouts
+        .iter()
+        .filter(|one| one.fits_nowhere.is_some())
+        .map(|one| one.layout)
+        .collect();
+    ensure!(without.is_empty(), "no place for the layout {}", without.join(", "));
+    Ok(())
+}

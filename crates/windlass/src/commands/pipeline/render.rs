@@ -1,0 +1,23 @@
+//! `windlass pipeline render`: the manifests of a layout.
+
+use anyhow::Result;
+use windlass_pipeline::{Plan, manifests::manifests};
+
+use super::{fleet, pipeline};
+use crate::{cli::RenderArgs, exit::Misuse, screen::line};
+
+pub(super) async fn run(args: RenderArgs) -> Result<()> {
+    let pipeline = pipeline(&args.pipeline)?;
+    let fleet = fleet::fleet(&args.fleet).await?;
+    let plan = Plan::of(&pipeline, &fleet, args.layout)?;
+    let objects = manifests(&pipeline, &fleet, &plan).map_err(|error| Misuse(error.into()))?;
+    let name = args.layout.name();
+    line(format_args!(
+        "# Pipeline {}, layout {name}, by `windlass pipeline render`.",
+        pipeline.name
+    ))?;
+    for object in objects {
+        line(format_args!("---\n{}", serde_saphyr::to_string(&object)?.trim_end()))?;
+    }
+    Ok(())
+}

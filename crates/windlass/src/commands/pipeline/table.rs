@@ -1,0 +1,136 @@
+//! Plans for people.
+
+use anyhow::Result;
+use windlass_pipeline::quantity::{Bytes, Seconds};
+
+use super::report::{LayoutReport, PlanReport, PredictedFigures, StageReport};
+use crate::screen::{Paint, Table, Tone, count, line, wrapped};
+
+/// Prints the layouts side by side, then each placement.
+pub(super) fn print(report: &PlanReport) -> Result<()> {
+    let paint = Paint::for_stdout();
+    let nodes = count(report.nodes, "node");
+    let simulated = if report.simulated { ", SIMULATED boards" } else { "" };
+    line(paint.text(
+        Tone::Strong,
+        format!("{}: {}, on {nodes}{simulated}", report.pipeline, report.goal),
+    ))?;
+    line("")?;
+    let mut table = Table::new(["LAYOUT", "ITEMS/S", "LATENCY", "AT ITEMS/S", "BOTTLENECK"]);
+    for layout in &report.layouts {
+        let cells = match &layout.figures {
+            Some(figures) => [
+                rate(figures.items_per_second),
+                latency(figures),
+                rate(figures.at_items_per_second),
+                figures.bottleneck.clone(),
+            ],
+            None => [
+                "-".to_owned(),
+                "-".to_owned(),
+                "-".to_owned(),
+                layout.fits_nowhere.clone().unwrap_or_default(),
+            ],
+        };
+        let [items, latency, at, bottleneck] = cells;
+        table.row([layout.layout.to_owned(), items, latency, at, bottleneck]);
+    }
+    table.print()?;
+    for layout in report.layouts.iter().filter(|layout| layout.figures.is_some()) {
+        line("")?;
+        print_layout(layout, paint)?;
+    }
+    Ok(())
+}
+
+fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
+    line(paint.text(Tone::Strong, layout.layout))?;
+    let mut table =
+        Table::new(["STAGE", "NODE", "ON", "WAIT", "WORK", "LOAD", "NEXT", "SIZE", "LINK"]);
+    for stage in &layout.stages {
+        add_stage(&mut table, layout, stage);
+    }
+    table.print()?;
+    let mut notes = Vec::new();
+    if layout.layout == "planned" {
+        notes.push(match &layout.bound {
+            None => "No placement is better.".to_owned(),
+            Some(bound) => {
+                format!("The search was cut short: no placement is better than {bound}.")
+            }
+        });
+    }
+    if let Some(next) = &layout.next_best {
+        let differs = next.differs.join(", ");
+        notes.push(format!("Next best: {}, with {differs}.", in_words(&next.figures)));
+    }
+    for more in &layout.one_more {
+        let figures = in_words(&more.figures);
+        notes.push(format!("One more {} on {}: {figures}.", more.device, more.node));
+    }
+    for note in notes {
+        wrapped("", note.split(' '))
+            .into_iter()
+            .try_for_each(|text| line(paint.text(Tone::Quiet, text)))?;
+    }
+    Ok(())
+}
+
+/// A row for each replica, and for each further link.
+fn add_stage(table: &mut Table, layout: &LayoutReport, stage: &StageReport) {
+    let links: Vec<_> = layout.links.iter().filter(|link| link.from == stage.stage).collect();
+    for row in 0..stage.replicas.len().max(links.len()) {
+        let first = |text: String| if row == 0 { text } else { String::new() };
+        let (node, on) = stage
+            .replicas
+            .get(row)
+            .map(|one| (one.node.clone(), one.on.clone()))
+            .unwrap_or_default();
+        let (next, size, time) = links.get(row).map_or_else(Default::default, |link| {
+            (
+                link.to.clone(),
+                Bytes(link.bytes).to_string(),
+                link.ms.map_or_else(|| "-".to_owned(), milliseconds),
+            )
+        });
+        let times = |ms: Option<f64>| first(ms.map_or_else(|| "-".to_owned(), milliseconds));
+        let load = first(
+            stage.load.map_or_else(|| "-".to_owned(), |load| format!("{:.0}%", 100.0 * load)),
+        );
+        table.row([
+            first(stage.stage.clone()),
+            node,
+            on,
+            times(stage.waited_ms),
+            times(stage.worked_ms),
+            load,
+            next,
+            size,
+            time,
+        ]);
+    }
+}
+
+fn in_words(figures: &PredictedFigures) -> String {
+    let latency = match figures.latency_ms {
+        Some(ms) => format!("{} at {}", milliseconds(ms), rate(figures.at_items_per_second)),
+        None => "too slow for the rate".to_owned(),
+    };
+    format!(
+        "{} items/s, {latency}, bottleneck {}",
+        rate(figures.items_per_second),
+        figures.bottleneck
+    )
+}
+
+fn latency(figures: &PredictedFigures) -> String {
+    figures.latency_ms.map_or_else(|| "too slow".to_owned(), milliseconds)
+}
+
+fn milliseconds(ms: f64) -> String {
+    Seconds(ms / 1e3).to_string()
+}
+
+fn rate(items: f64) -> String {
+    if items >= 100.0 { format!("{items:.0}") } else { format!("{items:.1}") }
+}

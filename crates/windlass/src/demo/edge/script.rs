@@ -1,0 +1,209 @@
+//! Steps of the edge demo: each performs an action, checks the result and reports it.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::{TempDir, tempdir};
+use tokio::time::{Instant, sleep};
+use windlass_pipeline::{Fleet, Layout, Pipeline, Placement, Plan, Prediction, plan::replaced};
+
+use super::event::{AccountRow, BoardRow, EdgeEvent, LayoutRow};
+use crate::{
+    commands::pipeline::report::PlanWriter,
+    demo::{report::Reporter, script::ms},
+    edge::{Boards, entrance, measure_plan, overhead},
+    measurement::{
+        figures::ItemAccount,
+        load::{Load, Run},
+    },
+    screen::Progress,
+};
+
+/// The story of the demo.
+pub(super) struct EdgeScript {
+    reporter: Reporter,
+    pipeline: Pipeline,
+    fleet: Fleet,
+    folder: TempDir,
+}
+
+/// The examples that the repository has for people.
+const PIPELINE: &str = include_str!("../../../../../deploy/examples/pipelines/doorbell.yaml");
+const BOARDS: &str = include_str!("../../../../../deploy/examples/pipelines/boards.yaml");
+
+/// Each layout is measured twice for this time.
+const MEASURED: Duration = Duration::from_secs(4);
+/// Items flow for this time while a board fails.
+const FLOWS: Duration = Duration::from_secs(6);
+const FAILS_AFTER: Duration = Duration::from_secs(2);
+/// Part of the throughput at which items flow then: what waits meanwhile has to be caught up with.
+const LOAD: f64 = 0.5;
+
+// === impl EdgeScript ===
+
+impl EdgeScript {
+    pub(super) fn new(reporter: Reporter) -> Result<Self> {
+        Ok(Self {
+            reporter,
+            pipeline: Pipeline::parse(Path::new("doorbell.yaml"), PIPELINE)?,
+            fleet: Fleet::parse(Path::new("boards.yaml"), BOARDS)?,
+            folder: tempdir().context("cannot make a temporary folder")?,
+        })
+    }
+
+    pub(super) async fn play(mut self) -> Result<()> {
+        let begun = Instant::now();
+        self.reporter.tell(&self.boards())?;
+        self.calibrate().await.context("step calibration")?;
+        let mut rows = Vec::new();
+        for layout in Layout::ALL {
+            let row = self
+                .measure(layout)
+                .await
+                .with_context(|| format!("step layout {}", layout.name()))?;
+            self.reporter.tell(&EdgeEvent::Layout(row.clone()))?;
+            rows.push(row);
+        }
+        self.reporter.tell(&EdgeEvent::Compared { layouts: rows })?;
+        self.fail_a_board().await.context("step failure")?;
+        self.reporter.tell(&EdgeEvent::Finished { took_ms: ms(begun) })
+    }
+
+    fn boards(&self) -> EdgeEvent {
+        let boards = self.fleet.nodes.iter().map(|node| BoardRow {
+            name: node.name.clone(),
+            board: node.board.clone(),
+            link: node.link.rate.to_string(),
+            devices: node.devices.iter().filter_map(|device| device.resource.clone()).collect(),
+        });
+        let stages = self.pipeline.stages.iter().map(|stage| match stage.output {
+            Some(output) => format!("{} \u{2500}{output}\u{2500}> ", stage.name),
+            None => stage.name.clone(),
+        });
+        EdgeEvent::Boards { simulated: true, boards: boards.collect(), pipeline: stages.collect() }
+    }
+
+    /// Predictions are for this machine, whose programs take time of their own.
+    async fn calibrate(&mut self) -> Result<()> {
+        let progress = Progress::new();
+        progress.show("the programs' own times on this machine");
+        self.fleet.overhead = overhead(self.folder.path()).await?;
+        drop(progress);
+        let overhead = self.fleet.overhead;
+        self.reporter.tell(&EdgeEvent::Calibrated {
+            hop_ms: 1e3 * overhead.hop.0,
+            step_ms: 1e3 * overhead.step.0,
+        })
+    }
+
+    async fn measure(&self, layout: Layout) -> Result<LayoutRow> {
+        let plan = Plan::of(&self.pipeline, &self.fleet, layout)?;
+        let measured =
+            measure_plan(&self.pipeline, &self.fleet, &plan, MEASURED, self.folder.path()).await?;
+        ensure!(
+            measured.account.unheard == 0,
+            "{} items ended without a word",
+            measured.account.unheard
+        );
+        let rate = Some(measured.at_items_per_second);
+        let prediction = Prediction::at(&self.pipeline, &self.fleet, &plan.placement, rate);
+        Ok(LayoutRow {
+            layout: layout.name(),
+            places: self.places(&plan.placement),
+            items_per_second: measured.items_per_second,
+            predicted_items_per_second: prediction.throughput,
+            at_items_per_second: measured.at_items_per_second,
+            latency_ms: measured.latency.mean_ms,
+            predicted_latency_ms: prediction.latency.as_ref().map(|latency| 1e3 * latency.total),
+            bottleneck: self.writer().bottleneck(prediction.bottleneck),
+        })
+    }
+
+    /// Items flow through the planned layout while a board loses its power.
+    async fn fail_a_board(&self) -> Result<()> {
+        let plan = Plan::of(&self.pipeline, &self.fleet, Layout::Planned)?;
+        let failed = self.board_to_fail(&plan.placement).context("all stages are on one board")?;
+        let anew = replaced(&self.pipeline, &self.fleet, &plan.placement, failed)?;
+        let mut boards =
+            Boards::start(&self.pipeline, &self.fleet, &plan.placement, self.folder.path()).await?;
+        let rate = LOAD * Prediction::of(&self.pipeline, &self.fleet, &anew).throughput;
+        let entrance = entrance(&self.pipeline, &boards)?;
+        let flow = entrance.load(Load { rate: Some(rate), lasts: FLOWS });
+        let failure = async {
+            sleep(FAILS_AFTER).await;
+            boards.fail(failed).await;
+            let stages = self.stages_of(&plan.placement, failed);
+            let board = self.fleet.nodes[failed].name.clone();
+            self.reporter.tell(&EdgeEvent::BoardFailed {
+                board,
+                stages,
+                at_items_per_second: rate,
+            })?;
+            let begun = Instant::now();
+            boards.place_anew(&anew).await?;
+            let moved = self.moved(&plan.placement, &anew);
+            self.reporter.tell(&EdgeEvent::PlacedAnew { stages: moved, took_ms: ms(begun) })
+        };
+        let (run, failure) = tokio::join!(flow, failure);
+        boards.stop().await;
+        failure?;
+        self.account(&run?)
+    }
+
+    fn account(&self, run: &Run) -> Result<()> {
+        let mut account = ItemAccount::default();
+        account.add(run);
+        let mut times: Vec<_> = run.arrived.iter().map(|arrival| arrival.at).collect();
+        times.sort();
+        let gap =
+            times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or_default();
+        self.reporter.tell(&EdgeEvent::Account(AccountRow {
+            sent: account.sent,
+            arrived: account.arrived,
+            failed: account.failed.into_iter().collect(),
+            unheard: account.unheard,
+            gap_ms: 1e3 * gap.as_secs_f64(),
+        }))?;
+        ensure!(run.unheard == 0, "{} items ended without a word", run.unheard);
+        Ok(())
+    }
+
+    /// The board with the most stages behind the first one's board.
+    fn board_to_fail(&self, placement: &Placement) -> Option<usize> {
+        let first = placement.replicas[0][0].node;
+        let others = (0..self.fleet.nodes.len()).filter(|node| *node != first);
+        let stages = |node: &usize| self.stages_of(placement, *node).len();
+        others.max_by_key(stages).filter(|node| stages(node) > 0)
+    }
+
+    fn stages_of(&self, placement: &Placement, node: usize) -> Vec<String> {
+        let stages = self.pipeline.stages.iter().zip(&placement.replicas);
+        let there =
+            stages.filter(|(_, replicas)| replicas.iter().any(|replica| replica.node == node));
+        there.map(|(stage, _)| stage.name.clone()).collect()
+    }
+
+    /// Stages with the places of their replicas.
+    fn places(&self, placement: &Placement) -> Vec<(String, String)> {
+        let writer = self.writer();
+        let stages = self.pipeline.stages.iter().enumerate();
+        stages
+            .map(|(position, stage)| (stage.name.clone(), writer.places(position, placement)))
+            .collect()
+    }
+
+    fn moved(&self, before: &Placement, after: &Placement) -> Vec<String> {
+        let stages = self.pipeline.stages.iter().enumerate();
+        let moved =
+            stages.filter(|(position, _)| before.replicas[*position] != after.replicas[*position]);
+        moved
+            .map(|(position, stage)| {
+                format!("{} on {}", stage.name, self.writer().places(position, after))
+            })
+            .collect()
+    }
+
+    fn writer(&self) -> PlanWriter<'_> {
+        PlanWriter { pipeline: &self.pipeline, fleet: &self.fleet }
+    }
+}

@@ -1,0 +1,131 @@
+//! Text form of the edge demo's events.
+
+use super::event::{AccountRow, BoardRow, EdgeEvent, LayoutRow};
+use crate::{
+    demo::report::{Render, Renderer},
+    screen::{Table, Tone, count},
+};
+
+/// Width of the longest bar.
+const BAR: f64 = 48.0;
+
+impl Render for EdgeEvent {
+    fn lines(&self, render: Renderer) -> Vec<String> {
+        match self {
+            Self::Boards { boards, pipeline, simulated: _ } => begun(render, boards, pipeline),
+            Self::Calibrated { hop_ms, step_ms } => {
+                let text = format!(
+                    "This machine's programs take {hop_ms:.2} ms for each hop, and {step_ms:.2} ms between two items."
+                );
+                let mut lines = vec![String::new(), render.quiet(text)];
+                lines.extend(
+                    render.heading(
+                        "Three layouts, each predicted, then run with real stages over gRPC",
+                    ),
+                );
+                lines
+            }
+            Self::Layout(row) => layout(render, row),
+            Self::Compared { layouts } => compared(render, layouts),
+            Self::BoardFailed { board, stages, at_items_per_second } => {
+                let mut lines = render.heading("A board fails while items flow");
+                let (stages, bad) = (stages.join(" and "), render.tone(Tone::Bad, "\u{2717}"));
+                lines.push(format!(
+                    "  {bad} {board} loses its power at {at_items_per_second:.0} items/s, with the stages {stages}"
+                ));
+                lines
+            }
+            Self::PlacedAnew { stages, took_ms } => {
+                let (ok, took) = (render.ok(), render.took(*took_ms));
+                vec![format!("  {ok} placed anew: {} {took}", stages.join(", "))]
+            }
+            Self::Account(row) => account(render, row),
+            Self::Finished { took_ms } => {
+                vec![String::new(), render.strong(format!("Done in {:.0} s.", took_ms / 1e3))]
+            }
+        }
+    }
+}
+
+fn begun(render: Renderer, boards: &[BoardRow], pipeline: &str) -> Vec<String> {
+    let mut table = Table::default();
+    for row in boards {
+        let devices =
+            if row.devices.is_empty() { "CPUs alone".to_owned() } else { row.devices.join(", ") };
+        table.row([row.name.clone(), row.board.clone(), row.link.clone(), devices]);
+    }
+    let title = format!(
+        "{}, SIMULATED: stages are processes that wait, links have the boards' rates",
+        count(boards.len(), "board")
+    );
+    let mut lines = vec![render.tone(Tone::Notable, title)];
+    lines.extend(table.lines("  "));
+    lines.extend([String::new(), format!("A doorbell: {pipeline}")]);
+    lines
+}
+
+fn layout(render: Renderer, row: &LayoutRow) -> Vec<String> {
+    let (ok, name) = (render.ok(), render.strong(row.layout));
+    let places = row.places.iter().map(|(stage, place)| format!("{stage} on {place}"));
+    let predicted =
+        row.predicted_latency_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0}"));
+    vec![
+        format!(
+            "  {ok} {name}: {:.0} items/s, predicted {:.0}",
+            row.items_per_second, row.predicted_items_per_second
+        ),
+        format!(
+            "    {:.0} ms at {:.0} items/s, predicted {predicted} ms; bottleneck: {}",
+            row.latency_ms, row.at_items_per_second, row.bottleneck
+        ),
+        render.quiet(format!("    {}", places.collect::<Vec<_>>().join(", "))),
+    ]
+}
+
+/// Bars of the measured throughput, and the gain of the plan.
+fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
+    let most = layouts.iter().map(|row| row.items_per_second).fold(f64::MIN_POSITIVE, f64::max);
+    let mut lines = vec![String::new()];
+    lines.extend(layouts.iter().map(|row| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a bar is short"
+        )]
+        let length = (BAR * row.items_per_second / most).round() as usize;
+        format!(
+            "  {:8} {:<48} {:>6.1} items/s",
+            row.layout,
+            "\u{2588}".repeat(length),
+            row.items_per_second
+        )
+    }));
+    let others =
+        layouts.iter().filter(|row| row.layout != "planned").map(|row| row.items_per_second);
+    let better = others.fold(f64::MIN_POSITIVE, f64::max);
+    if let Some(planned) = layouts.iter().find(|row| row.layout == "planned") {
+        let gain = 100.0 * (planned.items_per_second / better - 1.0);
+        lines.push(String::new());
+        lines.push(format!(
+            "  {} the plan passes {gain:.0} % more than the better of the others",
+            render.ok()
+        ));
+    }
+    lines
+}
+
+fn account(render: Renderer, row: &AccountRow) -> Vec<String> {
+    let ok = if row.unheard == 0 { render.ok() } else { render.tone(Tone::Bad, "\u{2717}") };
+    let mut lines = vec![format!(
+        "  {ok} {} items went in: {} arrived, {} were on the board, {} ended without a word; {:.0} ms without a result",
+        row.sent,
+        row.arrived,
+        row.failed.iter().map(|(_, count)| count).sum::<u64>(),
+        row.unheard,
+        row.gap_ms
+    )];
+    lines.extend(
+        row.failed.iter().map(|(reason, count)| render.quiet(format!("    {count} at {reason}"))),
+    );
+    lines
+}

@@ -1,0 +1,49 @@
+//! Simulated boards: each stage is a process, each link between boards a TCP connection with the board's rate and delay.
+//!
+//! ```text
+//! stage ──> link (chunks wait for both boards' ports) ──> stage of another board
+//!      └──> stage of the same board, directly
+//! ```
+
+mod boards;
+mod calibration;
+mod link;
+mod port;
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+use windlass_pipeline::{Fleet, Pipeline, Plan};
+
+use crate::measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure};
+pub(crate) use boards::Boards;
+pub(crate) use calibration::overhead;
+
+/// Runs a plan on simulated boards, and measures it. `folder` is the working folder of the stages.
+pub(crate) async fn measure_plan(
+    pipeline: &Pipeline,
+    fleet: &Fleet,
+    plan: &Plan,
+    lasts: Duration,
+    folder: &Path,
+) -> Result<MeasuredFigures> {
+    let boards = Boards::start(pipeline, fleet, &plan.placement, folder).await?;
+    let title = format!("layout {}", plan.layout.name());
+    let figures = match entrance(pipeline, &boards) {
+        Ok(entrance) => measure(pipeline, &entrance, lasts, &title).await,
+        Err(error) => Err(error),
+    };
+    boards.stop().await;
+    figures
+}
+
+/// The way into a pipeline on simulated boards.
+pub(crate) fn entrance(pipeline: &Pipeline, boards: &Boards<'_>) -> Result<Entrance> {
+    let addresses = |stage| boards.addresses(stage).parse().context("addresses of this machine");
+    Ok(Entrance {
+        first: pipeline.stages[0].name.clone(),
+        addresses: addresses(0)?,
+        ends: pipeline.ends().map(addresses).collect::<Result<_>>()?,
+        input: input_size(pipeline),
+    })
+}

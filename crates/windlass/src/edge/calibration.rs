@@ -1,0 +1,52 @@
+//! Times of the stages' programs on this machine, for predictions of what runs here.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Result;
+use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, fleet::Overhead, quantity::Seconds};
+
+use super::{Boards, entrance};
+use crate::measurement::{
+    figures,
+    load::{Load, Run},
+};
+
+/// Three stages on one board: their work is known, the rest is overhead.
+const PIPELINE: &str = "
+name: calibration
+input: 1KiB
+stages:
+- {name: first, output: 1KiB, on: [{cpus: 0.1, time: 2ms}]}
+- {name: second, output: 1KiB, on: [{cpus: 0.1, time: 2ms}]}
+- {name: third, on: [{cpus: 0.1, time: 2ms}]}
+links: [{from: first, to: second}, {from: second, to: third}]
+";
+const BOARD: &str = "nodes: [{name: board}]";
+/// Time of a stage's work above.
+const WORK: f64 = 0.002;
+const STAGES: f64 = 3.0;
+/// A tenth of what the stages take: no item waits for another.
+const RATE: f64 = 50.0;
+const LASTS: Duration = Duration::from_millis(1500);
+
+/// Measures the overhead of a hop and of a step, in three seconds.
+pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
+    let pipeline = Pipeline::parse(Path::new("calibration"), PIPELINE)?;
+    let fleet = Fleet::parse(Path::new("calibration"), BOARD)?;
+    let plan = Plan::of(&pipeline, &fleet, Layout::Pod)?;
+    let boards = Boards::start(&pipeline, &fleet, &plan.placement, folder).await?;
+    let entrance = entrance(&pipeline, &boards)?;
+    let full = entrance.load(Load { rate: None, lasts: LASTS }).await;
+    let paced = entrance.load(Load { rate: Some(RATE), lasts: LASTS }).await;
+    boards.stop().await;
+    let (throughput, _) = figures::throughput(&full?);
+    let step = (1.0 / throughput - WORK).max(0.0);
+    // The source's hop, those between the stages, and the listener's.
+    let hop = (mean_latency(&paced?) - STAGES * WORK) / (STAGES + 1.0);
+    Ok(Overhead { hop: Seconds(hop.max(0.0)), step: Seconds(step) })
+}
+
+fn mean_latency(run: &Run) -> f64 {
+    let sum: Duration = run.arrived.iter().map(|arrival| arrival.latency).sum();
+    sum.as_secs_f64() / f64::from(u32::try_from(run.arrived.len().max(1)).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,163 @@
+//! Figures of a run: throughput, and times at p50, p95 and p99.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
+use windlass_pipeline::Pipeline;
+
+use super::load::Run;
+
+/// Measured throughput and latency of a pipeline.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MeasuredFigures {
+    /// Items per second, as many as the pipeline takes.
+    pub(crate) items_per_second: f64,
+    /// Half the width of the interval that has the true rate with a confidence of 95 %.
+    pub(crate) plus_minus: f64,
+    /// The rate of the latencies.
+    pub(crate) at_items_per_second: f64,
+    pub(crate) latency: Times,
+    /// In the order of the items.
+    pub(crate) stages: Vec<StageTimes>,
+    pub(crate) links: Vec<LinkTimes>,
+    pub(crate) account: ItemAccount,
+}
+
+/// Items of both runs.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ItemAccount {
+    pub(crate) sent: u64,
+    pub(crate) arrived: u64,
+    /// By stage and reason.
+    pub(crate) failed: BTreeMap<String, u64>,
+    /// Items without any news.
+    pub(crate) unheard: u64,
+}
+
+/// Times in milliseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "the unit is in each name")]
+pub(crate) struct Times {
+    pub(crate) mean_ms: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p95_ms: f64,
+    pub(crate) p99_ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StageTimes {
+    pub(crate) stage: String,
+    /// In the queue.
+    pub(crate) waited: Times,
+    pub(crate) worked: Times,
+    /// For room at the next stage.
+    pub(crate) sending: Times,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LinkTimes {
+    /// The stage at which the link ends.
+    pub(crate) to: String,
+    pub(crate) time: Times,
+}
+
+/// Parts into which a run is cut for the interval of its rate.
+const PARTS: usize = 8;
+/// Student's t for seven degrees of freedom, two-sided, 95 %.
+const STUDENT: f64 = 2.365;
+
+// === impl MeasuredFigures ===
+
+impl MeasuredFigures {
+    /// The figures of a run with as many items as the pipeline takes, and of one at a rate.
+    pub(crate) fn of(pipeline: &Pipeline, full: &Run, paced: &Run, rate: f64) -> Self {
+        let (items_per_second, plus_minus) = throughput(full);
+        let visits = |stage: &str, time: fn(&windlass_stage::Visit) -> Duration| {
+            let visits = paced.arrived.iter().flat_map(|arrival| &arrival.visits);
+            Times::of(visits.filter(|visit| visit.stage == stage).map(time).collect())
+        };
+        let stages = pipeline.stages.iter().map(|stage| StageTimes {
+            stage: stage.name.clone(),
+            waited: visits(&stage.name, |visit| visit.waited),
+            worked: visits(&stage.name, |visit| visit.worked),
+            sending: visits(&stage.name, |visit| visit.sending),
+        });
+        let links = pipeline.stages.iter().skip(1).map(|stage| LinkTimes {
+            to: stage.name.clone(),
+            time: visits(&stage.name, |visit| visit.link),
+        });
+        let mut account = ItemAccount::default();
+        for run in [full, paced] {
+            account.add(run);
+        }
+        Self {
+            items_per_second,
+            plus_minus,
+            at_items_per_second: rate,
+            latency: Times::of(paced.arrived.iter().map(|arrival| arrival.latency).collect()),
+            stages: stages.collect(),
+            links: links.collect(),
+            account,
+        }
+    }
+}
+
+/// Items per second at the end of the pipeline, and half its interval. The first quarter of the run is left out: the
+/// queues fill meanwhile.
+pub(crate) fn throughput(run: &Run) -> (f64, f64) {
+    // What is still underway when the last item goes in drains at the rate of the slowest replica.
+    let times = run.arrived.iter().map(|arrival| arrival.at).filter(|at| *at <= run.lasted);
+    let mut times: Vec<f64> = times.map(|at| at.as_secs_f64()).collect();
+    times.sort_by(f64::total_cmp);
+    let steady = &times[times.len() / 4..];
+    let [first, .., last] = steady else { return (0.0, 0.0) };
+    let count = |items: usize| f64::from(u32::try_from(items).unwrap_or(u32::MAX));
+    let rate = count(steady.len() - 1) / (last - first);
+    let size = steady.len() / PARTS;
+    if size < 2 {
+        return (rate, f64::INFINITY);
+    }
+    let parts = steady.chunks_exact(size).take(PARTS);
+    let rates: Vec<f64> = parts.map(|part| count(size - 1) / (part[size - 1] - part[0])).collect();
+    let mean = rates.iter().sum::<f64>() / count(PARTS);
+    let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / count(PARTS - 1);
+    (rate, STUDENT * (variance / count(PARTS)).sqrt())
+}
+
+// === impl ItemAccount ===
+
+impl ItemAccount {
+    /// Adds the items of a run.
+    pub(crate) fn add(&mut self, run: &Run) {
+        self.sent += run.sent;
+        self.arrived += run.arrived.len() as u64;
+        self.unheard += run.unheard;
+        for failure in &run.failures {
+            *self.failed.entry(format!("{}: {}", failure.stage, failure.reason)).or_default() += 1;
+        }
+    }
+}
+
+// === impl Times ===
+
+impl Times {
+    fn of(times: Vec<Duration>) -> Self {
+        let mut ms: Vec<f64> = times.into_iter().map(|time| 1e3 * time.as_secs_f64()).collect();
+        ms.sort_by(f64::total_cmp);
+        let at = |percent: usize| {
+            ms.get((ms.len().saturating_sub(1)) * percent / 100).copied().unwrap_or_default()
+        };
+        let count = f64::from(u32::try_from(ms.len().max(1)).unwrap_or(u32::MAX));
+        Self {
+            mean_ms: ms.iter().sum::<f64>() / count,
+            p50_ms: at(50),
+            p95_ms: at(95),
+            p99_ms: at(99),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Load on a running pipeline: items go in at the first stage, and their ends are listened to.
+
+use std::{
+    collections::HashMap,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
+use tokio::{
+    sync::mpsc::{Receiver, Sender, channel},
+    task::JoinSet,
+    time::{timeout, timeout_at},
+};
+use windlass_stage::{Addresses, End, Ends, Failure, Settings, Source, StageMetrics, Told, Visit};
+
+use crate::precise::{be_woken_on_time, sleep_until};
+
+/// Where items go in and come out.
+#[derive(Clone, Debug)]
+pub(crate) struct Entrance {
+    /// Name of the first stage.
+    pub(crate) first: String,
+    pub(crate) addresses: Addresses,
+    /// Addresses of the replicas of each stage where items leave.
+    pub(crate) ends: Vec<Addresses>,
+    /// Size of an item as it goes in.
+    pub(crate) input: usize,
+}
+
+/// Items to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Items per second; without one, as many as the pipeline takes.
+    pub(crate) rate: Option<f64>,
+    /// Time for which items are sent.
+    pub(crate) lasts: Duration,
+}
+
+/// Ended items of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    /// Time for which items went in.
+    pub(crate) lasted: Duration,
+    pub(crate) sent: u64,
+    pub(crate) arrived: Vec<Arrival>,
+    pub(crate) failures: Vec<Failure>,
+    /// Items of which nothing was heard: none, unless the ends came too fast for this program.
+    pub(crate) unheard: u64,
+}
+
+/// An item that arrived at every end.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// From the source's wish to send it until its end.
+    pub(crate) latency: Duration,
+    /// Time of its last end, since the run began.
+    pub(crate) at: Duration,
+    pub(crate) visits: Vec<Visit>,
+}
+
+/// An item's send, or one of its ends, with its time.
+#[derive(Debug)]
+enum Event {
+    Sent(u64, Instant),
+    Ended(End, Instant),
+    /// The listener was too slow for so many ends.
+    Missed(u64),
+    /// The last item was sent.
+    AllSent,
+}
+
+/// Longest wait for items that are still on their way when the last one was sent.
+const LAST_ITEMS: Duration = Duration::from_secs(20);
+/// Longest wait for the first and last stages.
+const CONNECT: Duration = Duration::from_secs(20);
+/// Name of the source in the stages' metrics and messages.
+const SOURCE: &str = "source";
+/// Events between the tasks of a load: more than a pipeline holds.
+const EVENTS: usize = 4096;
+
+// === impl Entrance ===
+
+impl Entrance {
+    /// Sends items, and listens until each has ended.
+    pub(crate) async fn load(&self, load: Load) -> Result<Run> {
+        let (told, mut events) = channel(EVENTS);
+        // The tasks end with this function.
+        let mut tasks = JoinSet::new();
+        for addresses in &self.ends {
+            let listening = timeout(CONNECT, Ends::listen(addresses.clone()));
+            let ends = listening.await.with_context(|| {
+                format!("no stage serves at {addresses}: look at its pods, or give its address with --end")
+            })?;
+            tasks.spawn(listen(ends, told.clone()));
+        }
+        let begun = Instant::now();
+        tasks.spawn(self.clone().send(load, told));
+        let mut seen = Seen::default();
+        let mut deadline = begun + load.lasts + CONNECT + LAST_ITEMS;
+        while !seen.is_complete(self.ends.len()) {
+            let Ok(Some(event)) = timeout_at(deadline.into(), events.recv()).await else { break };
+            if let Event::AllSent = event {
+                deadline = Instant::now() + LAST_ITEMS;
+            }
+            seen.note(event);
+        }
+        ensure!(
+            !seen.sent.is_empty(),
+            "{} at {} took no item: look at its logs",
+            self.first,
+            self.addresses
+        );
+        Ok(seen.run(begun, load.lasts, self.ends.len()))
+    }
+
+    /// Sends items at a constant rate, or as fast as the first stage takes them.
+    async fn send(self, load: Load, told: Sender<Event>) {
+        let (settings, metrics) = (Settings::default(), StageMetrics::new());
+        let mut source = Source::connect(SOURCE, &self.first, self.addresses, settings, metrics);
+        let payload = Bytes::from(vec![0; self.input]);
+        let begun = Instant::now();
+        let mut ticks = load.rate.map(|rate| ticks(rate, load.lasts));
+        while begun.elapsed() < load.lasts {
+            if let Some(ticks) = &mut ticks
+                && ticks.recv().await.is_none()
+            {
+                break;
+            }
+            let left = Instant::now();
+            let id = source.send(payload.clone(), None).await;
+            if told.send(Event::Sent(id, left)).await.is_err() {
+                return;
+            }
+        }
+        let _ = told.send(Event::AllSent).await;
+        source.finish().await;
+    }
+}
+
+/// Ticks at a constant rate, by a thread: tokio's timer has whole milliseconds. A tick that nobody takes delays the next.
+fn ticks(rate: f64, lasts: Duration) -> Receiver<()> {
+    let (tick, ticks) = channel(1);
+    thread::spawn(move || {
+        be_woken_on_time();
+        let begun = Instant::now();
+        let pause = Duration::from_secs_f64(1.0 / rate);
+        let mut next = begun;
+        while begun.elapsed() < lasts && tick.blocking_send(()).is_ok() {
+            next += pause;
+            sleep_until(next);
+        }
+    });
+    ticks
+}
+
+/// Hands on the ends of one stage.
+async fn listen(mut ends: Ends, told: Sender<Event>) {
+    loop {
+        let event = match ends.next().await {
+            Told::End(end) => Event::Ended(end, Instant::now()),
+            Told::Missed(count) => Event::Missed(count),
+        };
+        if told.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// All events of a run so far.
+#[derive(Debug, Default)]
+struct Seen {
+    sent: Vec<(u64, Instant)>,
+    all_sent: bool,
+    /// Ends by id; those of earlier loads too, which a new listener is told.
+    ended: HashMap<u64, Vec<(End, Instant)>>,
+    missed: u64,
+}
+
+// === impl Seen ===
+
+impl Seen {
+    fn note(&mut self, event: Event) {
+        match event {
+            Event::Sent(id, left) => self.sent.push((id, left)),
+            Event::Ended(end, at) => {
+                self.ended.entry(end.id).or_default().push((end, at));
+            }
+            Event::Missed(count) => self.missed += count,
+            Event::AllSent => self.all_sent = true,
+        }
+    }
+
+    /// True if every item has ended everywhere. Ends that were missed will not come.
+    fn is_complete(&self, ends: usize) -> bool {
+        let told = |id: &u64| self.ended.get(id).map_or(0, Vec::len);
+        let open =
+            || self.sent.iter().map(|(id, _)| ends.saturating_sub(told(id)) as u64).sum::<u64>();
+        self.all_sent && open() <= self.missed
+    }
+
+    fn run(mut self, begun: Instant, lasted: Duration, ends: usize) -> Run {
+        let mut run = Run { lasted, sent: self.sent.len() as u64, ..Run::default() };
+        for (id, left) in self.sent {
+            let told = self.ended.remove(&id).unwrap_or_default();
+            if let Some(failure) = told.iter().find_map(|(end, _)| end.failure.clone()) {
+                run.failures.push(failure);
+            } else if told.len() < ends {
+                run.unheard += 1;
+            } else {
+                let last = told.iter().map(|(_, at)| *at).max().unwrap_or(left);
+                let visits = told.into_iter().flat_map(|(end, _)| end.visits).collect();
+                run.arrived.push(Arrival { latency: last - left, at: last - begun, visits });
+            }
+        }
+        run
+    }
+}

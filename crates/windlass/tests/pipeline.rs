@@ -1,0 +1,173 @@
+//! `windlass pipeline`: plans, manifests, and measurements on simulated boards.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::program::{folder, run, text};
+
+fn example(name: &str) -> String {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/pipelines");
+    shipped.join(name).display().to_string()
+}
+
+fn plan(more: &[&str]) -> std::process::Output {
+    let (pipeline, boards) = (example("doorbell.yaml"), example("boards.yaml"));
+    run(&[&["pipeline", "plan", &pipeline, "--boards", &boards], more].concat())
+}
+
+#[test]
+fn a_plan_shows_the_layouts_side_by_side_and_what_would_help() {
+    let output = plan(&[]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        shown.starts_with("doorbell: the most items per second, on 5 nodes, SIMULATED boards\n"),
+        "{shown}"
+    );
+    for line in [
+        "LAYOUT   ITEMS/S  LATENCY  AT ITEMS/S  BOTTLENECK",
+        "No placement is better.",
+        "Next best: ",
+    ] {
+        assert!(shown.contains(line), "{line} is not in\n{shown}");
+    }
+    assert!(shown.contains("One more nvidia.com/gpu on jetson-1: "), "{shown}");
+    // Prose is wrapped; no line is wider than two panes.
+    assert!(shown.lines().all(|line| line.chars().count() <= 120), "{shown}");
+}
+
+#[test]
+fn a_plan_as_json_has_places_and_times() {
+    let report: Value =
+        serde_json::from_slice(&plan(&["--layout", "planned", "-o", "json"]).stdout).expect("JSON");
+    let planned = &report["layouts"][0];
+    assert_eq!((&planned["layout"], &planned["isBest"]), (&"planned".into(), &true.into()));
+    let detect = planned["stages"]
+        .as_array()
+        .expect("stages")
+        .iter()
+        .find(|stage| stage["stage"] == "detect");
+    assert_eq!(detect.expect("a stage")["replicas"][0]["on"], "nvidia.com/gpu");
+    assert!(planned["latencyMs"].as_f64().is_some_and(|ms| ms > 10.0), "{planned}");
+}
+
+#[test]
+fn a_layout_without_a_place_is_shown_and_fails() {
+    let folder = folder();
+    let file = folder.path().join("p.yaml");
+    let stages = "name: p\nstages:\n- {name: a, output: 1, on: [{resource: coral.ai/tpu, time: 1ms}]}\n\
+        - {name: b, on: [{resource: nvidia.com/gpu, time: 1ms}]}\nlinks: [{from: a, to: b}]";
+    std::fs::write(&file, stages).expect("a folder of its own");
+    let output = run(&[
+        "pipeline",
+        "plan",
+        &file.display().to_string(),
+        "--boards",
+        &example("boards.yaml"),
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stdout).contains("no node has the devices and CPUs for all stages at once")
+    );
+    assert!(
+        text(&output.stderr).contains("no place for the layout pod"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn mistakes_in_both_files_have_their_lines() {
+    let folder = folder();
+    let write = |name: &str, content: &str| -> PathBuf {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).expect("a folder of its own");
+        path
+    };
+    let pipeline = write("p.yaml", "name: p\nstages:\n- {name: a, on: [{time: fast}]}");
+    let boards = write("b.yaml", "nodes:\n- {name: n, board: raspberry}");
+    for (pipeline, boards, expected) in [
+        (&pipeline, &PathBuf::from(example("boards.yaml")), "p.yaml:3: \"fast\" is no time"),
+        (&PathBuf::from(example("doorbell.yaml")), &boards, "b.yaml:2: board: there is no profile"),
+        (&folder.path().join("none.yaml"), &boards, "cannot read"),
+    ] {
+        let paths = [pipeline, boards].map(|path| path.display().to_string());
+        let output = run(&["pipeline", "plan", &paths[0], "--boards", &paths[1]]);
+        assert_eq!(output.status.code(), Some(64), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn manifests_are_documents_of_known_kinds() {
+    let (pipeline, boards) = (example("doorbell.yaml"), example("boards.yaml"));
+    let output = run(&["pipeline", "render", &pipeline, "--boards", &boards]);
+    let shown = text(&output.stdout);
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&shown).expect("YAML");
+    let kinds = |kind: &str| documents.iter().filter(|document| document["kind"] == kind).count();
+    assert_eq!((kinds("Service"), kinds("Deployment") > 2), (5, true), "{shown}");
+}
+
+#[test]
+fn real_stages_on_simulated_boards_pass_every_item() {
+    let folder = folder();
+    let file = folder.path().join("p.yaml");
+    // A split, a join, a link between two boards.
+    let stages = "name: p\ninput: 1KiB\nrate: 40\nstages:\n- {name: a, output: 2KiB, on: [{resource: coral.ai/tpu, time: 2ms}]}\n\
+        - {name: b, output: 1KiB, on: [{resource: nvidia.com/gpu, time: 3ms}]}\n\
+        - {name: c, output: 1KiB, on: [{cpus: 1, time: 1ms, variation: 0.2}]}\n\
+        - {name: d, on: [{cpus: 1, time: 1ms}]}\n\
+        links: [{from: a, to: b}, {from: a, to: c}, {from: b, to: d}, {from: c, to: d}]";
+    std::fs::write(&file, stages).expect("a folder of its own");
+    let (pipeline, boards) = (file.display().to_string(), example("boards.yaml"));
+    let arguments = [
+        "pipeline", "measure", &pipeline, "--boards", &boards, "--layout", "planned", "--for", "1s",
+    ];
+    let output = run(&[&arguments[..], &["-o", "json"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let planned = &report["layouts"][0];
+    let account = &planned["account"];
+    assert!(account["sent"].as_u64().is_some_and(|sent| sent >= 40), "{account}");
+    assert_eq!(
+        (&account["sent"], &account["unheard"]),
+        (&account["arrived"], &0.into()),
+        "{account}"
+    );
+    assert!(
+        planned["predicted"]["itemsPerSecond"].as_f64().is_some_and(|rate| rate > 100.0),
+        "{planned}"
+    );
+    let stages = planned["stages"].as_array().expect("stages");
+    let worked = stages.iter().map(|stage| stage["worked"]["meanMs"].as_f64().expect("a time"));
+    assert!(worked.zip([2.0, 3.0, 0.9, 1.0]).all(|(ms, least)| ms >= least), "{stages:?}");
+}
+
+#[test]
+fn the_edge_demo_accounts_for_every_item_when_a_board_fails() {
+    let output = run(&["demo", "--edge", "-o", "json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    let events: Vec<Value> =
+        shown.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
+    assert_eq!(
+        (of("layout").len(), of("boardFailed").len(), of("placedAnew").len()),
+        (3, 1, 1),
+        "{shown}"
+    );
+    let account = of("account")[0];
+    let failed = account["failed"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|one| one[1].as_u64())
+        .sum::<u64>();
+    assert_eq!(
+        account["sent"].as_u64(),
+        account["arrived"].as_u64().map(|arrived| arrived + failed),
+        "{account}"
+    );
+    assert_eq!(account["unheard"], 0);
+}
