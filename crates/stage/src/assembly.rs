@@ -134,8 +134,7 @@ fn way_out(
     shared: &Shared,
 ) -> (WayOut, Option<Listeners>) {
     if next.is_empty() {
-        let (exit, teller) = Exit::new();
-        let listeners = teller.listeners();
+        let (exit, teller, listeners) = Exit::new();
         way.spawn(teller.run());
         return (WayOut::End(exit), Some(listeners));
     }

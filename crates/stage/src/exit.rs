@@ -3,12 +3,9 @@
 //! A listener is told the newest ends first, so that one that connects anew misses none. A last stage that is killed takes
 //! along the ends that it has not told yet.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::collections::VecDeque;
 
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_stream::{
     Stream, StreamExt as _,
     wrappers::{BroadcastStream, errors::BroadcastStreamRecvError},
@@ -33,18 +30,17 @@ pub(crate) struct Teller {
     ends: mpsc::UnboundedReceiver<(Item, Vec<Custody>)>,
     seen: Seen,
     listeners: broadcast::Sender<wire::Ended>,
-    recent: Recent,
+    /// The newest ends.
+    recent: VecDeque<wire::Ended>,
+    requests: mpsc::Receiver<Request>,
 }
 
 /// Access for listeners, until the last item has left.
 #[derive(Clone, Debug)]
-pub(crate) struct Listeners {
-    ends: broadcast::WeakSender<wire::Ended>,
-    recent: Recent,
-}
+pub(crate) struct Listeners(mpsc::Sender<Request>);
 
-/// The newest ends. The lock is held for an end, or while a listener subscribes: it gets each later end from the channel.
-type Recent = Arc<Mutex<VecDeque<wire::Ended>>>;
+/// A listener's wish. It is answered between two ends, so that none is in both parts of the answer or in neither.
+type Request = oneshot::Sender<(VecDeque<wire::Ended>, broadcast::Receiver<wire::Ended>)>;
 
 /// Ends that a slow listener may be behind.
 const BACKLOG: usize = 4096;
@@ -55,11 +51,17 @@ const RECENT: usize = 1024;
 // === impl Exit ===
 
 impl Exit {
-    pub(crate) fn new() -> (Self, Teller) {
+    pub(crate) fn new() -> (Self, Teller, Listeners) {
         let (ends, receiver) = mpsc::unbounded_channel();
-        let listeners = broadcast::Sender::new(BACKLOG);
-        let recent = Recent::default();
-        (Self { ends }, Teller { ends: receiver, seen: Seen::default(), listeners, recent })
+        let (requester, requests) = mpsc::channel(1);
+        let teller = Teller {
+            ends: receiver,
+            seen: Seen::default(),
+            listeners: broadcast::Sender::new(BACKLOG),
+            recent: VecDeque::new(),
+            requests,
+        };
+        (Self { ends }, teller, Listeners(requester))
     }
 
     /// The item leaves the pipeline.
@@ -72,41 +74,46 @@ impl Exit {
 // === impl Teller ===
 
 impl Teller {
-    /// Handle by which listeners subscribe until the last item has left.
-    pub(crate) fn listeners(&self) -> Listeners {
-        Listeners { ends: self.listeners.downgrade(), recent: Arc::clone(&self.recent) }
-    }
-
-    fn tell(&self, end: wire::Ended) {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        if recent.len() == RECENT {
-            recent.pop_front();
-        }
-        recent.push_back(end.clone());
-        // Nobody listens, perhaps.
-        drop(self.listeners.send(end));
-    }
-
     /// Runs until the stage's workers have ended.
     pub(crate) async fn run(mut self) {
-        while let Some((item, custodies)) = self.ends.recv().await {
-            if self.seen.is_first(item.id) {
-                self.tell(to_wire(&item));
+        loop {
+            tokio::select! {
+                end = self.ends.recv() => match end {
+                    Some((item, custodies)) => self.tell(&item, &custodies),
+                    None => return,
+                },
+                Some(request) = self.requests.recv() => {
+                    // A listener that left meanwhile needs no answer.
+                    drop(request.send((self.recent.clone(), self.listeners.subscribe())));
+                }
             }
-            custodies.iter().for_each(Custody::release);
         }
+    }
+
+    fn tell(&mut self, item: &Item, custodies: &[Custody]) {
+        if self.seen.is_first(item.id) {
+            let end = to_wire(item);
+            if self.recent.len() == RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(end.clone());
+            // Nobody listens, perhaps.
+            drop(self.listeners.send(end));
+        }
+        custodies.iter().for_each(Custody::release);
     }
 }
 
 // === impl Listeners ===
 
 impl Listeners {
-    /// The stream of a new listener; `None` after the last item.
-    pub(crate) fn listen(&self) -> Option<impl Stream<Item = Result<wire::End, Status>> + use<>> {
-        let ends = self.ends.upgrade()?;
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let (before, after) = (recent.clone(), ends.subscribe());
-        drop(recent);
+    /// The stream of a new listener: the newest ends, then each later one. `None` after the last item.
+    pub(crate) async fn listen(
+        &self,
+    ) -> Option<impl Stream<Item = Result<wire::End, Status>> + use<>> {
+        let (request, answer) = oneshot::channel();
+        self.0.send(request).await.ok()?;
+        let (before, after) = answer.await.ok()?;
         let before =
             before.into_iter().map(|end| Ok(wire::End { content: Some(Content::Ended(end)) }));
         Some(tokio_stream::iter(before).chain(told(after)))
@@ -148,29 +155,36 @@ mod tests {
 
     #[tokio::test]
     async fn a_listener_that_does_not_read_is_told_how_many_it_missed_and_holds_nobody_back() {
-        let (exit, teller) = Exit::new();
-        let listener = teller.listeners().listen().expect("the teller is here");
-        for id in 0..BACKLOG as u64 + 7 {
-            exit.end(item(id), &[]);
-        }
-        drop(exit);
-        teller.run().await;
+        let (exit, teller, listeners) = Exit::new();
+        let ending = async {
+            let listener = listeners.listen().await.expect("the teller is here");
+            for id in 0..BACKLOG as u64 + 7 {
+                exit.end(item(id), &[]);
+            }
+            drop(exit);
+            listener
+        };
+        let (listener, ()) = tokio::join!(ending, teller.run());
         let told: Vec<_> = listener.collect().await;
         let contents: Vec<_> = told.into_iter().filter_map(|end| end.ok()?.content).collect();
         assert_eq!(contents[0], Content::Missed(wire::Missed { count: 7 }));
         assert_eq!(contents.len(), 1 + BACKLOG);
+        assert!(listeners.listen().await.is_none(), "the last item has left");
     }
 
     #[tokio::test]
     async fn an_id_that_ends_twice_is_told_once_and_both_senders_are_answered() {
-        let (exit, teller) = Exit::new();
-        let listener = teller.listeners().listen().expect("the teller is here");
+        let (exit, teller, listeners) = Exit::new();
         let (notes, mut receipts) = mpsc::unbounded_channel();
-        for sequence in [3, 4] {
-            exit.end(item(9), &[Custody::new(sequence, notes.clone())]);
-        }
-        drop((exit, notes));
-        teller.run().await;
+        let ending = async {
+            let listener = listeners.listen().await.expect("the teller is here");
+            for sequence in [3, 4] {
+                exit.end(item(9), &[Custody::new(sequence, notes.clone())]);
+            }
+            drop((exit, notes));
+            listener
+        };
+        let (listener, ()) = tokio::join!(ending, teller.run());
         assert_eq!(listener.collect::<Vec<_>>().await.len(), 1);
         let mut answered = 0;
         while receipts.recv().await.is_some() {
@@ -178,16 +192,20 @@ mod tests {
         }
         assert_eq!(answered, 2);
     }
+
     #[tokio::test]
     async fn a_listener_that_comes_late_is_told_the_newest_ends_once() {
-        let (exit, teller) = Exit::new();
+        let (exit, mut teller, listeners) = Exit::new();
         for id in 0..RECENT as u64 + 5 {
-            teller.tell(to_wire(&item(id)));
+            teller.tell(&item(id), &[]);
         }
-        let listener = teller.listeners().listen().expect("the teller is here");
-        exit.end(item(7_000), &[]);
-        drop(exit);
-        teller.run().await;
+        let ending = async {
+            let listener = listeners.listen().await.expect("the teller is here");
+            exit.end(item(7_000), &[]);
+            drop(exit);
+            listener
+        };
+        let (listener, ()) = tokio::join!(ending, teller.run());
         let ids = listener.filter_map(|end| match end.ok()?.content? {
             Content::Ended(end) => Some(end.id),
             Content::Missed(_) => None,

@@ -72,7 +72,7 @@ impl wire::stage_server::Stage for Inlet {
             let text = format!("no item leaves the pipeline at {stage}: other stages follow");
             return Err(Status::failed_precondition(text));
         };
-        let ends = listeners.listen().ok_or_else(|| Status::unavailable("drains"))?;
+        let ends = listeners.listen().await.ok_or_else(|| Status::unavailable("drains"))?;
         Ok(Response::new(Box::pin(ends)))
     }
 }
