@@ -77,7 +77,7 @@ impl Tasks {
             max_payload: max_payload as u64,
             joins,
         };
-        let (way_out, listeners) = way_out(&mut way, next, &shared);
+        let (way_out, listeners) = way_out(&mut way, next, &shared, &closing);
         let Shared { identity, settings, metrics } = shared.clone();
         let workshop = Workshop { identity, settings, work, way_out, metrics };
         let entrance = if joins {
@@ -132,6 +132,7 @@ fn way_out(
     way: &mut JoinSet<()>,
     next: Vec<(String, Addresses)>,
     shared: &Shared,
+    closing: &CancellationToken,
 ) -> (WayOut, Option<Listeners>) {
     if next.is_empty() {
         let (exit, teller, listeners) = Exit::new();
@@ -140,7 +141,8 @@ fn way_out(
     }
     let outlets = next.into_iter().map(|(next, addresses)| {
         let Shared { identity, settings, metrics } = shared.clone();
-        let (outlet, carrier) = Outlet::new(identity, &next, addresses, settings, metrics);
+        let (outlet, carrier) =
+            Outlet::new(identity, &next, addresses, settings, metrics, closing.clone());
         way.spawn(Box::pin(carrier.run()));
         outlet
     });

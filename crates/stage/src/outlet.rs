@@ -14,6 +14,7 @@ use tokio::{
     time::{Duration, Instant, Interval, MissedTickBehavior, interval_at, sleep_until},
 };
 use tokio_stream::{StreamExt as _, StreamMap};
+use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tracing::{debug, info, warn};
 
@@ -48,6 +49,8 @@ pub(crate) struct Carrier {
     is_fed: bool,
     /// Items that wait for a replica with room: failures of lost streams, then the newest item.
     waiting: VecDeque<Outgoing>,
+    /// Cancelled when this stage drains itself.
+    draining: CancellationToken,
     replicas: Replicas<Opened>,
     links: BTreeMap<Target, Link>,
     receipts: StreamMap<Target, Events>,
@@ -55,6 +58,9 @@ pub(crate) struct Carrier {
 
 /// Receipts of one stream, and `None` at its end.
 type Events = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Option<Content>> + Send>>;
+
+/// Time that a stage waits for its own signal when the only replica of the next stage drains.
+const ALONE: Duration = Duration::from_millis(500);
 
 /// Pause between two pings of a stream, a few of which are in each span of `link_time`.
 const PING_EVERY: Duration = Duration::from_secs(3);
@@ -69,6 +75,7 @@ impl Outlet {
         addresses: Addresses,
         settings: Settings,
         metrics: StageMetrics,
+        draining: CancellationToken,
     ) -> (Self, Carrier) {
         let (requests, receiver) = mpsc::channel(1);
         let clock = Instant::now();
@@ -83,6 +90,7 @@ impl Outlet {
             replicas: Replicas::new(next.to_owned(), addresses, settings.resolve_every, dial),
             settings,
             metrics,
+            draining,
             clock,
             requests: receiver,
             is_fed: true,
@@ -107,6 +115,7 @@ impl Carrier {
         let mut pings = interval_at(self.clock + PING_EVERY, PING_EVERY);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.close_drained(Instant::now());
             self.place();
             if self.is_done() {
                 break;
@@ -122,6 +131,9 @@ impl Carrier {
 
     async fn step(&mut self, pings: &mut Interval) {
         let late = self.waiting.front().and_then(|head| head.item.deadline);
+        let drained = self.links.values().filter_map(Link::draining_since).min();
+        let (is_draining, alone) =
+            (self.draining.is_cancelled(), drained.map(|since| since + ALONE));
         tokio::select! {
             Some((target, receipt)) = self.receipts.next(), if !self.receipts.is_empty() => {
                 self.receive(&target, receipt);
@@ -134,6 +146,8 @@ impl Carrier {
             }
             (target, opened) = self.replicas.opened() => self.open(target, opened),
             () = sleep_until(late.unwrap_or(self.clock)), if late.is_some() => self.expire(),
+            () = sleep_until(alone.unwrap_or(self.clock)), if alone.is_some() && !is_draining => {}
+            () = self.draining.cancelled(), if !is_draining => {}
             _ = pings.tick() => self.links.values().for_each(|link| link.ping(self.clock)),
         }
     }
@@ -154,9 +168,24 @@ impl Carrier {
             Some(Content::Pong(pong)) => link.pong(pong.sent_ns, self.clock),
             Some(Content::Closing(_)) => {
                 info!(stage = %self.next, replica = %link.replica(), "the replica drains");
-                link.close();
+                link.drains(Instant::now());
             }
             None => self.lose(target),
+        }
+    }
+
+    /// Sends nothing more to replicas that drain, once others are there.
+    ///
+    /// A stage of the same pod drains at the same time as this one, and no other takes what this one still has: it is sent
+    /// to until this one has finished. Such a stage may say so before this one hears its own signal.
+    fn close_drained(&mut self, now: Instant) {
+        let has_others = self.links.values().any(Link::is_open);
+        let is_draining = self.draining.is_cancelled();
+        for link in self.links.values_mut() {
+            let Some(since) = link.draining_since() else { continue };
+            if has_others || !is_draining && now >= since + ALONE {
+                link.close();
+            }
         }
     }
 
@@ -190,6 +219,7 @@ impl Carrier {
 
     /// Sends waiting items while a replica has room for the first.
     fn place(&mut self) {
+        let last_resort = self.draining.is_cancelled();
         while let Some(head) = self.waiting.front_mut() {
             let (settings, size) = (&self.settings, head.item.payload_bytes());
             let has_room = |link: &Link| {
@@ -197,7 +227,10 @@ impl Carrier {
                 let is_too_large = size > link.limit(settings.max_payload);
                 link.has_room(settings, if is_too_large { 0 } else { size })
             };
-            let Some(target) = choice::replica(&self.links, head.item.id, has_room) else { return };
+            let Some(target) = choice::replica(&self.links, head.item.id, last_resort, has_room)
+            else {
+                return;
+            };
             let Some(link) = self.links.get_mut(&target) else { return };
             let limit = link.limit(settings.max_payload);
             if size > limit {

@@ -10,6 +10,7 @@ use tokio::{
     task::JoinSet,
     time::{Duration, Instant},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     address::Addresses,
@@ -41,7 +42,10 @@ impl Source {
         metrics: StageMetrics,
     ) -> Self {
         let identity = Identity { stage: name.into(), replica: "source".into() };
-        let (outlet, carrier) = Outlet::new(identity, first, addresses.into(), settings, metrics);
+        // A source does not drain: it finishes.
+        let draining = CancellationToken::new();
+        let (outlet, carrier) =
+            Outlet::new(identity, first, addresses.into(), settings, metrics, draining);
         let mut tasks = JoinSet::new();
         tasks.spawn(Box::pin(carrier.run()));
         // Other sources of the pipeline have other numbers, with a probability of one to four billions.

@@ -107,6 +107,30 @@ async fn a_drain_under_load_loses_nothing() {
 }
 
 #[tokio::test]
+async fn stages_of_one_pod_that_drain_together_lose_nothing() {
+    let last = Running::start(stage("store")).await;
+    let gate = Gate::closed();
+    let decode = gate.work(stage("decode").next("store", last.addresses()));
+    let decode = Running::start(decode).await;
+    let camera = Running::start(stage("camera").next("decode", decode.addresses())).await;
+    let mut listener = within(Ends::listen(last.addresses())).await;
+    let mut source = source("camera", camera.addresses());
+    // More than the window: the camera has items when the only stage that could take them drains.
+    for _ in 0..14 {
+        within(source.send(FRAME, None)).await;
+    }
+    gate.has_begun(1).await;
+    let opening = async {
+        sleep(Duration::from_millis(50)).await;
+        gate.open();
+        ends(&mut listener, 14).await
+    };
+    let ((), (), all) = tokio::join!(decode.drain(), camera.drain(), opening);
+    assert!(all.values().all(|end| end.failure.is_none()), "{all:?}");
+    within(source.finish()).await;
+}
+
+#[tokio::test]
 async fn a_stage_that_stands_still_holds_the_source_back() {
     let gate = Gate::closed();
     let last = Running::start(gate.work(stage("store"))).await;

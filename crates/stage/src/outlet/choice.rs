@@ -8,13 +8,17 @@ use std::collections::BTreeMap;
 use super::link::Link;
 use crate::address::Target;
 
-/// The replica for an item; none while it has to wait. A replica that hangs holds the others back only at a join.
+/// The replica for an item; none while it has to wait. A replica that hangs holds the others back only at a join. Those
+/// that drain are used where `last_resort` says so, and no other is there.
 pub(super) fn replica(
     links: &BTreeMap<Target, Link>,
     id: u64,
+    last_resort: bool,
     has_room: impl Fn(&Link) -> bool,
 ) -> Option<Target> {
-    let open = || links.iter().filter(|(_, link)| link.is_open());
+    let uses_drained = last_resort && !links.values().any(Link::is_open);
+    let is_used = |link: &Link| link.is_open() || uses_drained && link.draining_since().is_some();
+    let open = || links.iter().filter(|(_, link)| is_used(link));
     let chosen = if open().any(|(_, link)| link.joins()) {
         let named = open().max_by_key(|(target, _)| weight(id, &target.to_string()));
         named.filter(|(_, link)| has_room(link))

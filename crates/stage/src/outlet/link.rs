@@ -25,8 +25,10 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Link {
     description: wire::DescribeResponse,
-    /// None once the replica drains.
+    /// None once nothing more goes to the replica.
     parcels: Option<mpsc::UnboundedSender<wire::Parcel>>,
+    /// The time at which the replica said that it drains.
+    draining_since: Option<Instant>,
     half_round_trip: Duration,
     /// Items that the replica has not passed, by their number.
     pending: BTreeMap<u64, Pending>,
@@ -55,6 +57,7 @@ impl Link {
         Self {
             description,
             parcels: Some(parcels),
+            draining_since: None,
             half_round_trip,
             pending: BTreeMap::new(),
             next_sequence: 0,
@@ -71,8 +74,19 @@ impl Link {
         self.description.joins
     }
 
+    /// True for a replica that is there to stay.
     pub(super) fn is_open(&self) -> bool {
-        self.parcels.is_some()
+        self.parcels.is_some() && self.draining_since.is_none()
+    }
+
+    /// The time since which the replica drains and could still be sent to.
+    pub(super) fn draining_since(&self) -> Option<Instant> {
+        self.draining_since.filter(|_| self.parcels.is_some())
+    }
+
+    /// The replica drains: others are used where there are any.
+    pub(super) fn drains(&mut self, now: Instant) {
+        self.draining_since.get_or_insert(now);
     }
 
     pub(super) fn is_idle(&self) -> bool {
