@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 use windlass_pipeline::{Fleet, Pipeline, Plan};
 
 use crate::measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure};
-pub(crate) use boards::Boards;
+pub(crate) use boards::SimulatedBoards;
 pub(crate) use calibration::overhead;
 
 /// Runs a plan on simulated boards, and measures it. `folder` is the working folder of the stages.
@@ -27,7 +27,7 @@ pub(crate) async fn measure_plan(
     lasts: Duration,
     folder: &Path,
 ) -> Result<MeasuredFigures> {
-    let boards = Boards::start(pipeline, fleet, &plan.placement, folder).await?;
+    let boards = SimulatedBoards::start(pipeline, fleet, &plan.placement, folder).await?;
     let title = format!("layout {}", plan.layout.name());
     let figures = match entrance(pipeline, &boards) {
         Ok(entrance) => measure(pipeline, &entrance, lasts, &title).await,
@@ -38,7 +38,7 @@ pub(crate) async fn measure_plan(
 }
 
 /// The way into a pipeline on simulated boards.
-pub(crate) fn entrance(pipeline: &Pipeline, boards: &Boards<'_>) -> Result<Entrance> {
+pub(crate) fn entrance(pipeline: &Pipeline, boards: &SimulatedBoards<'_>) -> Result<Entrance> {
     let addresses = |stage| boards.addresses(stage).parse().context("addresses of this machine");
     Ok(Entrance {
         first: pipeline.stages[0].name.clone(),

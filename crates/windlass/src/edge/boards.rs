@@ -16,7 +16,7 @@ use windlass_pipeline::{Fleet, Pipeline, Placement, placement::Replica};
 use super::{link::Link, port::Port};
 
 /// Simulated boards with the stages on them.
-pub(crate) struct Boards<'a> {
+pub(crate) struct SimulatedBoards<'a> {
     pipeline: &'a Pipeline,
     ports: Vec<Arc<Port>>,
     folder: PathBuf,
@@ -39,9 +39,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// An even variation by up to `v` has a standard deviation of `v / √3`.
 const EVEN: f64 = 1.732_050_807_568_877_2;
 
-// === impl Boards ===
+// === impl SimulatedBoards ===
 
-impl<'a> Boards<'a> {
+impl<'a> SimulatedBoards<'a> {
     /// Starts all stages, the last one first, and waits until they listen.
     pub(crate) async fn start(
         pipeline: &'a Pipeline,

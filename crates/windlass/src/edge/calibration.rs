@@ -5,10 +5,10 @@ use std::{path::Path, time::Duration};
 use anyhow::Result;
 use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, fleet::Overhead, quantity::Seconds};
 
-use super::{Boards, entrance};
+use super::{SimulatedBoards, entrance};
 use crate::measurement::{
     figures,
-    load::{Load, Run},
+    load::{Load, LoadRun},
 };
 
 /// Three stages on one board: their work is known, the rest is overhead.
@@ -34,7 +34,7 @@ pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
     let pipeline = Pipeline::parse(Path::new("calibration"), PIPELINE)?;
     let fleet = Fleet::parse(Path::new("calibration"), BOARD)?;
     let plan = Plan::of(&pipeline, &fleet, Layout::Pod)?;
-    let boards = Boards::start(&pipeline, &fleet, &plan.placement, folder).await?;
+    let boards = SimulatedBoards::start(&pipeline, &fleet, &plan.placement, folder).await?;
     let entrance = entrance(&pipeline, &boards)?;
     let full = entrance.load(Load { rate: None, lasts: LASTS }).await;
     let paced = entrance.load(Load { rate: Some(RATE), lasts: LASTS }).await;
@@ -46,7 +46,7 @@ pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
     Ok(Overhead { hop: Seconds(hop.max(0.0)), step: Seconds(step) })
 }
 
-fn mean_latency(run: &Run) -> f64 {
+fn mean_latency(run: &LoadRun) -> f64 {
     let sum: Duration = run.arrived.iter().map(|arrival| arrival.latency).sum();
     sum.as_secs_f64() / f64::from(u32::try_from(run.arrived.len().max(1)).unwrap_or(u32::MAX))
 }

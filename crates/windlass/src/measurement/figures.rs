@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 use windlass_pipeline::Pipeline;
 
-use super::load::Run;
+use super::load::LoadRun;
 
 /// Measured throughput and latency of a pipeline.
 #[derive(Debug, Serialize)]
@@ -75,7 +75,7 @@ const STUDENT: f64 = 2.365;
 
 impl MeasuredFigures {
     /// The figures of a run with as many items as the pipeline takes, and of one at a rate.
-    pub(crate) fn of(pipeline: &Pipeline, full: &Run, paced: &Run, rate: f64) -> Self {
+    pub(crate) fn of(pipeline: &Pipeline, full: &LoadRun, paced: &LoadRun, rate: f64) -> Self {
         let (items_per_second, plus_minus) = throughput(full);
         let visits = |stage: &str, time: fn(&windlass_stage::Visit) -> Duration| {
             let visits = paced.arrived.iter().flat_map(|arrival| &arrival.visits);
@@ -109,8 +109,8 @@ impl MeasuredFigures {
 
 /// Items per second at the end of the pipeline, and half its interval. The first quarter of the run is left out: the
 /// queues fill meanwhile.
-pub(crate) fn throughput(run: &Run) -> (f64, f64) {
-    // What is still underway when the last item goes in drains at the rate of the slowest replica.
+pub(crate) fn throughput(run: &LoadRun) -> (f64, f64) {
+    // Items that are underway when the last one goes in drain at the rate of the slowest replica.
     let times = run.arrived.iter().map(|arrival| arrival.at).filter(|at| *at <= run.lasted);
     let mut times: Vec<f64> = times.map(|at| at.as_secs_f64()).collect();
     times.sort_by(f64::total_cmp);
@@ -133,7 +133,7 @@ pub(crate) fn throughput(run: &Run) -> (f64, f64) {
 
 impl ItemAccount {
     /// Adds the items of a run.
-    pub(crate) fn add(&mut self, run: &Run) {
+    pub(crate) fn add(&mut self, run: &LoadRun) {
         self.sent += run.sent;
         self.arrived += run.arrived.len() as u64;
         self.unheard += run.unheard;

@@ -40,7 +40,7 @@ pub(crate) struct Load {
 
 /// Ended items of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Run {
+pub(crate) struct LoadRun {
     /// Time for which items went in.
     pub(crate) lasted: Duration,
     pub(crate) sent: u64,
@@ -84,7 +84,7 @@ const EVENTS: usize = 4096;
 
 impl Entrance {
     /// Sends items, and listens until each has ended.
-    pub(crate) async fn load(&self, load: Load) -> Result<Run> {
+    pub(crate) async fn load(&self, load: Load) -> Result<LoadRun> {
         let (told, mut events) = channel(EVENTS);
         // The tasks end with this function.
         let mut tasks = JoinSet::new();
@@ -200,8 +200,8 @@ impl Seen {
         self.all_sent && open() <= self.missed
     }
 
-    fn run(mut self, begun: Instant, lasted: Duration, ends: usize) -> Run {
-        let mut run = Run { lasted, sent: self.sent.len() as u64, ..Run::default() };
+    fn run(mut self, begun: Instant, lasted: Duration, ends: usize) -> LoadRun {
+        let mut run = LoadRun { lasted, sent: self.sent.len() as u64, ..LoadRun::default() };
         for (id, left) in self.sent {
             let told = self.ended.remove(&id).unwrap_or_default();
             if let Some(failure) = told.iter().find_map(|(end, _)| end.failure.clone()) {

@@ -11,10 +11,10 @@ use super::event::{AccountRow, BoardRow, EdgeEvent, LayoutRow};
 use crate::{
     commands::pipeline::report::PlanWriter,
     demo::{report::Reporter, script::ms},
-    edge::{Boards, entrance, measure_plan, overhead},
+    edge::{SimulatedBoards, entrance, measure_plan, overhead},
     measurement::{
         figures::ItemAccount,
-        load::{Load, Run},
+        load::{Load, LoadRun},
     },
     screen::Progress,
 };
@@ -124,8 +124,13 @@ impl EdgeScript {
         let plan = Plan::of(&self.pipeline, &self.fleet, Layout::Planned)?;
         let failed = self.board_to_fail(&plan.placement).context("all stages are on one board")?;
         let anew = replaced(&self.pipeline, &self.fleet, &plan.placement, failed)?;
-        let mut boards =
-            Boards::start(&self.pipeline, &self.fleet, &plan.placement, self.folder.path()).await?;
+        let mut boards = SimulatedBoards::start(
+            &self.pipeline,
+            &self.fleet,
+            &plan.placement,
+            self.folder.path(),
+        )
+        .await?;
         let rate = LOAD * Prediction::of(&self.pipeline, &self.fleet, &anew).throughput;
         let entrance = entrance(&self.pipeline, &boards)?;
         let flow = entrance.load(Load { rate: Some(rate), lasts: FLOWS });
@@ -150,7 +155,7 @@ impl EdgeScript {
         self.account(&run?)
     }
 
-    fn account(&self, run: &Run) -> Result<()> {
+    fn account(&self, run: &LoadRun) -> Result<()> {
         let mut account = ItemAccount::default();
         account.add(run);
         let mut times: Vec<_> = run.arrived.iter().map(|arrival| arrival.at).collect();
