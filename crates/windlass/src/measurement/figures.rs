@@ -13,8 +13,9 @@ use super::load::LoadRun;
 pub(crate) struct MeasuredFigures {
     /// Items per second, as many as the pipeline takes.
     pub(crate) items_per_second: f64,
-    /// Half the width of the interval that has the true rate with a confidence of 95 %.
-    pub(crate) plus_minus: f64,
+    /// Half the width of the interval that has the true rate with a confidence of 95 %; absent for too few items.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) plus_minus: Option<f64>,
     /// The rate of the latencies.
     pub(crate) at_items_per_second: f64,
     pub(crate) latency: Times,
@@ -68,6 +69,8 @@ pub(crate) struct LinkTimes {
 
 /// Parts into which a run is cut for the interval of its rate.
 const PARTS: usize = 8;
+/// Items of a part that have a rate.
+const LEAST_IN_PART: usize = 8;
 /// Student's t for seven degrees of freedom, two-sided, 95 %.
 const STUDENT: f64 = 2.365;
 
@@ -109,24 +112,24 @@ impl MeasuredFigures {
 
 /// Items per second at the end of the pipeline, and half its interval. The first quarter of the run is left out: the
 /// queues fill meanwhile.
-pub(crate) fn throughput(run: &LoadRun) -> (f64, f64) {
+pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     // Items that are underway when the last one goes in drain at the rate of the slowest replica.
     let times = run.arrived.iter().map(|arrival| arrival.at).filter(|at| *at <= run.lasted);
     let mut times: Vec<f64> = times.map(|at| at.as_secs_f64()).collect();
     times.sort_by(f64::total_cmp);
     let steady = &times[times.len() / 4..];
-    let [first, .., last] = steady else { return (0.0, 0.0) };
+    let [first, .., last] = steady else { return (0.0, None) };
     let count = |items: usize| f64::from(u32::try_from(items).unwrap_or(u32::MAX));
     let rate = count(steady.len() - 1) / (last - first);
     let size = steady.len() / PARTS;
-    if size < 2 {
-        return (rate, f64::INFINITY);
+    if size < LEAST_IN_PART {
+        return (rate, None);
     }
     let parts = steady.chunks_exact(size).take(PARTS);
     let rates: Vec<f64> = parts.map(|part| count(size - 1) / (part[size - 1] - part[0])).collect();
     let mean = rates.iter().sum::<f64>() / count(PARTS);
     let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / count(PARTS - 1);
-    (rate, STUDENT * (variance / count(PARTS)).sqrt())
+    (rate, Some(STUDENT * (variance / count(PARTS)).sqrt()))
 }
 
 // === impl ItemAccount ===

@@ -44,7 +44,7 @@ pub(crate) struct LoadRun {
     /// Time for which items went in.
     pub(crate) lasted: Duration,
     pub(crate) sent: u64,
-    pub(crate) arrived: Vec<Arrival>,
+    pub(crate) arrived: Vec<ArrivedItem>,
     pub(crate) failures: Vec<Failure>,
     /// Items of which nothing was heard: none, unless the ends came too fast for this program.
     pub(crate) unheard: u64,
@@ -52,7 +52,7 @@ pub(crate) struct LoadRun {
 
 /// An item that arrived at every end.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct ArrivedItem {
     /// From the source's wish to send it until its end.
     pub(crate) latency: Duration,
     /// Time of its last end, since the run began.
@@ -211,7 +211,7 @@ impl Seen {
             } else {
                 let last = told.iter().map(|(_, at)| *at).max().unwrap_or(left);
                 let visits = told.into_iter().flat_map(|(end, _)| end.visits).collect();
-                run.arrived.push(Arrival { latency: last - left, at: last - begun, visits });
+                run.arrived.push(ArrivedItem { latency: last - left, at: last - begun, visits });
             }
         }
         run

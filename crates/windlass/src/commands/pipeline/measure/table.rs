@@ -5,7 +5,7 @@ use windlass_pipeline::quantity::Seconds;
 
 use super::{MeasureReport, MeasuredLayout};
 use crate::{
-    measurement::figures::Times,
+    measurement::figures::{MeasuredFigures, Times},
     screen::{Paint, Table, Tone, line},
 };
 
@@ -47,7 +47,7 @@ fn summary(layout: &MeasuredLayout) -> [String; 9] {
     let none = || "-".to_owned();
     [
         layout.layout.unwrap_or("-").to_owned(),
-        format!("{:.1} \u{b1} {:.1}", measured.items_per_second, measured.plus_minus),
+        throughput(measured),
         predicted.map_or_else(none, |beside| format!("{:.1}", beside.items_per_second)),
         format!("{:.1}", measured.at_items_per_second),
         shown(measured.latency.mean_ms),
@@ -56,6 +56,11 @@ fn summary(layout: &MeasuredLayout) -> [String; 9] {
         shown(measured.latency.p95_ms),
         shown(measured.latency.p99_ms),
     ]
+}
+
+fn throughput(measured: &MeasuredFigures) -> String {
+    let rate = format!("{:.1}", measured.items_per_second);
+    measured.plus_minus.map_or_else(|| rate.clone(), |half| format!("{rate} \u{b1} {half:.1}"))
 }
 
 fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
