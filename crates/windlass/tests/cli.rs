@@ -5,6 +5,7 @@ mod conformance;
 mod demo_cluster;
 mod input;
 mod machines;
+mod python;
 mod scrub;
 mod simulate;
 mod soak;

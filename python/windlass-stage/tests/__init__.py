@@ -1,0 +1,1 @@
+"""Tests of the kit: of its parts, and of its stages between stages of `windlass`."""

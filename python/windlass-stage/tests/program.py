@@ -1,0 +1,66 @@
+"""A stage as its authors write one: the first argument names its work, the others are those of manifests."""
+
+import asyncio
+import logging
+import sys
+import time
+
+from windlass_stage import Stage
+
+
+def letter(payload: bytes) -> bytes:
+    """Shows that it had the item."""
+    return payload + b"p"
+
+
+def slow(payload: bytes) -> bytes:
+    """Has items at any moment under load."""
+    time.sleep(0.005)
+    return payload
+
+
+def picky(payload: bytes) -> bytes:
+    """Fails for some items, in several ways."""
+    if payload == b"bad":
+        raise ValueError("no frame") from KeyError("header")
+    if payload == b"exit":
+        sys.exit(3)
+    if payload == b"text":
+        return "text"
+    if payload == b"large":
+        return bytes(2 << 20)
+    return payload
+
+
+def sizes(payloads: list[bytes]) -> list[bytes]:
+    """Tells the size of each batch, and returns too few results for one."""
+    if b"few" in payloads:
+        return []
+    return [str(len(payloads)).encode() for _ in payloads]
+
+
+def both(left: bytes, right: bytes) -> bytes:
+    """Puts the parts of a join side by side."""
+    return left + b"|" + right
+
+
+async def later(payload: bytes) -> bytes:
+    """A coroutine function."""
+    await asyncio.sleep(0.001)
+    if payload == b"bad":
+        raise ValueError("no frame")
+    return payload + b"c"
+
+
+def main() -> None:
+    """Serves."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    work, words = sys.argv[1], sys.argv[2:]
+    stage = Stage.from_arguments(words)
+    function = globals()[work]
+    make = {"sizes": stage.batch, "both": stage.join}.get(work, stage.work)
+    make(function).serve()
+
+
+if __name__ == "__main__":
+    main()

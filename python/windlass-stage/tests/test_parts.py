@@ -1,0 +1,156 @@
+"""The parts of the kit that need no connection."""
+
+import contextlib
+import io
+import unittest
+
+from windlass_stage import arguments
+from windlass_stage import stage_pb2 as pb
+from windlass_stage.address import Address, dialed, parse_all
+from windlass_stage.choice import weight
+from windlass_stage.exit import BACKLOG, Exit
+from windlass_stage.item import Queued
+from windlass_stage.link_time import SPAN_NS, LinkTime
+from windlass_stage.outlet import too_large
+from windlass_stage.seen import REMEMBERED, Seen
+
+MS = 1_000_000
+
+
+class Addresses(unittest.TestCase):
+    """Texts of addresses."""
+
+    def test_addresses_are_read_and_written_alike(self) -> None:
+        for text in ["classify:7000", "[::1]:80", "unix:/run/stage.sock"]:
+            self.assertEqual(str(Address.parse(text)), text)
+        self.assertEqual(str(Address.parse("tcp:classify:7000")), "classify:7000")
+        self.assertEqual([str(one) for one in parse_all("a:1, b:2,unix:/c")], ["a:1", "b:2", "unix:/c"])
+
+    def test_a_wrong_address_is_told_its_mistake(self) -> None:
+        for text, mistake in [
+            ("classify", "no port"),
+            ("classify:http", "no number"),
+            ("classify:65536", "no number"),
+            (":7000", "no host"),
+            ("unix:run/x", "no absolute path"),
+        ]:
+            with self.assertRaisesRegex(ValueError, mistake):
+                Address.parse(text)
+
+    def test_replicas_are_dialed_without_a_look_at_the_dns(self) -> None:
+        self.assertEqual(dialed("10.0.0.1:7000"), "ipv4:10.0.0.1:7000")
+        self.assertEqual(dialed("[::1]:7000"), "ipv6:[::1]:7000")
+        self.assertEqual(dialed("unix:/run/x"), "unix:/run/x")
+
+
+class CommandLine(unittest.TestCase):
+    """The flags of `windlass stage`."""
+
+    def test_the_flags_of_manifests_are_read(self) -> None:
+        words = "--name fuse --listen 0.0.0.0:7000 --next store=store:7000,s:1 --next log=log:7000 --from a --from b"
+        limits = "--batch 16 --batch-wait 5ms --window 3 --max-payload 2MiB --replica one"
+        given = arguments.read(f"{words} {limits}".split())
+        expected = {
+            "name": "fuse",
+            "listen": "0.0.0.0:7000",
+            "next": {"store": ["store:7000", "s:1"], "log": ["log:7000"]},
+            "from_": ["a", "b"],
+            "batch": 16,
+            "batch_wait": 0.005,
+            "window": 3,
+            "max_payload": 2 << 20,
+            "replica": "one",
+        }
+        self.assertEqual(given, expected)
+
+    def test_a_mistake_is_told_and_ends_with_the_code_of_windlass(self) -> None:
+        for words, mistake in [
+            ("--name a", "--listen"),
+            ("--name a --listen x", "has no port"),
+            ("--name a --listen x:1 --next b", "NAME=ADDRESS"),
+            ("--name a --listen x:1 --next b=c:1 --next b=d:1", "named twice"),
+            ("--name a --listen x:1 --from b --from b", "named twice"),
+            ("--name a --listen x:1 --batch 0", "from 1 to 4096"),
+            ("--name a --listen x:1 --batch-wait 3", "is not a time"),
+            ("--name a --listen x:1 --max-payload 2MB", "is not a size"),
+            ("--name a --listen x:1 --batch-w 3ms", "unrecognized"),
+        ]:
+            with contextlib.redirect_stderr(io.StringIO()) as told, self.assertRaises(SystemExit) as ended:
+                arguments.read(words.split())
+            self.assertEqual(ended.exception.code, 64, words)
+            self.assertIn(mistake, told.getvalue())
+
+
+class LinkTimes(unittest.TestCase):
+    """Time on a link."""
+
+    def test_the_difference_of_the_clocks_does_not_matter(self) -> None:
+        for offset in [0, 7_000_000_000, -7_000_000_000]:
+            link = LinkTime(0)
+            self.assertEqual(link.observe(offset + MS, 2 * MS), 0)
+            self.assertEqual(link.observe(offset + 5 * MS, 9 * MS), 3 * MS)
+            self.assertEqual(link.observe(offset + 20 * MS, 21 * MS), 0)
+
+    def test_an_old_smallest_difference_is_forgotten_since_clocks_drift(self) -> None:
+        link = LinkTime(0)
+        link.observe(0, MS)
+        self.assertEqual(link.observe(SPAN_NS, SPAN_NS + 2 * MS), MS, "the previous span counts")
+        self.assertEqual(link.observe(2 * SPAN_NS + 3 * MS, 2 * SPAN_NS + 5 * MS), 0)
+
+
+class Ids(unittest.TestCase):
+    """Ids that came of late, and the replica that an id names."""
+
+    def test_an_id_is_first_once_and_the_window_is_bounded(self) -> None:
+        seen = Seen()
+        self.assertTrue(seen.is_first(7))
+        self.assertFalse(seen.is_first(7))
+        for number in range(REMEMBERED + 8):
+            seen.is_first(number + 100)
+        self.assertNotIn(7, seen)
+        self.assertIn(REMEMBERED, seen)
+
+    def test_ids_spread_over_replicas_and_few_move_when_one_goes(self) -> None:
+        targets = ["10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000"]
+        counts = dict.fromkeys(targets, 0)
+        for number in range(3000):
+            chosen = max(targets, key=lambda target: weight(number, target))
+            counts[chosen] += 1
+            if chosen != targets[2]:
+                self.assertEqual(max(targets[:2], key=lambda target: weight(number, target)), chosen)
+        self.assertTrue(all(850 < count < 1150 for count in counts.values()), counts)
+
+
+class Exits(unittest.IsolatedAsyncioTestCase):
+    """Ends and their listeners."""
+
+    async def test_a_listener_that_does_not_read_is_told_how_many_it_missed(self) -> None:
+        exit = Exit()
+        listener = exit.listen()
+        for number in range(BACKLOG + 7):
+            exit.end(Queued(number, [], None, [], None, [], 0, 0, b"abc"))
+        exit.close()
+        told = []
+        while (end := await listener.next()) is not None:
+            told.append(end)
+        self.assertEqual(told[0], pb.End(missed=pb.Missed(count=7)))
+        self.assertEqual(told[1], pb.End(ended=pb.Ended(id=7, payload_bytes=3)))
+        self.assertEqual(len(told), 1 + BACKLOG)
+
+    async def test_an_id_that_ends_twice_is_told_once(self) -> None:
+        exit = Exit()
+        listener = exit.listen()
+        for _ in range(2):
+            exit.end(Queued(9, [], None, [], None, [], 0, 0, b"abc"))
+        exit.close()
+        self.assertIsNotNone(await listener.next())
+        self.assertIsNone(await listener.next())
+
+
+class Sizes(unittest.TestCase):
+    """Payloads that are too large."""
+
+    def test_sizes_are_told_as_people_write_them(self) -> None:
+        mib = 1 << 20
+        self.assertEqual(too_large(16 * mib + 1, 16 * mib), "is 17 MiB, the limit is 16 MiB")
+        self.assertEqual(too_large(12, 10), "is 12 bytes, the limit is 10 bytes")

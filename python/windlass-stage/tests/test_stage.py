@@ -1,0 +1,161 @@
+"""Stages of this kit by themselves, in this process."""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+import unittest.mock
+
+import grpc
+from grpc import aio
+
+from windlass_stage import Stage, wire
+from windlass_stage import stage_pb2 as pb
+from windlass_stage.deadline import within
+from windlass_stage.serve import Running
+from windlass_stage.settings import Settings
+
+from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, rust, until
+
+
+@contextlib.asynccontextmanager
+async def served(stage: Stage):
+    """The stage, with its address."""
+    running = Running(stage)
+    try:
+        yield running, str(await running.start(stage.listen))
+    finally:
+        await running.end()
+
+
+class Stages(Case):
+    """Rules that one stage shows."""
+
+    async def test_work_that_does_not_return_fails_its_items_and_the_next_ones_are_worked_on(self) -> None:
+        def work(payload: bytes) -> bytes:
+            time.sleep(3 if payload == b"stuck" else 0)
+            return payload
+
+        async with served(Stage("mid", listen=ANYWHERE, replica="one", work_timeout=0.2).work(work)) as (_, address):
+            async with Ends(address) as ends, Source("mid", address) as source:
+                stuck, good = await source.send(b"stuck"), await source.send(b"good")
+                arrived = await ends.count(2)
+        self.assertEqual(arrived[stuck].failure.reason, "did not answer within 0.2s")
+        self.assertEqual(arrived[stuck].failure.kind, pb.FAILURE_KIND_SILENT)
+        self.assertFalse(arrived[good].HasField("failure"))
+
+    async def test_a_part_that_does_not_come_is_named(self) -> None:
+        stage = Stage("join", listen=ANYWHERE, from_=["camera", "radar", "lidar"], join_timeout=0.2)
+        async with served(stage.join(lambda *parts: b"".join(parts))) as (running, address):
+            async with Ends(address) as ends, Source("join", address) as source:
+                await source.send(b"x")
+                [told] = failures(await ends.count(1))
+                await source.finish()
+                self.assertEqual(told.reason, "part from radar, lidar did not come")
+                self.assertEqual(told.kind, pb.FAILURE_KIND_PART)
+            await within(PATIENCE, running.drain())
+
+    async def test_a_full_join_holds_back_the_stream_that_is_ahead(self) -> None:
+        stage = Stage("join", listen=ANYWHERE, from_=["camera", "radar"], join_capacity=4)
+        async with served(stage.join(lambda left, right: left + right)) as (_, address):
+            async with Ends(address) as ends, Source("join", address, Settings(window=2)) as ahead:
+                loading = asyncio.ensure_future(ahead.load(50))
+                before = -1
+                while before != len(ahead.sent):
+                    before = len(ahead.sent)
+                    await asyncio.sleep(0.2)
+                # In the table, on the way, and one that waits for room.
+                self.assertLessEqual(len(ahead.sent), 4 + 2 + 1)
+                async with Source("join", address, name="radar", first_id=ahead.sent[0]) as behind:
+                    await behind.load(50)
+                    await loading
+                    self.assertEqual(failures(await ends.count(50)), [])
+
+    async def test_copies_of_a_split_are_all_taken_before_an_item_is_passed(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            right = f"unix:{folder}/right"
+            async with served(Stage("left", listen=ANYWHERE)) as (_, left):
+                first = Stage("first", listen=ANYWHERE, next={"left": left, "right": right})
+                async with served(first) as (_, address), Source("first", address) as source, Ends(left) as ends:
+                    await source.send(b"x")
+                    await ends.count(1)
+                    with self.assertRaises(asyncio.TimeoutError):
+                        await within(0.3, source.outlet.finish())
+                    # The other branch comes.
+                    async with served(Stage("right", listen=right)):
+                        await source.finish()
+
+    async def test_a_stage_of_another_protocol_is_refused_by_name(self) -> None:
+        asked = 0
+
+        async def describe(_request, _context):
+            nonlocal asked
+            asked += 1
+            return pb.DescribeResponse(protocol=2, stage="next", replica="r", max_payload=1)
+
+        methods = {
+            "Describe": grpc.unary_unary_rpc_method_handler(
+                describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString
+            )
+        }
+        server = aio.server()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.SERVICE, methods),))
+        address = f"127.0.0.1:{server.add_insecure_port(ANYWHERE)}"
+        await server.start()
+        with self.assertLogs("windlass_stage", "WARNING") as logs:
+            async with Source("next", address):
+                await until("it is asked again", lambda: asked == 4)
+        await server.stop(None)
+        text = (
+            f"stage next at {address} speaks protocol 2, this one 1: run the same version of windlass-stage on both"
+        )
+        told = [record.getMessage() for record in logs.records]
+        self.assertEqual(len([line for line in told if line.endswith(text)]), 1, "not for each dial")
+
+    async def test_a_stage_of_another_name_is_refused(self) -> None:
+        async with served(Stage("mid", listen=ANYWHERE)) as (_, address):
+            with self.assertLogs("windlass_stage", "WARNING") as logs:
+                async with Source("next", address):
+                    await until("a warning", lambda: logs.records)
+        text = f"stage mid serves at {address}, where next was expected"
+        self.assertTrue(logs.records[0].getMessage().endswith(text))
+
+    async def test_items_wait_for_a_stage_that_comes_later_until_their_deadline(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            listen = f"unix:{folder}/first"
+            async with Source("first", listen) as source:
+                await source.send(b"x", 0.05)
+                # Accepted when the one before has left.
+                waiting = asyncio.ensure_future(source.send(b"y"))
+                head = source.outlet._waiting[0]
+                await until("the deadline", lambda: head.failure)
+                self.assertEqual(head.failure.reason, "deadline passed on the way to first")
+                self.assertFalse(waiting.done())
+                async with served(Stage("first", listen=listen)):
+                    await waiting
+                    await source.finish()
+
+    async def test_only_the_last_stage_tells_ends(self) -> None:
+        async with served(Stage("mid", listen=ANYWHERE, next={"end": "127.0.0.1:1"})) as (_, address):
+            with self.assertRaises(aio.AioRpcError) as raised:
+                async with Ends(address) as ends:
+                    await ends.count(1)
+        self.assertEqual(raised.exception.details(), "no item leaves the pipeline at mid: other stages follow")
+
+    async def test_a_port_that_another_process_has_is_an_error(self) -> None:
+        async with served(Stage("mid", listen=ANYWHERE)) as (_, address):
+            with self.assertRaisesRegex(OSError, f"cannot listen on {address}"):
+                async with served(Stage("mid", listen=address)):
+                    pass
+
+
+    async def test_windlass_refuses_this_kit_in_another_version(self) -> None:
+        # A stage describes itself as it was made.
+        with unittest.mock.patch.object(wire, "PROTOCOL", 2):
+            serving = served(Stage("mid", listen=ANYWHERE))
+            _, address = await serving.__aenter__()
+        try:
+            first = rust(self, "first", "--next", f"mid={address}")
+            await asyncio.to_thread(first.written, "speaks protocol 2, this one 1: run the same version")
+        finally:
+            await serving.__aexit__(None, None, None)

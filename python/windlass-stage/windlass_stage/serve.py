@@ -1,0 +1,134 @@
+"""One stage at work: its tasks, and its end.
+
+     serving ──(SIGTERM)──> closing ──(senders end their streams)──> finishing ──(all is passed on)──> ended
+                               └──────────────(drain_timeout)────────────────────────────────────────────^
+
+Each step of a drain waits for the one before: readers, join, queue, outlets, and last the server, whose streams carry
+the receipts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from grpc import aio
+
+from . import stage_pb2 as pb
+from . import wire
+from .address import Address
+from .deadline import within
+from .exit import Exit
+from .inlet import Inlet
+from .item_queue import ItemQueue
+from .join import Join
+from .outlet import Outlet
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from .stage import Stage
+
+_log = logging.getLogger("windlass_stage")
+
+
+class Running:
+    """The tasks of one stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        settings, identity = stage.settings, stage.identity
+        self._settings = settings
+        self._items = ItemQueue(settings)
+        joins = len(stage.from_) > 1
+        self._join = Join(stage.from_, identity, settings, self._items) if joins else None
+        self._outlets = [Outlet(identity, name, at, settings) for name, at in stage.next.items()]
+        self._exit = None if self._outlets else Exit()
+        way_out = self._exit or self._outlets
+        self._workers = [
+            Worker(identity, settings, stage.function, self._items, way_out) for _ in range(settings.workers)
+        ]
+        description = pb.DescribeResponse(
+            protocol=wire.PROTOCOL,
+            stage=identity.stage,
+            replica=identity.replica,
+            max_payload=settings.max_payload,
+            joins=joins,
+        )
+        self._inlet = Inlet(description, max(len(self._outlets), 1), self._items, self._join, self._exit)
+        self._server = aio.server(options=wire.server(settings.max_payload))
+        self._server.add_generic_rpc_handlers((self._inlet.handler(),))
+        self._working: list[asyncio.Task] = []
+        self._sending: list[asyncio.Task] = []
+
+    async def start(self, listen: Address) -> Address:
+        """Serves at the address, and returns it with the port that the system chose."""
+        if listen.port is None and _is_alive(listen.host):
+            raise OSError(f"cannot listen on {listen}: another process does")
+        try:
+            port = self._server.add_insecure_port(str(listen))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}: {error}") from error
+        tasks = [*self._workers, *([self._join] if self._join else [])]
+        self._working = [asyncio.ensure_future(task.run()) for task in tasks]
+        self._sending = [asyncio.ensure_future(outlet.run()) for outlet in self._outlets]
+        await self._server.start()
+        return listen if listen.port is None else Address(listen.host, port)
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Waits for the end. A task that ends before it has failed."""
+        stopping = asyncio.ensure_future(stop.wait())
+        tasks = [*self._working, *self._sending]
+        await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in tasks:
+            if task.done():
+                task.result()
+
+    async def drain(self) -> None:
+        """Takes no more, and returns when everything was passed on."""
+        stopping = asyncio.ensure_future(self._server.stop(self._settings.drain_timeout))
+        await self._inlet.drain()
+        (self._join or self._items).close()
+        await asyncio.gather(*self._working)
+        if self._exit:
+            self._exit.close()
+        for outlet in self._outlets:
+            await outlet.finish()
+        await stopping
+
+    async def end(self) -> None:
+        """Ends the tasks and cuts all connections."""
+        tasks = [*self._working, *self._sending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._server.stop(None)
+
+
+async def serve(stage: Stage) -> None:
+    """Serves until SIGTERM or SIGINT, then finishes what the stage has."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    running, name = Running(stage), stage.identity.stage
+    try:
+        address = await running.start(stage.listen)
+        following = [f"{name} at {','.join(map(str, at))}" for name, at in stage.next.items()]
+        print(f"stage {name} listens on {address}; next: {', '.join(following) or 'none'}", flush=True)
+        await running.until(stop)
+        _log.info("asked to end, the stage drains: %s", name)
+        try:
+            await within(stage.settings.drain_timeout, running.drain())
+            _log.info("the stage has finished everything: %s", name)
+        except asyncio.TimeoutError:
+            _log.warning("the stage ends with items that it could not pass on in time: %s", name)
+    finally:
+        await running.end()
+
+
+def _is_alive(path: str) -> bool:
+    """True if somebody listens to the socket. gRPC replaces a stale one."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        return peer.connect_ex(path) == 0
