@@ -32,6 +32,8 @@ pub(crate) enum Note {
     Receipt(Content),
     /// One copy of an item's result is in other hands.
     Released(u64),
+    /// The item needs no result: another part of it has decided.
+    Settled(u64),
 }
 
 /// The receipts of one stream. An item is passed when each of its copies was released.
@@ -54,6 +56,11 @@ impl Custody {
     /// One copy is in other hands. A sender that is gone needs no receipt.
     pub(crate) fn release(&self) {
         drop(self.notes.send(Note::Released(self.sequence)));
+    }
+
+    /// The item is passed, and no copy of it will be.
+    pub(crate) fn settle(&self) {
+        drop(self.notes.send(Note::Settled(self.sequence)));
     }
 }
 
@@ -90,6 +97,7 @@ impl Stream for Receipts {
                 Some(Note::Released(sequence)) if self.is_passed(sequence) => {
                     Content::Passed(wire::Passed { sequence })
                 }
+                Some(Note::Settled(sequence)) => Content::Passed(wire::Passed { sequence }),
                 Some(Note::Released(_)) => continue,
             };
             return Poll::Ready(Some(Ok(wire::Receipt { content: Some(content) })));

@@ -108,7 +108,7 @@ impl Join {
         let _ = part.accept.send(());
         if self.table.done.contains(id) {
             // The item went on without this part, as a failure.
-            part.item.custodies.iter().for_each(Custody::release);
+            part.item.custodies.iter().for_each(Custody::settle);
         } else if let Some(complete) = self.add(&part.from, part.item) {
             self.pass_on(complete).await;
         }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use windlass_stage::{Builder, Ends, FailureKind};
 
-use crate::pipeline::{Running, ends, letter, source, stage, within};
+use crate::{
+    custody::Gate,
+    pipeline::{Running, ends, letter, source, stage, within},
+};
 
 /// Puts the parts together, in the order of the stages before.
 fn join() -> Builder {
@@ -71,6 +74,34 @@ async fn a_part_that_does_not_come_fails_its_item_and_makes_room_for_the_next() 
         let told = (failure.stage.as_str(), failure.reason.as_str(), failure.kind);
         assert_eq!(told, ("fuse", "part from right did not come", FailureKind::Part));
     }
+    within(source.finish()).await;
+}
+
+#[tokio::test]
+async fn a_late_part_of_an_item_that_has_failed_is_passed_before_a_split_too() {
+    let (one, other) = (Running::start(stage("one")).await, Running::start(stage("two")).await);
+    let fuse = join().next("one", one.addresses()).next("two", other.addresses());
+    let fuse = Running::start(fuse).await;
+    let fails = |_: Bytes| async move { Err::<Bytes, _>("no mask") };
+    let left = Running::start(stage("left").work(fails).next("fuse", fuse.addresses())).await;
+    let gate = Gate::closed();
+    let right = gate.work(stage("right").next("fuse", fuse.addresses()));
+    let right = Running::start(right).await;
+    let split = stage("split").next("left", left.addresses()).next("right", right.addresses());
+    let split = Running::start(split).await;
+    let mut listeners = [
+        within(Ends::listen(one.addresses())).await,
+        within(Ends::listen(other.addresses())).await,
+    ];
+    let mut source = source("split", split.addresses());
+    within(source.send(Bytes::from_static(b"x"), None)).await;
+    for listener in &mut listeners {
+        assert!(ends(listener, 1).await.values().all(|end| end.failure.is_some()));
+    }
+    gate.has_begun(1).await;
+    gate.open();
+    // Ends as soon as its part is passed.
+    right.drain().await;
     within(source.finish()).await;
 }
 
