@@ -112,7 +112,7 @@ impl Model<'_> {
         let traffic = Traffic::of(self, replicas);
         let (throughput, bottleneck) = self.throughput(replicas, &traffic);
         let rate = rate.unwrap_or(USUAL_LOAD * throughput);
-        let latency = (rate < throughput).then(|| self.latency(replicas, &traffic, rate));
+        let latency = (rate < throughput).then(|| self.latency(replicas, rate));
         Prediction { throughput, bottleneck, rate, latency: latency.flatten() }
     }
 
@@ -169,12 +169,11 @@ impl Model<'_> {
     }
 
     /// Mean latency at a rate; `None` if a queue grows for ever.
-    pub(crate) fn latency(
-        &self,
-        replicas: &[Vec<Replica>],
-        traffic: &Traffic,
-        rate: f64,
-    ) -> Option<Latency> {
+    pub(crate) fn latency(&self, replicas: &[Vec<Replica>], rate: f64) -> Option<Latency> {
+        let busy: Vec<_> =
+            (0..replicas.len()).map(|stage| self.busy(replicas, stage, rate)).collect();
+        let replicas = &*busy;
+        let traffic = Traffic::of(self, replicas);
         let count = self.pipeline.stages.len();
         let mut variations = vec![0.0; count];
         let mut stages = vec![StageTimes::default(); count];
@@ -193,7 +192,7 @@ impl Model<'_> {
                 variations[stage] = servers.leaving(load, coming);
             }
         }
-        let links = traffic.link_times(self, replicas, rate, &variations)?;
+        let links = traffic.link_times(self, rate, &variations)?;
         let hop = self.fleet.overhead.hop.0;
         let mut done = vec![0.0_f64; count];
         for stage in 0..count {
@@ -206,6 +205,25 @@ impl Model<'_> {
         }
         let total = self.pipeline.ends().map(|end| done[end]).fold(0.0, f64::max);
         Some(Latency { total: total + hop, stages, links })
+    }
+
+    /// The replicas that get items at a rate. Each item goes where it is expected to be done first: to replicas that are
+    /// less than twice as slow as the fastest one, and to slower ones as far as those are not enough.
+    fn busy(&self, replicas: &[Vec<Replica>], stage: usize, rate: f64) -> Vec<Replica> {
+        let mut fastest = replicas[stage].clone();
+        fastest.sort_by(|a, b| self.rate(b, stage).total_cmp(&self.rate(a, stage)));
+        let (mut busy, mut sum) = (Vec::new(), 0.0);
+        for replica in fastest {
+            let own = self.rate(&replica, stage);
+            let is_needed =
+                busy.first().is_none_or(|first| sum <= rate || own > self.rate(first, stage) / 2.0);
+            if !is_needed {
+                break;
+            }
+            sum += own;
+            busy.push(replica);
+        }
+        busy
     }
 
     fn servers(&self, replicas: &[Vec<Replica>], stage: usize, rate: f64) -> Servers {

@@ -81,6 +81,8 @@ impl Join {
         while is_open || !self.table.waiting.is_empty() {
             let due = self.table.due.front().map(|(at, _)| *at);
             tokio::select! {
+                // A part that is there comes before the end of the wait for it.
+                biased;
                 () = &mut finish, if !is_finishing => {
                     is_finishing = true;
                     self.parts.close();
@@ -132,7 +134,7 @@ impl Join {
             if let Some(Waiting { parts, item: first }) = self.table.waiting.remove(&id) {
                 (parts, first.merge(item))
             } else {
-                self.table.due.push_back((item.arrived + self.settings.join_timeout, id));
+                self.table.due.push_back((Instant::now() + self.settings.join_timeout, id));
                 (vec![None; self.from.len()], item)
             };
         let failure = match (body, place) {
@@ -173,8 +175,12 @@ impl Join {
 
     async fn pass_on(&mut self, mut item: Queued) {
         self.table.done.is_first(item.id);
+        let begun = Instant::now();
         // The semaphore is never closed.
         item.place = Arc::clone(&self.room).acquire_owned().await.ok();
+        // No part was taken meanwhile: the time is not one in which parts did not come.
+        let blocked = begun.elapsed();
+        self.table.due.iter_mut().for_each(|(at, _)| *at += blocked);
         drop(self.arrivals.send(item));
     }
 

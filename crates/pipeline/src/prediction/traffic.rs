@@ -4,12 +4,13 @@ use super::Model;
 use crate::{fleet::Fleet, placement::Replica, quantity::Bytes};
 
 /// Load of all ports.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Traffic {
     /// By node, as it sends.
     pub(super) sending: Vec<Port>,
     /// By node, as it receives.
     pub(super) receiving: Vec<Port>,
+    shares: Shares,
 }
 
 /// One direction of a node's port.
@@ -37,18 +38,18 @@ pub(super) fn path(fleet: &Fleet, (from, to): (usize, usize), bytes: Bytes) -> (
 
 impl Traffic {
     pub(crate) fn of(model: &Model<'_>, replicas: &[Vec<Replica>]) -> Self {
-        let nodes = model.fleet.nodes.len();
-        let mut traffic =
-            Self { sending: vec![Port::default(); nodes], receiving: vec![Port::default(); nodes] };
+        let idle = vec![Port::default(); model.fleet.nodes.len()];
+        let shares = Shares::of(model, replicas);
+        let (mut sending, mut receiving) = (idle.clone(), idle);
         for link in &model.pipeline.links {
             let wire = link.bytes.0 + OVERHEAD;
-            for_pairs(model, replicas, (link.from, link.to), |share, (from, to)| {
+            for (share, (from, to)) in shares.pairs((link.from, link.to)) {
                 let time = |node: usize| model.fleet.nodes[node].link.rate.time_of(wire) * FRAMING;
-                traffic.sending[from].add(share, time(from));
-                traffic.receiving[to].add(share, time(to));
-            });
+                sending[from].add(share, time(from));
+                receiving[to].add(share, time(to));
+            }
         }
-        traffic
+        Self { sending, receiving, shares }
     }
 
     /// Mean time of an item on each link: the wait for both ports, the transmission and the delay. `None` if a port
@@ -56,7 +57,6 @@ impl Traffic {
     pub(super) fn link_times(
         &self,
         model: &Model<'_>,
-        replicas: &[Vec<Replica>],
         rate: f64,
         variations: &[f64],
     ) -> Option<Vec<f64>> {
@@ -66,27 +66,16 @@ impl Traffic {
             let beside: Vec<_> =
                 model.pipeline.links_from(link.from).filter(|other| other.to != link.to).collect();
             let mut time = 0.0;
-            let mut is_too_much = false;
-            for_pairs(model, replicas, (link.from, link.to), |share, (from, to)| {
+            for (share, (from, to)) in self.shares.pairs((link.from, link.to)) {
                 let (transmission, delay) = path(model.fleet, (from, to), link.bytes);
-                let waits = [&self.sending[from], &self.receiving[to]]
-                    .map(|port| port.wait(rate, variation));
-                let [Some(sent), Some(received)] = waits else {
-                    is_too_much = true;
-                    return;
-                };
+                let sent = self.sending[from].wait(rate, variation)?;
+                let received = self.receiving[to].wait(rate, variation)?;
                 // A split sends on all its links at once, and they share the port by turns.
-                let split: f64 = beside
-                    .iter()
-                    .map(|other| {
-                        let away = share_away(model, replicas, (other.from, other.to), from);
-                        away * path(model.fleet, (from, to), other.bytes).0.min(transmission)
-                    })
-                    .sum();
-                time += share * (sent + received + split + transmission + delay);
-            });
-            if is_too_much {
-                return None;
+                let others = beside.iter().map(|other| {
+                    let bytes = path(model.fleet, (from, to), other.bytes).0;
+                    self.shares.away(other.to, from) * bytes.min(transmission)
+                });
+                time += share * (sent + received + others.sum::<f64>() + transmission + delay);
             }
             times.push(time);
         }
@@ -94,41 +83,44 @@ impl Traffic {
     }
 }
 
-/// Calls `each` with the share of a link's items that go between two different nodes.
-fn for_pairs(
-    model: &Model<'_>,
-    replicas: &[Vec<Replica>],
-    (from, to): (usize, usize),
-    mut each: impl FnMut(f64, (usize, usize)),
-) {
-    for sender in &replicas[from] {
-        for receiver in &replicas[to] {
-            if sender.node != receiver.node {
-                let share = share_of(model, replicas, from, sender)
-                    * share_of(model, replicas, to, receiver);
-                each(share, (sender.node, receiver.node));
+/// Shares of each stage's items that its nodes take: replicas are given what they can do.
+#[derive(Debug)]
+struct Shares(Vec<Vec<(usize, f64)>>);
+
+// === impl Shares ===
+
+impl Shares {
+    fn of(model: &Model<'_>, replicas: &[Vec<Replica>]) -> Self {
+        let stages = replicas.iter().enumerate().map(|(stage, of)| {
+            let total: f64 = of.iter().map(|replica| model.rate(replica, stage)).sum();
+            let mut nodes: Vec<(usize, f64)> = Vec::with_capacity(of.len());
+            for replica in of {
+                let share = model.rate(replica, stage) / total;
+                match nodes.iter_mut().find(|(node, _)| *node == replica.node) {
+                    Some((_, sum)) => *sum += share,
+                    None => nodes.push((replica.node, share)),
+                }
             }
-        }
+            nodes
+        });
+        Self(stages.collect())
     }
-}
 
-/// Share of a link's items that leave a node, of those that start there.
-fn share_away(
-    model: &Model<'_>,
-    replicas: &[Vec<Replica>],
-    (_, to): (usize, usize),
-    node: usize,
-) -> f64 {
-    let away = replicas[to].iter().filter(|receiver| receiver.node != node);
-    away.map(|receiver| share_of(model, replicas, to, receiver)).sum()
-}
-
-/// Share of a stage's items that a replica takes: replicas are given what they can do.
-fn share_of(model: &Model<'_>, replicas: &[Vec<Replica>], stage: usize, replica: &Replica) -> f64 {
-    if replicas[stage].len() == 1 {
-        return 1.0;
+    /// The pairs of different nodes between which a link's items go, each with its share of them.
+    fn pairs(
+        &self,
+        (from, to): (usize, usize),
+    ) -> impl Iterator<Item = (f64, (usize, usize))> + '_ {
+        self.0[from].iter().flat_map(move |&(sender, sent)| {
+            let others = self.0[to].iter().filter(move |(receiver, _)| *receiver != sender);
+            others.map(move |&(receiver, received)| (sent * received, (sender, receiver)))
+        })
     }
-    model.rate(replica, stage) / model.stage_rate(replicas, stage)
+
+    /// Share of a stage's items that come from another node.
+    fn away(&self, stage: usize, node: usize) -> f64 {
+        self.0[stage].iter().filter(|(other, _)| *other != node).map(|(_, share)| share).sum()
+    }
 }
 
 // === impl Port ===

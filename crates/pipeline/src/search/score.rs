@@ -34,9 +34,8 @@ impl Score {
     pub(crate) fn of(model: &Model<'_>, replicas: &[Vec<Replica>]) -> Self {
         let traffic = traffic::Traffic::of(model, replicas);
         let (throughput, _) = model.throughput(replicas, &traffic);
-        let latency = |rate| {
-            model.latency(replicas, &traffic, rate).map_or(f64::INFINITY, |latency| latency.total)
-        };
+        let latency =
+            |rate| model.latency(replicas, rate).map_or(f64::INFINITY, |latency| latency.total);
         let count = replicas.iter().map(Vec::len).sum();
         let scored = |meets_goal, amount, latency| {
             let worth = Worth { meets_goal, amount };

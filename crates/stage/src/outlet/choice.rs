@@ -1,9 +1,12 @@
-//! The replica that gets an item: the one with room and the fewest open items, or for a join the one that the id names.
+//! The replica that gets an item: the one with room that is expected to pass it first, or for a join the one that the id
+//! names.
 //!
 //! The parts of an item come to a join from several stages, which do not know each other. Rendezvous hashing lets all
 //! choose the same replica, and moves only the items of a replica that comes or goes.
 
 use std::collections::BTreeMap;
+
+use tokio::time::Instant;
 
 use super::link::Link;
 use crate::address::Target;
@@ -23,7 +26,9 @@ pub(super) fn replica(
         let named = open().max_by_key(|(target, _)| weight(id, &target.to_string()));
         named.filter(|(_, link)| has_room(link))
     } else {
-        open().filter(|(_, link)| has_room(link)).min_by_key(|(_, link)| link.count())
+        let now = Instant::now();
+        let with_room = open().filter(|(_, link)| has_room(link));
+        with_room.min_by_key(|(_, link)| (link.expected(now), link.count()))
     };
     chosen.map(|(target, _)| target.clone())
 }

@@ -33,6 +33,9 @@ pub(super) struct Link {
     /// Items that the replica has not passed, by their number.
     pending: BTreeMap<u64, Pending>,
     next_sequence: u64,
+    /// Mean time of an item at the replica, of late; none before the first was passed.
+    pace: Option<Duration>,
+    last_sent: Instant,
     untaken: usize,
     untaken_bytes: usize,
 }
@@ -42,9 +45,17 @@ pub(super) struct Link {
 struct Pending {
     outgoing: Outgoing,
     sent: Instant,
+    /// Items that were at the replica before.
+    ahead: u32,
     /// Bytes of its payload while the replica has not taken it.
     untaken: Option<usize>,
 }
+
+/// The newest item has one part in so many of the mean time.
+const NEWEST: u32 = 8;
+
+/// An idle replica seems twice as fast after this time.
+const HALVED_AFTER: Duration = Duration::from_secs(10);
 
 // === impl Link ===
 
@@ -61,6 +72,8 @@ impl Link {
             half_round_trip,
             pending: BTreeMap::new(),
             next_sequence: 0,
+            pace: None,
+            last_sent: Instant::now(),
             untaken: 0,
             untaken_bytes: 0,
         }
@@ -98,6 +111,14 @@ impl Link {
         self.pending.len()
     }
 
+    /// Time until the replica would have passed one more item. A replica that has passed none yet is tried first. One that
+    /// gets no items seems faster with time, and so is tried again: it may have been slow because it had just started.
+    pub(super) fn expected(&self, now: Instant) -> Duration {
+        let idle = now.duration_since(self.last_sent).as_secs_f64() / HALVED_AFTER.as_secs_f64();
+        let pace = self.pace.unwrap_or_default().mul_f64(0.5_f64.powf(idle));
+        pace * u32::try_from(self.pending.len() + 1).unwrap_or(u32::MAX)
+    }
+
     /// Largest payload that both sides take.
     pub(super) fn limit(&self, own: usize) -> usize {
         usize::try_from(self.description.max_payload).map_or(own, |peer| peer.min(own))
@@ -133,7 +154,10 @@ impl Link {
         }
         self.untaken += 1;
         self.untaken_bytes += bytes;
-        self.pending.insert(sequence, Pending { outgoing, sent: now, untaken: Some(bytes) });
+        self.last_sent = now;
+        let ahead = u32::try_from(self.pending.len()).unwrap_or(u32::MAX - 1);
+        let pending = Pending { outgoing, sent: now, ahead, untaken: Some(bytes) };
+        self.pending.insert(sequence, pending);
     }
 
     /// The replica has the item: the senders before this stage may forget it.
@@ -152,7 +176,10 @@ impl Link {
     /// The item is in the hands of the stages after the replica.
     pub(super) fn passed(&mut self, sequence: u64) {
         self.taken(sequence, 0);
-        self.pending.remove(&sequence);
+        let Some(pending) = self.pending.remove(&sequence) else { return };
+        let time = pending.sent.elapsed() / (pending.ahead + 1);
+        let pace = self.pace.unwrap_or(time);
+        self.pace = Some((pace * (NEWEST - 1) + time) / NEWEST);
     }
 
     pub(super) fn ping(&self, clock: Instant) {
