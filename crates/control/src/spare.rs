@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
-    resource::v1::DeviceClass,
+    resource::v1::{DeviceClass, ResourceClaim},
 };
 use windlass_core::selector::{Amount, PreparedDevice, PublishedExpression};
 use windlass_sched::allocator::{Pools, Taken};
@@ -36,22 +36,39 @@ pub struct SpareDevice {
     pub classes: Vec<String>,
 }
 
+/// The label by which pods of one application are known (Kubernetes' recommended labels).
+const PART_OF: &str = "app.kubernetes.io/part-of";
+
 /// A class's name with its expressions; `None` for one that does not parse, and selects nothing.
 type Class = (String, Option<Vec<PublishedExpression>>);
 
 // === impl Objects ===
 
 impl Objects {
-    /// The free capacity of each node that takes pods. Nodes that are cordoned, not ready or tainted against pods are left out.
-    pub fn spare(&self) -> Vec<SpareNode> {
+    /// The free capacity of each node that takes pods. Nodes that are cordoned, not ready or tainted against pods are left
+    /// out. Pods of the named application, and their claims, count as gone: they are about to be placed anew.
+    pub fn spare(&self, without: Option<&str>) -> Vec<SpareNode> {
+        let is_other = |pod: &&Pod| {
+            let labels = pod.metadata.labels.as_ref();
+            without.is_none()
+                || labels.and_then(|all| all.get(PART_OF)).map(String::as_str) != without
+        };
+        let (pods, gone): (Vec<&Pod>, Vec<&Pod>) = self.pods().iter().partition(is_other);
+        let is_held = |claim: &&ResourceClaim| {
+            let holders = claim.status.as_ref().and_then(|status| status.reserved_for.as_deref());
+            let holders = holders.unwrap_or_default();
+            let is_gone =
+                |uid: &str| gone.iter().any(|pod| pod.metadata.uid.as_deref() == Some(uid));
+            holders.is_empty() || !holders.iter().all(|holder| is_gone(&holder.uid))
+        };
         let slices: Vec<_> = self.slices().iter().cloned().map(Arc::new).collect();
-        let taken = Taken::of(self.claims());
+        let taken = Taken::of(self.claims().iter().filter(is_held));
         let classes: Vec<_> = self.classes().iter().map(class).collect();
         let nodes = self.nodes().iter().filter(|node| takes_pods(node));
         nodes
             .map(|node| {
                 let name = node.metadata.name.clone().unwrap_or_default();
-                let pods: Vec<_> = self.pods().iter().filter(|pod| runs_on(pod, &name)).collect();
+                let pods: Vec<_> = pods.iter().copied().filter(|pod| runs_on(pod, &name)).collect();
                 let pools = Pools::new(&slices, node);
                 let devices = pools.untouched(&taken).map(|device| SpareDevice {
                     device: device.clone(),
@@ -149,7 +166,8 @@ mod tests {
     fn what_pods_and_claims_hold_is_not_free() {
         let pod = |name: &str, phase: &str| {
             json!({
-                "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+                "kind": "Pod", "metadata": {"name": name, "namespace": "default",
+                "labels": {"app.kubernetes.io/part-of": "door"}},
                 "spec": {"nodeName": "a", "containers": [{"name": "c", "resources": {
                     "requests": {"cpu": "500m"}, "limits": {"coral.ai/tpu": "1"}}}]},
                 "status": {"phase": phase},
@@ -171,10 +189,12 @@ mod tests {
                 {"request": "r", "driver": "npu.example.com", "pool": "a", "device": "npu-0"}]}}}},
         ]});
         let objects = Objects::parse(&list.to_string(), Path::new("list.json")).expect("objects");
-        let spare = objects.spare();
+        let spare = objects.spare(None);
         let [node] = &*spare else { panic!("one node takes pods: {spare:?}") };
         assert!((node.cpus - 3.5).abs() < 1e-9, "{node:?}");
         assert_eq!(node.resources, [("coral.ai/tpu".to_owned(), 2)].into());
+        let without = objects.spare(Some("door"));
+        assert_eq!(without[0].resources, [("coral.ai/tpu".to_owned(), 3)].into());
         let devices: Vec<_> =
             node.devices.iter().map(|one| (one.device.id(), one.classes.clone())).collect();
         assert_eq!(devices, [("npu.example.com/a/npu-1", vec!["npu".to_owned()])]);

@@ -1,5 +1,6 @@
 //! The pipeline file: YAML or JSON, strict, with the line of every mistake.
 
+mod alternative;
 mod graph;
 
 use std::{collections::BTreeMap, path::Path};
@@ -13,8 +14,10 @@ use windlass_config::{
 };
 use windlass_core::{name, selector::nearest};
 
+use alternative::AlternativeEntry;
+
 use crate::{
-    pipeline::{Alternative, Goal, Pipeline, Stage, Wanted},
+    pipeline::{Goal, Pipeline, Stage},
     quantity::{Bytes, Seconds},
 };
 
@@ -84,30 +87,6 @@ struct StageEntry {
     on: Vec<Spanned<AlternativeEntry>>,
 }
 
-/// Something that a stage can run on: a resource, a device of a class, or CPUs alone.
-#[derive(Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct AlternativeEntry {
-    /// Extended resource, of which a replica takes one: coral.ai/tpu.
-    resource: Option<String>,
-    /// DeviceClass, of which a replica claims one device.
-    device_class: Option<String>,
-    /// CEL expression over the claimed device.
-    #[serde(rename = "match")]
-    #[schemars(with = "Option<String>")]
-    expression: Option<Spanned<String>>,
-    /// CPUs that a replica requests [default: 1 without a device, 0.1 with one].
-    cpus: Option<f64>,
-    /// Time of one item, as measured or stated.
-    time: Seconds,
-    /// Time that each batch takes besides.
-    #[serde(default)]
-    batch_time: Seconds,
-    /// Standard deviation of the time over its mean: 0 for a constant time, 1 for an exponential one.
-    #[serde(default)]
-    variation: f64,
-}
-
 /// A link between two stages.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -122,10 +101,12 @@ const PORT: u16 = 7000;
 /// More replicas than a large edge cluster has boards.
 const MOST_REPLICAS: u32 = 1000;
 const MOST_BATCH: u32 = 1024;
+/// More items a second than any stage takes.
+const MOST_ITEMS: f64 = 1e9;
+/// The stage kit's own limit of a payload.
+const MOST_OUTPUT: Bytes = Bytes(16 << 20);
 /// More stages than one person can follow; the search is tried up to here.
 const MOST_STAGES: usize = 200;
-/// The time of a stage without a batch is at least this: nothing takes no time.
-const SHORTEST: f64 = 1e-6;
 
 /// Mistakes with their lines.
 type Found = Vec<Diagnostic>;
@@ -191,9 +172,11 @@ impl PipelineFile {
 
     fn goal(&self, found: &mut Found) -> Goal {
         if let Some(Spanned { line, value }) = &self.rate
-            && !(value.is_finite() && *value > 0.0)
+            && !(*value > 0.0 && *value <= MOST_ITEMS)
         {
-            let text = format!("rate: {value}: write items per second, more than 0");
+            let text = format!(
+                "rate: {value:e}: write items per second, more than 0 and at most {MOST_ITEMS:e}"
+            );
             found.push(Diagnostic::new(*line, text));
         }
         match &self.goal {
@@ -224,6 +207,15 @@ impl PipelineFile {
 impl StageEntry {
     fn checked(self, found: &mut Found) -> Stage {
         check_label("stage", &self.name, found);
+        if self.output.is_some_and(|output| output > MOST_OUTPUT) {
+            let text = format!(
+                "output: a stage passes at most {MOST_OUTPUT} on: cut items, or make them smaller"
+            );
+            found.push(Diagnostic::new(self.name.line, text));
+        }
+        if self.port == Some(0) {
+            found.push(Diagnostic::new(self.name.line, "port: write a number from 1 to 65535"));
+        }
         let mut number = |key, value: Option<Spanned<u32>>, most| match value {
             None => 1,
             Some(Spanned { line, value }) => {
@@ -255,70 +247,15 @@ impl StageEntry {
     }
 }
 
-// === impl AlternativeEntry ===
-
-impl AlternativeEntry {
-    fn checked(self, line: u64, found: &mut Found) -> Alternative {
-        let mut wrong = |line, text: String| found.push(Diagnostic::new(line, text));
-        if self.time.0 < SHORTEST {
-            let text = format!("time: {}: write how long an item takes, more than 0", self.time);
-            wrong(line, text);
-        }
-        if !(0.0..=10.0).contains(&self.variation) {
-            wrong(line, format!("variation: {}: write a number from 0 to 10", self.variation));
-        }
-        if let Some(cpus) = self.cpus
-            && !(cpus > 0.0 && cpus <= 1024.0)
-        {
-            wrong(line, format!("cpus: {cpus}: write a number of CPUs, more than 0"));
-        }
-        if let (Some(expression), None) = (&self.expression, &self.device_class) {
-            let text = "match selects among the devices of a class: write deviceClass too";
-            wrong(expression.line, text.to_owned());
-        }
-        let usual_cpus =
-            if self.resource.is_some() || self.device_class.is_some() { 0.1 } else { 1.0 };
-        let device = match (self.resource, self.device_class) {
-            (Some(resource), None) => Wanted::Resource(resource),
-            (None, None) => Wanted::Cpu,
-            (None, Some(class)) => {
-                let (line, text) =
-                    self.expression.map_or((line, String::new()), |text| (text.line, text.value));
-                let parsed = (!text.is_empty()).then(|| text.parse());
-                let expression = parsed.and_then(|parsed: Result<_, _>| match parsed {
-                    Ok(expression) => Some(expression),
-                    Err(error) => {
-                        wrong(line, format!("match: {error}"));
-                        None
-                    }
-                });
-                Wanted::Claim { class, expression, text }
-            }
-            (Some(_), Some(_)) => {
-                wrong(
-                    line,
-                    "resource and deviceClass are two ways to one device: write one".to_owned(),
-                );
-                Wanted::Cpu
-            }
-        };
-        Alternative {
-            device,
-            cpus: self.cpus.unwrap_or(usual_cpus),
-            time: self.time,
-            batch_time: self.batch_time,
-            variation: self.variation,
-        }
-    }
-}
-
 fn check_label(kind: &str, written: &Spanned<String>, found: &mut Found) {
     /// Names of Services are labels: pipeline and stage with a dash between them.
     const LONGEST: usize = 30;
     let Spanned { line, value } = written;
-    if !name::is_label(value) || value.len() > LONGEST {
+    let begins_well = value.starts_with(|first: char| first.is_ascii_lowercase());
+    if !name::is_label(value) || !begins_well || value.len() > LONGEST {
         let text = format!(
-            "name: {value:?}: the name of a {kind} has at most {LONGEST} lower-case letters, digits and inner dashes"
+            "name: {value:?}: the name of a {kind} has at most {LONGEST} lower-case letters, digits and inner dashes, and \
+             begins with a letter"
         );
         found.push(Diagnostic::new(*line, text));
     }

@@ -107,7 +107,8 @@ impl<'p> Source<'p> {
             let of: Vec<_> =
                 replicas.iter().filter(|replica| replica.alternative == alternative).collect();
             Workload {
-                name: if number == 0 { name.clone() } else { format!("{name}-{}", number + 1) },
+                // No stage's name has a dot.
+                name: if number == 0 { name.clone() } else { format!("{name}.{}", number + 1) },
                 stages: vec![(stage, of[0])],
                 nodes: of.iter().map(|replica| replica.node).collect(),
                 replicas: of.len(),

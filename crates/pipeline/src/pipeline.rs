@@ -58,6 +58,8 @@ pub struct Stage {
 pub struct Alternative {
     /// The device.
     pub device: Wanted,
+    /// Command of the container on this device; empty, the stage's.
+    pub command: Vec<String>,
     /// CPUs that a replica requests.
     pub cpus: f64,
     /// Time of one item.

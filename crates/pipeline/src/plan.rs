@@ -5,7 +5,7 @@ mod usual;
 
 use crate::{
     fleet::{Fleet, FreeDevice},
-    pipeline::{Pipeline, Wanted},
+    pipeline::{Goal, Pipeline, Wanted},
     placement::Placement,
     prediction::{Model, Prediction},
     search::{self, Effort},
@@ -120,8 +120,13 @@ impl Plan {
 
     /// A plan of a placement without a search.
     fn given(pipeline: &Pipeline, fleet: &Fleet, layout: Layout, placement: Placement) -> Self {
-        let prediction = Prediction::of(pipeline, fleet, &placement);
         let worth = worth(pipeline, fleet, &placement);
+        let rate = match pipeline.goal {
+            // The most items that come within the limit.
+            Goal::ThroughputUnder(_) if worth.meets_goal => Some(worth.amount),
+            _ => pipeline.rate,
+        };
+        let prediction = Prediction::at(pipeline, fleet, &placement, rate);
         Self { layout, placement, prediction, worth, bound: worth, is_exact: true, runner_up: None }
     }
 }
@@ -133,7 +138,8 @@ fn searched(
     effort: Effort,
 ) -> Result<Plan, Unplaceable> {
     let found = search::best(pipeline, fleet, effort)?;
-    let runner_up = found.runner_up.map(|placement| {
+    // In a search that was cut short, it is no more than a step on the way.
+    let runner_up = found.runner_up.filter(|_| found.is_exact).map(|placement| {
         let prediction = Prediction::of(pipeline, fleet, &placement);
         (placement, prediction)
     });

@@ -148,7 +148,7 @@ impl TryFrom<Written> for Bytes {
 
     fn try_from(written: Written) -> Result<Self, String> {
         match written {
-            Written::Number(bytes) => Ok(Self(bytes)),
+            Written::Number(bytes) => bytes.to_string().parse(),
             Written::Text(text) => text.parse(),
         }
     }

@@ -43,9 +43,12 @@ pub struct Unplaceable {
 /// Placements that a search looks at. A small pipeline needs some hundred, and as many as this take half a second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
-    /// Work in stages that are looked at: a placement of ten stages is ten.
+    /// Work in stages and replicas that are looked at: a placement of ten stages with a replica each is twenty.
     pub(crate) steps: u64,
 }
+
+/// A port of a node is looked at in a part of the time of a stage.
+const NODES_PER_STEP: usize = 8;
 
 /// State of a search.
 struct Search<'a> {
@@ -147,7 +150,9 @@ impl Search<'_> {
 
     /// The score of what is chosen, with the best for what is not.
     fn score(&mut self) -> Score {
-        self.steps = self.steps.saturating_sub(self.chosen.len() as u64);
+        let replicas: usize = self.chosen.iter().map(Vec::len).sum();
+        let nodes = self.model.fleet.nodes.len() / NODES_PER_STEP;
+        self.steps = self.steps.saturating_sub((self.chosen.len() + replicas + nodes) as u64);
         Score::of(&self.model, &self.chosen)
     }
 

@@ -110,7 +110,7 @@ fn planned_stages_of_one_node_share_a_pod_that_prefers_the_node() {
     assert_eq!(pod["metadata"]["labels"]["windlass.dev/stage-decode"], "door");
     let preferred = &pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         [0];
-    let nodes = &preferred["preference"]["matchExpressions"][0]["values"];
+    let nodes = &preferred["preference"]["matchFields"][0]["values"];
     assert!(nodes.as_array().is_some_and(|nodes| nodes.len() == 1), "{nodes}");
 }
 

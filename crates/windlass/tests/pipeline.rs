@@ -107,6 +107,25 @@ fn manifests_are_documents_of_known_kinds() {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&shown).expect("YAML");
     let kinds = |kind: &str| documents.iter().filter(|document| document["kind"] == kind).count();
     assert_eq!((kinds("Service"), kinds("Deployment") > 2), (5, true), "{shown}");
+    for deployment in documents.iter().filter(|document| document["kind"] == "Deployment") {
+        let containers = &deployment["spec"]["template"]["spec"]["containers"];
+        for container in containers.as_array().expect("containers") {
+            starts(container);
+        }
+    }
+}
+
+/// Starts the program with a container's words. It takes them, and ends since process 1 is not its parent.
+fn starts(container: &Value) {
+    let words = |key: &str| -> Vec<String> {
+        let words = container[key].as_array().expect("words").iter();
+        words.map(|word| word.as_str().expect("a word").to_owned()).collect()
+    };
+    let (command, arguments) = (words("command"), words("args"));
+    assert_eq!(command[0], "windlass");
+    let all: Vec<_> = command[1..].iter().chain(&arguments).map(String::as_str).collect();
+    let output = run(&[&all[..], &["--ends-with", "1"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{all:?}: {}", text(&output.stderr));
 }
 
 #[test]

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use windlass_config::{Diagnostic, document::Spanned};
 
 use super::{Found, LinkEntry, suggestion};
-use crate::pipeline::{Link, Stage};
+use crate::{
+    pipeline::{Link, Stage},
+    quantity::Bytes,
+};
 
 /// Orders the stages so that each link leads from an earlier to a later one. `written` has the line of each stage's name.
 pub(super) fn ordered(
@@ -54,13 +57,13 @@ fn links(stages: &[Stage], entries: &[Spanned<LinkEntry>], found: &mut Found) ->
             let text = format!("{} to {} is linked already", entry.from, entry.to);
             found.push(Diagnostic::new(*line, text));
         } else {
-            let Some(bytes) = stages[from].output else {
+            let bytes = stages[from].output.unwrap_or_else(|| {
                 let name = &entry.from;
                 let text =
                     format!("stage {name:?} has a link: write the size of its results, output");
                 found.push(Diagnostic::new(*line, text));
-                continue;
-            };
+                Bytes::default()
+            });
             links.push(Link { from, to, bytes });
         }
     }

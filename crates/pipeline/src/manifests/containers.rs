@@ -26,8 +26,10 @@ impl Source<'_> {
             "readinessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 2 },
             "livenessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 10, "failureThreshold": 3 },
         });
-        if !of.command.is_empty() {
-            container["command"] = of.command.clone().into();
+        let own = &replica.alternative(self.pipeline, stage).command;
+        let command = if own.is_empty() { &of.command } else { own };
+        if !command.is_empty() {
+            container["command"] = command.clone().into();
         }
         container
     }

@@ -81,11 +81,13 @@ impl Source<'_> {
     fn affinity(&self, workload: &Workload<'_>) -> Value {
         let nodes: Vec<_> =
             workload.nodes.iter().map(|node| self.fleet.nodes[*node].name.as_str()).collect();
-        let expression =
-            json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes });
-        json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
-            { "weight": WEIGHT, "preference": { "matchExpressions": [expression] } },
-        ] } })
+        let preferred = nodes.iter().map(|node| {
+            // The label kubernetes.io/hostname need not be the node's name. A field has one value.
+            let field = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
+            json!({ "weight": WEIGHT, "preference": { "matchFields": [field] } })
+        });
+        let preferred: Vec<Value> = preferred.collect();
+        json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": preferred } })
     }
 
     /// Templates of the claims that the placed replicas need.

@@ -8,8 +8,9 @@ use crate::{
     search::Effort,
 };
 
-/// One node at a time has few placements.
-const EFFORT: Effort = Effort { steps: 40_000 };
+/// Steps for all nodes together, and at least for each: one node has few placements.
+const STEPS: u64 = 200_000;
+const LEAST_STEPS: u64 = 1_000;
 
 /// Places the stages one by one as kube-scheduler does alone: each with its first alternative that is free, on the node
 /// with the largest share of free CPUs (its strategy `LeastAllocated`).
@@ -35,10 +36,13 @@ pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placeme
 pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Unplaceable> {
     let mut single = pipeline.clone();
     single.stages.iter_mut().for_each(|stage| stage.max_replicas = 1);
+    let steps = (STEPS / fleet.nodes.len().max(1) as u64).max(LEAST_STEPS);
     let mut best: Option<Plan> = None;
     for position in 0..fleet.nodes.len() {
         let alone = Fleet { nodes: vec![fleet.nodes[position].clone()], ..*fleet };
-        let Ok(mut plan) = searched(&single, &alone, Layout::Pod, EFFORT) else { continue };
+        let Ok(mut plan) = searched(&single, &alone, Layout::Pod, Effort { steps }) else {
+            continue;
+        };
         plan.placement.replicas.iter_mut().flatten().for_each(|replica| replica.node = position);
         if let Some((runner_up, _)) = &mut plan.runner_up {
             runner_up.replicas.iter_mut().flatten().for_each(|replica| replica.node = position);

@@ -58,7 +58,7 @@ Examples:
   windlass pipeline plan doorbell.yaml --from cluster.json -o json
       a recording, of `windlass cluster record`
 
-Exit codes: 0 every layout has a place, 1 one has none, 64 wrong command line or file.")]
+Exit codes: 0 every layout has a place, and one meets the goal; 1 otherwise; 64 wrong command line or file.")]
 pub(crate) struct PlanArgs {
     /// The pipeline's file: YAML or JSON.
     #[arg(value_name = "FILE")]

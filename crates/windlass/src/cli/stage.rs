@@ -94,8 +94,8 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) output: Option<usize>,
     /// Run a program for each item: it reads the payload from its input and writes the result to its output. An exit
-    /// code other than 0 is a failure, with the last line of its stderr
-    #[arg(long, value_name = "PROGRAM", num_args = 1.., allow_hyphen_values = true)]
+    /// code other than 0 is a failure, with the last line of its stderr. A word `;` ends its arguments
+    #[arg(long, value_name = "PROGRAM", num_args = 1.., allow_hyphen_values = true, value_terminator = ";")]
     pub(crate) exec: Option<Vec<PathBuf>>,
     /// Call a method of a gRPC service: the payload is the encoded request, the encoded answer is the result
     #[arg(long, value_name = "http://HOST:PORT/PACKAGE.SERVICE/METHOD", value_parser = call)]

@@ -129,7 +129,12 @@ impl<'a> SimulatedBoards<'a> {
             words.extend(["--sleep-batch".to_owned(), alternative.batch_time.to_string()]);
         }
         if alternative.variation > 0.0 {
-            let part = (alternative.variation * EVEN).min(1.0);
+            let part = alternative.variation * EVEN;
+            ensure!(
+                part <= 1.0,
+                "stage {}: boards are simulated with a variation of at most 0.57",
+                of.name
+            );
             words.extend(["--variation".to_owned(), part.to_string()]);
         }
         if let Some(output) = of.output {

@@ -100,8 +100,11 @@ impl Route {
             }
             // A stage that is not there refuses: the client sees its connection end.
             let Ok(server) = TcpStream::connect(self.target) else { continue };
+            carriers.retain(|carrier: &JoinHandle<()>| !carrier.is_finished());
+            if carriers.is_empty() {
+                self.streams.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            }
             carriers.extend(self.carry(&client, &server).into_iter().flatten());
-            carriers.retain(|carrier| !carrier.is_finished());
         }
         self.close_streams();
         for carrier in carriers {

@@ -71,7 +71,7 @@ enum Event {
     AllSent,
 }
 
-/// Longest wait for items that are still on their way when the last one was sent.
+/// Longest wait for the next end when all items were sent.
 const LAST_ITEMS: Duration = Duration::from_secs(20);
 /// Longest wait for the first and last stages.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -101,7 +101,7 @@ impl Entrance {
         let mut deadline = begun + load.lasts + CONNECT + LAST_ITEMS;
         while !seen.is_complete(self.ends.len()) {
             let Ok(Some(event)) = timeout_at(deadline.into(), events.recv()).await else { break };
-            if let Event::AllSent = event {
+            if seen.all_sent || matches!(event, Event::AllSent) {
                 deadline = Instant::now() + LAST_ITEMS;
             }
             seen.note(event);

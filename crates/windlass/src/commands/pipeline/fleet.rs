@@ -3,23 +3,24 @@
 use anyhow::{Result, anyhow};
 use windlass_control::spare::SpareNode;
 use windlass_pipeline::{
-    Fleet,
+    Fleet, Pipeline,
     fleet::{FreeDevice, Node, NodeLink, Overhead},
+    pipeline::{Stage, Wanted},
 };
 
 use super::text;
 use crate::{cli::FleetArgs, commands::cluster, exit::Misuse};
 
 /// Reads the nodes.
-pub(super) async fn fleet(args: &FleetArgs) -> Result<Fleet> {
+pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet> {
     let fleet = if let Some(path) = &args.boards {
         let read = || Ok(Fleet::parse(path, &text(path)?)?);
         read().map_err(Misuse)?
     } else {
         let link = NodeLink { rate: args.link_rate, delay: args.link_delay };
-        let spare = cluster::objects(&args.view).await?.spare();
+        let spare = cluster::objects(&args.view).await?.spare(Some(&pipeline.name));
         Fleet {
-            nodes: spare.into_iter().map(|node| of_cluster(node, link)).collect(),
+            nodes: spare.into_iter().map(|node| of_cluster(node, link, pipeline)).collect(),
             is_simulated: false,
             overhead: Overhead::default(),
         }
@@ -33,9 +34,16 @@ pub(super) async fn fleet(args: &FleetArgs) -> Result<Fleet> {
     Ok(fleet)
 }
 
-fn of_cluster(node: SpareNode, link: NodeLink) -> Node {
+/// The node with the resources that the pipeline names, as many as it could use: some nodes count a thousand
+/// of one.
+fn of_cluster(node: SpareNode, link: NodeLink, pipeline: &Pipeline) -> Node {
+    let most = |resource: &str| -> u32 {
+        let wanted = Wanted::Resource(resource.to_owned());
+        let can_use = |stage: &&Stage| stage.alternatives.iter().any(|one| one.device == wanted);
+        pipeline.stages.iter().filter(can_use).map(|stage| stage.max_replicas).sum()
+    };
     let counted = node.resources.iter().flat_map(|(resource, count)| {
-        (0..*count).map(move |number| FreeDevice {
+        (0..most(resource).min(*count)).map(move |number| FreeDevice {
             name: format!("{resource}-{number}"),
             resource: Some(resource.clone()),
             classes: Vec::new(),

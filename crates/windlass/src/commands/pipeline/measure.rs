@@ -86,16 +86,19 @@ async fn deployed(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureRepo
         ends: pipeline.ends().map(end).collect::<Result<_>>()?,
         input: input_size(pipeline),
     };
-    let measured = measure(pipeline, &entrance, args.lasts, &pipeline.name).await?;
-    let predicted = match args.layout {
+    let planned = match args.layout {
         None => None,
         Some(layout) => {
-            let fleet = fleet::fleet(&args.fleet).await?;
-            let plan = Plan::of(pipeline, &fleet, layout)?;
-            let rate = Some(measured.at_items_per_second);
-            Some(PredictedBeside::of(&Prediction::at(pipeline, &fleet, &plan.placement, rate)))
+            // Before the measurement, whose figures a failure would lose.
+            let fleet = fleet::fleet(&args.fleet, pipeline).await?;
+            Some((Plan::of(pipeline, &fleet, layout)?, fleet))
         }
     };
+    let measured = measure(pipeline, &entrance, args.lasts, &pipeline.name).await?;
+    let predicted = planned.map(|(plan, fleet)| {
+        let rate = Some(measured.at_items_per_second);
+        PredictedBeside::of(&Prediction::at(pipeline, &fleet, &plan.placement, rate))
+    });
     let layout = MeasuredLayout { layout: args.layout.map(Layout::name), measured, predicted };
     let pipeline = pipeline.name.clone();
     Ok(MeasureReport { pipeline, simulated: false, layouts: vec![layout], take: None })

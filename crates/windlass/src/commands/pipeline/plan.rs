@@ -11,7 +11,7 @@ const ORDER: [Layout; 3] = [Layout::Planned, Layout::Pods, Layout::Pod];
 
 pub(super) async fn run(args: PlanArgs) -> Result<()> {
     let pipeline = pipeline(&args.pipeline)?;
-    let fleet = fleet::fleet(&args.fleet).await?;
+    let fleet = fleet::fleet(&args.fleet, &pipeline).await?;
     let layouts = args.layout.map_or_else(|| ORDER.to_vec(), |layout| vec![layout]);
     let reporter = report::PlanWriter { pipeline: &pipeline, fleet: &fleet };
     let mut reports = Vec::new();
@@ -32,5 +32,7 @@ pub(super) async fn run(args: PlanArgs) -> Result<()> {
         .map(|one| one.layout)
         .collect();
     ensure!(without.is_empty(), "no place for the layout {}", without.join(", "));
+    let meets = |one: &report::LayoutReport| one.goal_not_met.is_none();
+    ensure!(report.layouts.iter().any(meets), "no layout meets the goal");
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::{cli::RenderArgs, exit::Misuse, screen::line};
 
 pub(super) async fn run(args: RenderArgs) -> Result<()> {
     let pipeline = pipeline(&args.pipeline)?;
-    let fleet = fleet::fleet(&args.fleet).await?;
+    let fleet = fleet::fleet(&args.fleet, &pipeline).await?;
     let plan = Plan::of(&pipeline, &fleet, args.layout)?;
     let objects = manifests(&pipeline, &fleet, &plan).map_err(|error| Misuse(error.into()))?;
     let name = args.layout.name();

@@ -32,6 +32,9 @@ pub(super) struct LayoutReport {
     pub(super) fits_nowhere: Option<String>,
     #[serde(flatten)]
     pub(super) figures: Option<PredictedFigures>,
+    /// The reason why the best placement does not meet the goal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) goal_not_met: Option<String>,
     /// True if no placement of the layout is better.
     pub(super) is_best: bool,
     /// The bound of all placements, where the search was cut short.
@@ -153,8 +156,9 @@ impl PlanWriter<'_> {
             layout,
             fits_nowhere: None,
             figures: Some(self.figures(&plan.prediction)),
+            goal_not_met: (!plan.worth.meets_goal).then(|| self.not_met(plan)),
             is_best: plan.is_exact,
-            bound: (!plan.is_exact).then(|| self.worth(plan.bound)),
+            bound: (!plan.is_exact).then(|| worth(plan.bound)),
             stages: self.stages(plan),
             links: self.links(plan),
             next_best: plan.runner_up.as_ref().map(|(placement, prediction)| NextBest {
@@ -192,10 +196,16 @@ impl PlanWriter<'_> {
         }
     }
 
-    fn worth(&self, worth: Worth) -> String {
+    fn not_met(&self, plan: &Plan) -> String {
+        let best = worth(plan.worth);
         match self.pipeline.goal {
-            Goal::Latency if worth.meets_goal => format!("{:.1}ms", -1e3 * worth.amount),
-            _ => format!("{:.1} items/s", worth.amount),
+            Goal::ThroughputUnder(limit) => {
+                format!("an item takes at least {best}, the limit is {limit}")
+            }
+            Goal::Throughput | Goal::Latency => {
+                let rate = self.pipeline.rate.unwrap_or_default();
+                format!("{rate} items/s come, and {best} pass")
+            }
         }
     }
 
@@ -265,5 +275,13 @@ impl PlanWriter<'_> {
             node: gain.node.clone(),
             figures: self.figures(&gain.prediction),
         }
+    }
+}
+
+fn worth(worth: Worth) -> String {
+    if worth.amount < 0.0 {
+        format!("{:.1}ms", -1e3 * worth.amount)
+    } else {
+        format!("{:.1} items/s", worth.amount)
     }
 }

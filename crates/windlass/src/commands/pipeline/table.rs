@@ -52,6 +52,9 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
     }
     table.print()?;
     let mut notes = Vec::new();
+    if let Some(reason) = &layout.goal_not_met {
+        line(paint.text(Tone::Bad, format!("The goal is not met: {reason}.")))?;
+    }
     if layout.layout == "planned" {
         notes.push(match &layout.bound {
             None => "No placement is better.".to_owned(),

@@ -24,7 +24,7 @@ pub(super) async fn layouts(pipeline: &Pipeline, args: &MeasureArgs) -> Result<M
 }
 
 async fn each_layout(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureReport> {
-    let mut fleet = fleet::fleet(&args.fleet).await?;
+    let mut fleet = fleet::fleet(&args.fleet, pipeline).await?;
     let layouts = args.layout.map_or_else(|| Layout::ALL.to_vec(), |layout| vec![layout]);
     let folder = tempdir().context("cannot make a temporary folder")?;
     let progress = Progress::new();
