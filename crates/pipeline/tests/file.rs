@@ -93,11 +93,12 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "name: 1a\nrate: 1e300\nstages:\n- {name: b, port: 0, output: 18446744073709551615, on: [{resource: x, time: 1ms}]}",
-        "p.yaml:1: name: \"1a\": the name of a pipeline has at most 30 lower-case letters",
+        "p.yaml:4: \"18446744073709551615\" is no size: write 600, 60KiB or 2MB",
     ),
     (
-        "name: a\nrate: 1e300\nstages:\n- {name: b, port: 0, output: 20MiB, on: [{resource: x, time: 1ms}]}",
-        "p.yaml:2: rate: 1e300: write items per second, more than 0 and at most 1e9",
+        "name: 1a\nrate: 1e300\nstages:\n- {name: b, port: 0, output: 20MiB, on: [{resource: x, time: 1ms}]}",
+        "p.yaml:1: name: \"1a\": the name of a pipeline has at most 30 lower-case letters, digits and inner dashes, and \
+         begins with a letter\np.yaml:2: rate: 1e300: write items per second, more than 0 and at most 1e9",
     ),
     (
         "name: a\nstages:\n- {name: b, on: [{deviceClass: Bad Class, time: 1ms}]}",
