@@ -17,6 +17,7 @@ use crate::{
     pipeline::{Link, Pipeline},
     placement::Replica,
 };
+pub use traffic::FRAMING;
 use traffic::{Port, Traffic};
 
 /// Throughput and latency of a placement.

@@ -48,7 +48,8 @@ fn a_plan_as_json_has_places_and_times() {
         .expect("stages")
         .iter()
         .find(|stage| stage["stage"] == "detect");
-    assert_eq!(detect.expect("a stage")["replicas"][0]["on"], "nvidia.com/gpu");
+    let replicas = detect.expect("a stage")["replicas"].as_array().expect("replicas");
+    assert!(replicas.iter().any(|replica| replica["on"] == "nvidia.com/gpu"), "{replicas:?}");
     assert!(planned["latencyMs"].as_f64().is_some_and(|ms| ms > 10.0), "{planned}");
 }
 

@@ -71,8 +71,8 @@ class CommandLine(unittest.TestCase):
             ("--name a --listen x:1 --next b=c:1 --next b=d:1", "named twice"),
             ("--name a --listen x:1 --from b --from b", "named twice"),
             ("--name a --listen x:1 --batch 0", "from 1 to 4096"),
-            ("--name a --listen x:1 --batch-wait 3", "is not a time"),
-            ("--name a --listen x:1 --max-payload 2MB", "is not a size"),
+            ("--name a --listen x:1 --batch-wait 3", "is no time"),
+            ("--name a --listen x:1 --max-payload 2Mi", "is no size"),
             ("--name a --listen x:1 --batch-w 3ms", "unrecognized"),
         ]:
             with contextlib.redirect_stderr(io.StringIO()) as told, self.assertRaises(SystemExit) as ended:

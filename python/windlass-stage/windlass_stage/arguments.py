@@ -12,7 +12,7 @@ from .address import Address, parse_all
 _WRONG = 64
 
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_SIZES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1, "": 1}
+_SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1, "": 1}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -83,7 +83,7 @@ def _time(text: str) -> float:
         number = text.removesuffix(unit)
         if number != text and _is_number(number):
             return float(number) * factor
-    raise ValueError(f'"{text}" is not a time: write 12ms, 800us or 1.5s')
+    raise ValueError(f'"{text}" is no time: write 200us, 12ms or 1.5s')
 
 
 def _size(text: str) -> int:
@@ -91,7 +91,7 @@ def _size(text: str) -> int:
         number = text.removesuffix(unit)
         if text.endswith(unit) and number.isascii() and number.isdigit():
             return int(number) * factor
-    raise ValueError(f'"{text}" is not a size: write 2KiB, 16MiB or 1GiB')
+    raise ValueError(f'"{text}" is no size: write 600, 60KiB or 2MB')
 
 
 def _is_number(text: str) -> bool:

@@ -24,8 +24,8 @@ pub(super) struct Port {
 
 /// Bytes that an item has on the wire besides its payload: the message's fields, frames, and headers of TCP and IP.
 const OVERHEAD: u64 = 200;
-/// Bytes of payload in a packet, of 1,514 in an Ethernet frame, thus so many more on the wire.
-const FRAMING: f64 = 1514.0 / 1448.0;
+/// Bytes of an Ethernet frame for each byte of payload: 1,448 of a packet of TCP are in 1,514.
+pub const FRAMING: f64 = 1514.0 / 1448.0;
 
 /// Time of transmission between two nodes, and the delay.
 pub(super) fn path(fleet: &Fleet, (from, to): (usize, usize), bytes: Bytes) -> (f64, f64) {

@@ -9,7 +9,7 @@ use windlass_pipeline::{
 };
 use windlass_stage::Addresses;
 
-use super::{OutputArg, ViewArgs, word::word};
+use super::{OutputArg, ViewArgs, stage::duration, word::word};
 
 #[derive(Args, Debug)]
 pub(crate) struct PipelineArgs {
@@ -144,8 +144,7 @@ pub(crate) struct PipelineSchemaArgs {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let time: Seconds = text.parse()?;
-    let lasts = Duration::from_secs_f64(time.0);
+    let lasts = duration(text)?;
     if lasts >= Duration::from_secs(1) {
         Ok(lasts)
     } else {

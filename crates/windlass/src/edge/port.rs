@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windlass_pipeline::fleet::NodeLink;
+use windlass_pipeline::{fleet::NodeLink, prediction::FRAMING};
 
 /// Both directions of a board's port.
 #[derive(Debug)]
@@ -18,9 +18,6 @@ pub(super) struct Port {
 /// The time from which a direction is idle. Links of several threads share it, for a few instructions at a time.
 #[derive(Debug)]
 struct Direction(Mutex<Instant>);
-
-/// Bytes in an Ethernet frame for each byte of payload: the prediction has the same factor.
-const FRAMING: f64 = 1514.0 / 1448.0;
 
 // === impl Port ===
 
