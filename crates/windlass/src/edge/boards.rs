@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use tokio::time::sleep;
 use windlass_conformance::process::Process;
-use windlass_pipeline::{Fleet, Pipeline, Placement, placement::Replica};
+use windlass_pipeline::{Fleet, Pipeline, Placement, placement::Replica, quantity::Seconds};
 
 use super::{link::Link, port::Port};
 
@@ -117,6 +117,31 @@ impl<'a> SimulatedBoards<'a> {
         replica: Replica,
         address: SocketAddr,
     ) -> Result<StageProcess> {
+        let name = &self.pipeline.stages[stage].name;
+        let mut words = self.arguments(stage, replica, address)?;
+        let mut links = Vec::new();
+        for link in self.pipeline.links_from(stage) {
+            let next = self.next_addresses(link.to, replica.node, &mut links)?;
+            words.extend([
+                "--next".to_owned(),
+                format!("{}={next}", self.pipeline.stages[link.to].name),
+            ]);
+        }
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let command: Vec<OsString> =
+            std::iter::once(program.into()).chain(words.into_iter().map(OsString::from)).collect();
+        let process = Process::start(&command, &self.folder)
+            .with_context(|| format!("cannot start stage {name}"))?;
+        Ok(StageProcess { replica, address, process, links })
+    }
+
+    /// Arguments of a stage's program, without the next stages.
+    fn arguments(
+        &self,
+        stage: usize,
+        replica: Replica,
+        address: SocketAddr,
+    ) -> Result<Vec<String>> {
         let of = &self.pipeline.stages[stage];
         let alternative = replica.alternative(self.pipeline, stage);
         let mut words: Vec<String> =
@@ -124,9 +149,9 @@ impl<'a> SimulatedBoards<'a> {
         words.extend(["--listen".to_owned(), address.to_string()]);
         // The stage ends with this program, even if that is killed.
         words.extend(["--ends-with".to_owned(), std::process::id().to_string()]);
-        words.extend(["--sleep".to_owned(), alternative.time.to_string()]);
+        words.extend(["--sleep".to_owned(), microseconds(alternative.time)]);
         if alternative.batch_time.0 > 0.0 {
-            words.extend(["--sleep-batch".to_owned(), alternative.batch_time.to_string()]);
+            words.extend(["--sleep-batch".to_owned(), microseconds(alternative.batch_time)]);
         }
         if alternative.variation > 0.0 {
             let part = alternative.variation * EVEN;
@@ -148,20 +173,7 @@ impl<'a> SimulatedBoards<'a> {
             let names = senders.into_iter().map(|sender| self.pipeline.stages[sender].name.clone());
             words.extend(names.flat_map(|name| ["--from".to_owned(), name]));
         }
-        let mut links = Vec::new();
-        for link in self.pipeline.links_from(stage) {
-            let next = self.next_addresses(link.to, replica.node, &mut links)?;
-            words.extend([
-                "--next".to_owned(),
-                format!("{}={next}", self.pipeline.stages[link.to].name),
-            ]);
-        }
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let command: Vec<OsString> =
-            std::iter::once(program.into()).chain(words.into_iter().map(OsString::from)).collect();
-        let process = Process::start(&command, &self.folder)
-            .with_context(|| format!("cannot start stage {}", of.name))?;
-        Ok(StageProcess { replica, address, process, links })
+        Ok(words)
     }
 
     /// Addresses of a next stage as a board reaches them: directly on the same board, else by a link.
@@ -210,4 +222,9 @@ fn free_port() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .context("no port of this machine's own is free")?;
     Ok(listener.local_addr()?)
+}
+
+/// A time as the program reads it, without rounding it for people.
+fn microseconds(time: Seconds) -> String {
+    format!("{}us", 1e6 * time.0)
 }

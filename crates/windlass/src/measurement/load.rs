@@ -123,12 +123,14 @@ impl Entrance {
         let begun = Instant::now();
         let mut ticks = load.rate.map(|rate| ticks(rate, load.lasts));
         while begun.elapsed() < load.lasts {
-            if let Some(ticks) = &mut ticks
-                && ticks.recv().await.is_none()
-            {
-                break;
-            }
-            let left = Instant::now();
+            let left = match &mut ticks {
+                None => Instant::now(),
+                // An item that is held back was still wished for at its time.
+                Some(ticks) => match ticks.recv().await {
+                    Some(due) => due,
+                    None => break,
+                },
+            };
             let id = source.send(payload.clone(), None).await;
             if told.send(Event::Sent(id, left)).await.is_err() {
                 return;
@@ -139,15 +141,15 @@ impl Entrance {
     }
 }
 
-/// Ticks at a constant rate, by a thread: tokio's timer has whole milliseconds. A tick that nobody takes delays the next.
-fn ticks(rate: f64, lasts: Duration) -> Receiver<()> {
+/// The times at which items are due, by a thread: tokio's timer has whole milliseconds.
+fn ticks(rate: f64, lasts: Duration) -> Receiver<Instant> {
     let (tick, ticks) = channel(1);
     thread::spawn(move || {
         be_woken_on_time();
         let begun = Instant::now();
         let pause = Duration::from_secs_f64(1.0 / rate);
         let mut next = begun;
-        while begun.elapsed() < lasts && tick.blocking_send(()).is_ok() {
+        while begun.elapsed() < lasts && tick.blocking_send(next).is_ok() {
             next += pause;
             sleep_until(next);
         }
