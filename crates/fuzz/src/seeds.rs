@@ -24,13 +24,12 @@ pub(crate) fn configuration() -> Vec<Vec<u8>> {
     shown.chain(others.map(|text| text.as_bytes().to_vec())).collect()
 }
 
-/// True if a shown text is a complete configuration. Fragments are indented, and cluster objects have their
-/// own keywords.
+/// True if a shown text is a complete configuration. Fragments are indented; cluster objects, pipelines and boards have
+/// their own keywords.
 fn is_configuration(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
-    let is_of_the_cluster =
-        ["apiVersion:", "kind: ", "requests:"].iter().any(|it| text.contains(it));
-    !text.starts_with(' ') && !is_of_the_cluster
+    let others = ["apiVersion:", "kind: ", "requests:", "stages:", "board: "];
+    !text.starts_with(' ') && !others.iter().any(|word| text.contains(word))
 }
 
 /// Simple udev rules.

@@ -17,7 +17,7 @@ pub struct Pipeline {
     pub input: Bytes,
     /// Stages; a link leads from an earlier to a later one.
     pub stages: Vec<Stage>,
-    /// Links between stages, by the position of the stage that sends, then of the stage that receives.
+    /// Links between stages, ordered by the position of the stage that sends, then of the stage that receives.
     pub links: Vec<Link>,
 }
 
@@ -109,7 +109,8 @@ impl Pipeline {
 
     /// The links on which a stage sends each item.
     pub fn links_from(&self, stage: usize) -> impl Iterator<Item = &Link> {
-        self.links.iter().filter(move |link| link.from == stage)
+        let first = self.links.partition_point(|link| link.from < stage);
+        self.links[first..].iter().take_while(move |link| link.from == stage)
     }
 
     /// Port of a stage in manifests. Stages may share a pod, and thus its ports: the second one of a port number gets

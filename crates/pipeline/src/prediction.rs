@@ -177,10 +177,10 @@ impl Model<'_> {
         let traffic = Traffic::of(self, replicas);
         let count = self.pipeline.stages.len();
         let mut variations = vec![0.0; count];
+        // Of what comes to each stage: a join takes the most varied.
+        let mut coming = vec![0.0_f64; count];
         let mut stages = vec![StageTimes::default(); count];
         for stage in 0..count {
-            let coming = self.pipeline.links_to(stage).map(|link| variations[link.from]);
-            let coming: f64 = coming.fold(0.0, f64::max);
             let servers = self.servers(replicas, stage, rate);
             let load = rate / servers.rate;
             if load >= 1.0 {
@@ -189,22 +189,27 @@ impl Model<'_> {
             let worked = servers.worked;
             stages[stage] = StageTimes { waited: 0.0, worked, load };
             if !replicas[stage].is_empty() {
-                stages[stage].waited = servers.batch_wait + servers.wait(load, coming);
-                variations[stage] = servers.leaving(load, coming);
+                stages[stage].waited = servers.batch_wait + servers.wait(load, coming[stage]);
+                variations[stage] = servers.leaving(load, coming[stage]);
+            }
+            for link in self.pipeline.links_from(stage) {
+                coming[link.to] = coming[link.to].max(variations[stage]);
             }
         }
         let links = traffic.link_times(self, rate, &variations)?;
         let hop = self.fleet.overhead.hop.0;
-        let mut done = vec![0.0_f64; count];
-        for stage in 0..count {
-            let times = &stages[stage];
-            let arrivals =
-                self.pipeline.links.iter().zip(&links).filter(|(link, _)| link.to == stage);
-            let arrived =
-                arrivals.map(|(link, time)| done[link.from] + time + hop).fold(hop, f64::max);
-            done[stage] = arrived + times.waited + times.worked;
+        let done_after = |arrived: f64, stage: usize| {
+            let StageTimes { waited, worked, .. } = stages[stage];
+            arrived + waited + worked
+        };
+        let mut arrived = vec![hop; count];
+        // Links are in the order of their senders, which come before their receivers.
+        for (link, time) in self.pipeline.links.iter().zip(&links) {
+            let at = done_after(arrived[link.from], link.from) + time + hop;
+            arrived[link.to] = arrived[link.to].max(at);
         }
-        let total = self.pipeline.ends().map(|end| done[end]).fold(0.0, f64::max);
+        // A stage with a next one is done before that one.
+        let total = (0..count).map(|stage| done_after(arrived[stage], stage)).fold(0.0, f64::max);
         Some(Latency { total: total + hop, stages, links })
     }
 

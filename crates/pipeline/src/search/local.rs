@@ -15,6 +15,9 @@ enum Change {
     Move(usize, Replica),
 }
 
+/// Places of a stage that are tried however large the pipeline is.
+const LEAST_TRIED: usize = 8;
+
 // === impl Search ===
 
 impl Search<'_> {
@@ -35,10 +38,7 @@ impl Search<'_> {
     /// Gives a stage its first replica, where that is best. False if there is no place.
     fn place_one(&mut self, stage: usize) -> bool {
         let mut best = None;
-        for place in self.room.places(stage).to_vec() {
-            if !self.room.is_worth_trying(self.model.pipeline, stage, place) {
-                continue;
-            }
+        for place in self.promising(stage) {
             self.chosen[stage].push(place);
             let score = self.score();
             self.chosen[stage].pop();
@@ -49,6 +49,24 @@ impl Search<'_> {
         let Some((_, place)) = best else { return false };
         self.apply(stage, Change::Add(place));
         true
+    }
+
+    /// Free places of a stage, as many as the steps allow to try for each: those beside the stages before it, and the fast
+    /// ones, come first.
+    fn promising(&self, stage: usize) -> Vec<Replica> {
+        let (pipeline, stages) = (self.model.pipeline, self.chosen.len() as u64);
+        let places = self.room.places(stage).iter().copied();
+        let mut free: Vec<_> =
+            places.filter(|place| self.room.is_worth_trying(pipeline, stage, *place)).collect();
+        let before: Vec<_> = pipeline.links_to(stage).map(|link| &self.chosen[link.from]).collect();
+        let is_beside =
+            |place: &Replica| before.iter().any(|of| of.iter().any(|one| one.node == place.node));
+        let (batch, step) = (pipeline.stages[stage].batch, self.model.fleet.overhead.step);
+        let rate = |place: &Replica| place.alternative(pipeline, stage).rate(batch, step);
+        free.sort_by(|a, b| is_beside(b).cmp(&is_beside(a)).then(rate(b).total_cmp(&rate(a))));
+        let most = self.steps / (stages * stages);
+        free.truncate(usize::try_from(most).unwrap_or(usize::MAX).max(LEAST_TRIED));
+        free
     }
 
     /// Makes the first change that helps. False if none does.
