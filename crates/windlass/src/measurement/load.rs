@@ -95,10 +95,9 @@ impl Entrance {
             })?;
             tasks.spawn(listen(ends, told.clone()));
         }
-        let begun = Instant::now();
         tasks.spawn(self.clone().send(load, told));
         let mut seen = Seen::default();
-        let mut deadline = begun + load.lasts + CONNECT + LAST_ITEMS;
+        let mut deadline = Instant::now() + load.lasts + CONNECT + LAST_ITEMS;
         while !seen.is_complete(self.ends.len()) {
             let Ok(Some(event)) = timeout_at(deadline.into(), events.recv()).await else { break };
             if seen.all_sent || matches!(event, Event::AllSent) {
@@ -112,7 +111,7 @@ impl Entrance {
             self.first,
             self.addresses
         );
-        Ok(seen.run(begun, load.lasts, self.ends.len()))
+        Ok(seen.run(load.lasts, self.ends.len()))
     }
 
     /// Sends items at a constant rate, or as fast as the first stage takes them.
@@ -120,7 +119,12 @@ impl Entrance {
         let (settings, metrics) = (Settings::default(), StageMetrics::new());
         let mut source = Source::connect(SOURCE, &self.first, self.addresses, settings, metrics);
         let payload = Bytes::from(vec![0; self.input]);
+        // The load begins when the first item was taken: connecting takes as long as it takes.
+        let first = source.send(payload.clone(), None).await;
         let begun = Instant::now();
+        if told.send(Event::Sent(first, begun)).await.is_err() {
+            return;
+        }
         let mut ticks = load.rate.map(|rate| ticks(rate, load.lasts));
         while begun.elapsed() < load.lasts {
             let left = match &mut ticks {
@@ -202,7 +206,8 @@ impl Seen {
         self.all_sent && open() <= self.missed
     }
 
-    fn run(mut self, begun: Instant, lasted: Duration, ends: usize) -> LoadRun {
+    fn run(mut self, lasted: Duration, ends: usize) -> LoadRun {
+        let begun = self.sent.first().map_or_else(Instant::now, |(_, left)| *left);
         let mut run = LoadRun { lasted, sent: self.sent.len() as u64, ..LoadRun::default() };
         for (id, left) in self.sent {
             let told = self.ended.remove(&id).unwrap_or_default();
