@@ -8,15 +8,13 @@ use std::{collections::BTreeMap, path::Path};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use windlass_config::{
-    Diagnostic, Mistakes,
-    document::{self, Spanned, UnknownKeys},
-};
-use windlass_core::{name, selector::nearest};
+use windlass_config::{Diagnostic, Mistakes, document::Spanned};
+use windlass_core::name;
 
 use alternative::AlternativeEntry;
 
 use crate::{
+    document,
     pipeline::{Goal, Pipeline, Stage},
     quantity::{Bytes, Seconds},
 };
@@ -118,16 +116,9 @@ pub fn schema() -> Value {
 
 /// Reads and checks a file.
 fn read(text: &str) -> Result<Pipeline, Found> {
-    let root = document::parse(text).map_err(|mistake| vec![mistake])?;
-    let reading = document::read::<PipelineFile>(&root, UnknownKeys::Wrong);
-    let mut found = reading.mistakes;
-    match reading.value {
-        Some(file) if found.is_empty() => {
-            let pipeline = file.checked(&mut found);
-            if found.is_empty() { Ok(pipeline) } else { Err(found) }
-        }
-        _ => Err(found),
-    }
+    let mut found = Vec::new();
+    let pipeline = document::read::<PipelineFile>(text)?.checked(&mut found);
+    if found.is_empty() { Ok(pipeline) } else { Err(found) }
 }
 
 // === impl Pipeline ===
@@ -259,9 +250,4 @@ fn check_label(kind: &str, written: &Spanned<String>, found: &mut Found) {
         );
         found.push(Diagnostic::new(*line, text));
     }
-}
-
-/// ` (is it NAME?)`, where a name is near.
-fn suggestion<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(word, names).map(|name| format!(" (is it {name:?}?)")).unwrap_or_default()
 }

@@ -90,6 +90,22 @@ impl Fleet {
     }
 }
 
+// === impl Node ===
+
+impl Node {
+    /// The positions of the devices that serve a wish, one after the other; `None` once for no device.
+    pub(crate) fn serving<'a>(
+        &'a self,
+        wanted: &'a Wanted,
+    ) -> impl Iterator<Item = Option<usize>> + 'a {
+        let alone = (*wanted == Wanted::Cpu).then_some(None);
+        let devices = self.devices.iter().enumerate();
+        // A device for which the expression has no answer is not selected, as in DRA.
+        let serving = devices.filter(|(_, device)| device.serves(wanted).unwrap_or(false));
+        alone.into_iter().chain(serving.map(|(position, _)| Some(position)))
+    }
+}
+
 // === impl NodeLink ===
 
 impl Default for NodeLink {

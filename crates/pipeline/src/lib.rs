@@ -9,6 +9,7 @@
 //!
 //! The crate does no I/O and reads no clock.
 
+mod document;
 mod file;
 pub mod fleet;
 pub mod manifests;

@@ -269,7 +269,7 @@ fn batch_size(rate: f64, fixed: f64, each: f64, most: u32) -> f64 {
 // === impl Servers ===
 
 impl Servers {
-    /// Replicas of different speed do not wait for each other: the one with the fewest items gets the next.
+    /// Replicas of different speed do not wait for each other: an item goes where it is expected to pass first.
     fn wait(&self, load: f64, coming: f64) -> f64 {
         let time = self.count / self.rate;
         let exponent = (2.0 * (self.count + 1.0)).sqrt() - 1.0;

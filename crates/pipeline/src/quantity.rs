@@ -39,7 +39,7 @@ const SIZES: [(&str, f64); 8] = [
     ("B", 1.0),
     ("", 1.0),
 ];
-const RATES: [(&str, f64); 4] = [("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9), ("bit", 1.0)];
+const RATES: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)];
 
 /// A year, a petabyte and a petabit are mistakes in writing.
 const LARGEST: f64 = 1e15;
@@ -177,7 +177,7 @@ impl BitRate {
 
 impl fmt::Display for BitRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        shown(f, self.0, &[("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)])
+        shown(f, self.0, &RATES)
     }
 }
 

@@ -89,7 +89,7 @@ pub(crate) fn best(
     search.chosen = vec![Vec::new(); stages];
     search.room.clear();
     search.steps = effort.steps;
-    search.branch(0);
+    search.branch(0, 0);
     let Search { room, best, runner_up, left, .. } = search;
     let (score, chosen) = best.ok_or_else(|| Room::no_room(pipeline, left.is_some()))?;
     let bound = left.filter(|left| left.is_above(&score)).unwrap_or(score);
@@ -105,17 +105,9 @@ pub(crate) fn best(
 // === impl Search ===
 
 impl Search<'_> {
-    /// Places the stages from this one on in every way that may be better than the best so far.
-    fn branch(&mut self, stage: usize) {
-        if stage == self.chosen.len() {
-            self.note();
-            return;
-        }
-        self.replicas(stage, 0);
-    }
-
-    /// Adds replicas to a stage, from this position among its places on, and goes on to the next stage.
-    fn replicas(&mut self, stage: usize, from: usize) {
+    /// Places this stage and those after it in every way that may be better than the best so far: adds replicas, from
+    /// this position among the stage's places on, and goes on to the next stage.
+    fn branch(&mut self, stage: usize, from: usize) {
         if !self.chosen[stage].is_empty() {
             let reach = self.score();
             if self.steps == 0 {
@@ -123,7 +115,11 @@ impl Search<'_> {
                 return;
             }
             if self.may_win(&reach) {
-                self.branch(stage + 1);
+                if stage + 1 == self.chosen.len() {
+                    self.note(reach);
+                } else {
+                    self.branch(stage + 1, 0);
+                }
             }
         }
         let most = self.model.pipeline.stages[stage].max_replicas as usize;
@@ -142,7 +138,7 @@ impl Search<'_> {
             }
             self.room.take(self.model.pipeline, stage, place);
             self.chosen[stage].push(place);
-            self.replicas(stage, position);
+            self.branch(stage, position);
             self.chosen[stage].pop();
             self.room.give_back(self.model.pipeline, stage, place);
         }
@@ -175,8 +171,7 @@ impl Search<'_> {
     }
 
     /// Keeps a complete placement if it is the best or the second one.
-    fn note(&mut self) {
-        let score = Score::of(&self.model, &self.chosen);
+    fn note(&mut self, score: Score) {
         let Some((best, _)) = &self.best else {
             self.best = Some((score, self.chosen.clone()));
             return;

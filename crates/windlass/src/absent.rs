@@ -14,12 +14,12 @@ pub(crate) fn no_cluster_half() -> anyhow::Error {
     Misuse(problem).into()
 }
 
-/// Error of a command that only a build with the stages of pipelines has.
+/// Error of a command that only a build with pipelines has.
 #[cfg(not(feature = "pipeline"))]
-pub(crate) fn no_stages() -> anyhow::Error {
+pub(crate) fn no_pipelines() -> anyhow::Error {
     let problem = anyhow!(
-        "this build for nodes lacks the stages of pipelines: `stage` needs the feature `pipeline`, which cargo enables \
-         by default"
+        "this build for nodes lacks pipelines: `pipeline` and `stage` need the feature `pipeline`, which cargo enables by \
+         default"
     );
     Misuse(problem).into()
 }
@@ -28,7 +28,7 @@ pub(crate) fn no_stages() -> anyhow::Error {
 #[cfg(not(feature = "laboratory"))]
 pub(crate) fn no_laboratory() -> anyhow::Error {
     let problem = anyhow!(
-        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions, man, pipeline and \
+        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions, man and \
          explain --machine need the feature `laboratory`, which cargo enables by default"
     );
     Misuse(problem).into()

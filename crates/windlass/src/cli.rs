@@ -246,16 +246,16 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
-    /// The stage of a pipeline, which the build for nodes lacks; it reports where to find it.
+    /// Commands of pipelines, which the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "pipeline"))]
-    #[command(name = "stage", hide = true, disable_help_flag = true)]
-    PipelineStage {
+    #[command(name = "pipeline", alias = "stage", hide = true, disable_help_flag = true)]
+    Pipelines {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
     /// Commands that the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "laboratory"))]
-    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions", "man", "pipeline"], hide = true,
+    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions", "man"], hide = true,
               disable_help_flag = true)]
     Laboratory {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

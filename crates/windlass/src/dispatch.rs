@@ -50,7 +50,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         #[cfg(not(feature = "cluster"))]
         Command::ClusterHalf { .. } => Err(crate::absent::no_cluster_half()),
         #[cfg(not(feature = "pipeline"))]
-        Command::PipelineStage { .. } => Err(crate::absent::no_stages()),
+        Command::Pipelines { .. } => Err(crate::absent::no_pipelines()),
         #[cfg(not(feature = "laboratory"))]
         Command::Laboratory { .. } => Err(crate::absent::no_laboratory()),
     }

@@ -13,7 +13,7 @@ pub(crate) fn be_woken_on_time() {
 pub(crate) fn sleep_until(until: Instant) {
     #[expect(
         clippy::disallowed_methods,
-        reason = "the wait is the work: of a link, or of a source"
+        reason = "the wait is the work: of a device, a link or a source"
     )]
     thread::sleep(until.saturating_duration_since(Instant::now()));
 }

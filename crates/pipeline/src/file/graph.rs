@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use windlass_config::{Diagnostic, document::Spanned};
 
-use super::{Found, LinkEntry, suggestion};
+use super::{Found, LinkEntry};
 use crate::{
+    document::suggestion,
     pipeline::{Link, Stage},
     quantity::Bytes,
 };
@@ -47,7 +48,10 @@ fn links(stages: &[Stage], entries: &[Spanned<LinkEntry>], found: &mut Found) ->
             let position = stages.iter().position(|stage| stage.name == *name);
             if position.is_none() {
                 let names = stages.iter().map(|stage| stage.name.as_str());
-                let text = format!("there is no stage {name:?}{}", suggestion(name, names));
+                let text = format!(
+                    "there is no stage {name:?}{}",
+                    suggestion(name, names).unwrap_or_default()
+                );
                 found.push(Diagnostic::new(*line, text));
             }
             position

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use windlass_config::{
-    Diagnostic,
-    document::{self, Spanned, UnknownKeys},
-};
+use windlass_config::{Diagnostic, document::Spanned};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     name,
-    selector::{PreparedDevice, PublishedDevice, nearest},
+    selector::{PreparedDevice, PublishedDevice},
 };
 
 use super::{BoardProfile, Fleet, FreeDevice, Node, NodeLink, Overhead};
-use crate::quantity::{BitRate, Seconds};
+use crate::{
+    document::{self, suggestion},
+    quantity::{BitRate, Seconds},
+};
 
 /// Nodes that are described, and not there.
 #[derive(Deserialize, JsonSchema)]
@@ -83,10 +83,8 @@ pub(super) fn schema() -> Value {
 }
 
 pub(super) fn read(text: &str) -> Result<Fleet, Vec<Diagnostic>> {
-    let root = document::parse(text).map_err(|mistake| vec![mistake])?;
-    let reading = document::read::<BoardsFile>(&root, UnknownKeys::Wrong);
-    let mut found = reading.mistakes;
-    let Some(file) = reading.value.filter(|_| found.is_empty()) else { return Err(found) };
+    let file: BoardsFile = document::read(text)?;
+    let mut found = Vec::new();
     let mut nodes: Vec<Node> = Vec::new();
     for Spanned { value: entry, .. } in file.nodes {
         let line = entry.name.line;
@@ -152,15 +150,9 @@ impl NodeEntry {
 
 fn unknown_board(name: &str) -> String {
     let names = || BoardProfile::ALL.iter().map(|board| board.name);
-    let advice = nearest(name, names()).map_or_else(
-        || {
-            format!(
-                ": write one of {}, or cpus and devices",
-                names().collect::<Vec<_>>().join(", ")
-            )
-        },
-        |near| format!(" (is it {near:?}?)"),
-    );
+    let advice = suggestion(name, names()).unwrap_or_else(|| {
+        format!(": write one of {}, or cpus and devices", names().collect::<Vec<_>>().join(", "))
+    });
     format!("board: there is no profile {name:?}{advice}")
 }
 

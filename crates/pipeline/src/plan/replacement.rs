@@ -3,7 +3,7 @@
 use super::{Unplaceable, worth};
 use crate::{
     fleet::Fleet,
-    pipeline::{Pipeline, Wanted},
+    pipeline::Pipeline,
     placement::{Placement, Replica},
 };
 
@@ -64,14 +64,7 @@ fn places<'a>(
     let alternatives = pipeline.stages[stage].alternatives.iter().enumerate();
     alternatives.flat_map(move |(alternative, one)| {
         fleet.nodes.iter().enumerate().flat_map(move |(node, of)| {
-            let alone = (one.device == Wanted::Cpu).then_some(None);
-            let devices = (0..of.devices.len())
-                .filter(|at| of.devices[*at].serves(&one.device).unwrap_or(false));
-            alone.into_iter().chain(devices.map(Some)).map(move |device| Replica {
-                node,
-                alternative,
-                device,
-            })
+            of.serving(&one.device).map(move |device| Replica { node, alternative, device })
         })
     })
 }

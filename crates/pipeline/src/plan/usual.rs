@@ -3,7 +3,7 @@
 use super::{Layout, Plan, Unplaceable, searched};
 use crate::{
     fleet::Fleet,
-    pipeline::{Pipeline, Wanted},
+    pipeline::Pipeline,
     placement::{CPU_TOLERANCE, Placement, Replica},
     search::Effort,
 };
@@ -77,13 +77,12 @@ impl Used {
                 if self.cpus[node] + one.cpus > fleet.nodes[node].cpus + CPU_TOLERANCE {
                     continue;
                 }
-                let device = (0..fleet.nodes[node].devices.len()).find(|device| {
-                    let serves = fleet.nodes[node].devices[*device].serves(&one.device);
-                    serves.unwrap_or(false) && !self.devices.contains(&(node, *device))
-                });
-                if device.is_none() && one.device != Wanted::Cpu {
+                let is_free = |device: &Option<usize>| {
+                    device.is_none_or(|device| !self.devices.contains(&(node, device)))
+                };
+                let Some(device) = fleet.nodes[node].serving(&one.device).find(is_free) else {
                     continue;
-                }
+                };
                 self.cpus[node] += one.cpus;
                 self.devices.extend(device.map(|device| (node, device)));
                 return Some(Replica { node, alternative, device });

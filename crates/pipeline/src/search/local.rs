@@ -1,6 +1,6 @@
 //! A good placement to begin with: each stage at its best place, then one change after another that makes it better.
 
-use super::Search;
+use super::{Score, Search};
 use crate::{
     pipeline::Goal,
     placement::Replica,
@@ -29,9 +29,13 @@ impl Search<'_> {
                 return;
             }
         }
-        self.note();
-        while self.steps > 0 && self.change_one() {
-            self.note();
+        let mut score = self.score();
+        self.note(score);
+        while self.steps > 0
+            && let Some(better) = self.change_one(&score)
+        {
+            score = better;
+            self.note(score);
         }
     }
 
@@ -69,22 +73,22 @@ impl Search<'_> {
         free
     }
 
-    /// Makes the first change that helps. False if none does.
-    fn change_one(&mut self) -> bool {
-        let before = self.score();
+    /// Makes the first change that helps, and returns its score. `None` if none does.
+    fn change_one(&mut self, before: &Score) -> Option<Score> {
         for stage in self.critical() {
             for change in self.changes(stage) {
                 if self.steps == 0 {
-                    return false;
+                    return None;
                 }
                 let Some(back) = self.apply(stage, change) else { continue };
-                if self.score().beats(&before) {
-                    return true;
+                let score = self.score();
+                if score.beats(before) {
+                    return Some(score);
                 }
                 self.apply(stage, back).expect("it was there before");
             }
         }
-        false
+        None
     }
 
     /// The stages whose change can help: for a throughput those at the bottleneck.

@@ -11,6 +11,7 @@ mod table;
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
+use windlass_config::Mistakes;
 use windlass_pipeline::{Fleet, Pipeline};
 
 use crate::{
@@ -32,12 +33,14 @@ pub(crate) fn run(command: PipelineCommand) -> Result<()> {
 
 /// Reads a pipeline's file.
 fn pipeline(path: &Path) -> Result<Pipeline> {
-    let read = || Ok(Pipeline::parse(path, &text(path)?)?);
-    read().map_err(|error| Misuse(error).into())
+    read(path, Pipeline::parse)
 }
 
-fn text(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+/// Reads a file that the command line names.
+fn read<T>(path: &Path, parse: fn(&Path, &str) -> Result<T, Mistakes>) -> Result<T> {
+    let text = fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display())).map_err(Misuse)?;
+    Ok(parse(path, &text).map_err(|mistakes| Misuse(mistakes.into()))?)
 }
 
 fn schema(args: &PipelineSchemaArgs) -> Result<()> {

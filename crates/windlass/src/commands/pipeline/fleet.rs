@@ -8,14 +8,12 @@ use windlass_pipeline::{
     pipeline::{Stage, Wanted},
 };
 
-use super::text;
 use crate::{cli::FleetArgs, commands::cluster, exit::Misuse};
 
 /// Reads the nodes.
 pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet> {
     let fleet = if let Some(path) = &args.boards {
-        let read = || Ok(Fleet::parse(path, &text(path)?)?);
-        read().map_err(Misuse)?
+        super::read(path, Fleet::parse)?
     } else {
         let link = NodeLink { rate: args.link_rate, delay: args.link_delay };
         let spare = cluster::objects(&args.view).await?.spare(Some(&pipeline.name));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::{JoinError, spawn_blocking};
 
-use crate::cli::WorkArgs;
+use crate::{cli::WorkArgs, precise};
 
 /// The times of the work, and the size of its results.
 #[derive(Clone, Debug)]
@@ -81,9 +81,7 @@ impl Pace {
 }
 
 fn sleep_until(until: Instant) {
-    let rest = until.saturating_duration_since(Instant::now()).saturating_sub(AWAKE);
-    #[expect(clippy::disallowed_methods, reason = "the thread stands for a device at work")]
-    std::thread::sleep(rest);
+    precise::sleep_until(until.checked_sub(AWAKE).unwrap_or(until));
     while Instant::now() < until {
         std::hint::spin_loop();
     }
