@@ -21,3 +21,6 @@ pub use self::{
     node::{GpuFacts, MAX_GPUS, NodeFacts},
     pod::{PodFacts, Wish},
 };
+
+/// The label by which pods of one application are known (Kubernetes' recommended labels).
+pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of";

@@ -11,7 +11,7 @@ use std::{
 
 use k8s_openapi::{
     api::{
-        core::v1::{Container, Node, NodeStatus, Pod, PodSpec, PodStatus},
+        core::v1::{Container, Node, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus},
         resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -219,8 +219,13 @@ fn recorded_node(node: &Node) -> Node {
         annotations: ours(&node.metadata),
         ..ObjectMeta::default()
     };
+    let spec = node.spec.as_ref().map(|spec| NodeSpec {
+        taints: spec.taints.clone(),
+        unschedulable: spec.unschedulable,
+        ..NodeSpec::default()
+    });
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone());
-    Node { metadata, spec: None, status: Some(NodeStatus { allocatable, ..NodeStatus::default() }) }
+    Node { metadata, spec, status: Some(NodeStatus { allocatable, ..NodeStatus::default() }) }
 }
 
 fn recorded_pod(pod: &Pod) -> Pod {
@@ -231,7 +236,7 @@ fn recorded_pod(pod: &Pod) -> Pod {
         resource_version: pod.metadata.resource_version.clone(),
         creation_timestamp: pod.metadata.creation_timestamp.clone(),
         deletion_timestamp: pod.metadata.deletion_timestamp.clone(),
-        labels: gang(&pod.metadata),
+        labels: recorded_labels(&pod.metadata),
         annotations: ours(&pod.metadata),
         ..ObjectMeta::default()
     };
@@ -289,10 +294,11 @@ fn named(metadata: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// The label of a pod's gang.
-fn gang(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
-    let (key, name) = metadata.labels.as_ref()?.get_key_value(facts::GANG)?;
-    Some(BTreeMap::from([(key.clone(), name.clone())]))
+/// The labels of a pod's gang and of its application.
+fn recorded_labels(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
+    let mut labels = metadata.labels.clone()?;
+    labels.retain(|key, _| [facts::GANG, facts::PART_OF].contains(&key.as_str()));
+    Some(labels)
 }
 
 /// Annotations that placement reads.
@@ -314,7 +320,7 @@ mod tests {
                 "windlass.dev/devices":"{\"devices\":[{\"id\":\"GPU-a\",\"memoryMib\":24576}]}"}},
              "status":{"allocatable":{"cpu":"8","memory":"64Gi","pods":"110"},"nodeInfo":null}},
             {"kind":"Pod","metadata":{"name":"p","namespace":"ns","uid":"u","labels":{"a":"secret",
-                "windlass.dev/gang":"train"},"annotations":{"windlass.dev/gang-size":"2"}},
+                "windlass.dev/gang":"train","app.kubernetes.io/part-of":"door"},"annotations":{"windlass.dev/gang-size":"2"}},
              "spec":{"nodeName":"n1","containers":[{"name":"c","command":["secret"],
                 "env":[{"name":"PASSWORD","value":"secret"}],
                 "resources":{"limits":{"windlass.dev/gpu-memory":"8"}}}]}},
@@ -339,6 +345,12 @@ mod tests {
         let gang = |objects: &Objects| objects.pods_named(None, "p")[0].gang.clone();
         assert!(gang(&again).is_some_and(|gang| gang.is_ok_and(|gang| gang.size == 2)));
         assert_eq!(view(&again)[0].gpus[0].idle_milli(), 666);
+        let free = |objects: &Objects, without| {
+            objects.spare(without).iter().map(|node| node.resources.clone()).collect::<Vec<_>>()
+        };
+        for without in [None, Some("door")] {
+            assert_eq!(free(&again, without), free(&objects, without));
+        }
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{
-    core::v1::{Node, Pod},
+    core::v1::{Node, Pod, Taint},
     resource::v1::{DeviceClass, ResourceClaim},
 };
 use windlass_core::selector::{Amount, PreparedDevice, PublishedExpression};
 use windlass_sched::allocator::{Pools, Taken};
 
 use crate::{
-    facts::{PER_UNIT, amount_of_pod},
+    facts::{PART_OF, PER_UNIT, amount_of_pod},
     objects::Objects,
 };
 
@@ -21,6 +21,12 @@ pub struct SpareNode {
     pub name: String,
     /// CPUs that no pod requests.
     pub cpus: f64,
+    /// Bytes of memory that no pod requests.
+    pub memory: u64,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that keep pods away that do not tolerate them.
+    pub taints: Vec<Taint>,
     /// Extended resources with the number that no pod has; none of zero.
     pub resources: BTreeMap<String, u32>,
     /// Published devices that no claim has.
@@ -36,17 +42,13 @@ pub struct SpareDevice {
     pub classes: Vec<String>,
 }
 
-/// The label by which pods of one application are known (Kubernetes' recommended labels).
-const PART_OF: &str = "app.kubernetes.io/part-of";
-
 /// A class's name with its expressions; `None` for one that does not parse, and selects nothing.
 type Class = (String, Option<Vec<PublishedExpression>>);
 
 // === impl Objects ===
 
 impl Objects {
-    /// The free capacity of each node that takes pods. Nodes that are cordoned, not ready or tainted against pods are left
-    /// out. Pods of the named application, and their claims, count as gone: they are about to be placed anew.
+    /// The free capacity of each node that takes pods. Nodes that are cordoned or not ready are left out. Pods of the named application, and their claims, count as gone: they are about to be placed anew.
     pub fn spare(&self, without: Option<&str>) -> Vec<SpareNode> {
         let is_other = |pod: &&Pod| {
             let labels = pod.metadata.labels.as_ref();
@@ -80,6 +82,9 @@ impl Objects {
                 });
                 SpareNode {
                     cpus: cpus(node, &pods),
+                    memory: memory(node, &pods),
+                    labels: node.metadata.labels.clone().unwrap_or_default(),
+                    taints: taints(node).cloned().collect(),
                     resources: resources(node, &pods),
                     devices: devices.collect(),
                     name,
@@ -91,16 +96,20 @@ impl Objects {
 
 fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.as_ref();
-    let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+
     let is_cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
     let conditions =
         node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     // A recording has no conditions.
     let is_ready =
         conditions.iter().filter(|one| one.type_ == "Ready").all(|one| one.status == "True");
-    !is_cordoned
-        && is_ready
-        && !taints.iter().any(|taint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect))
+    !is_cordoned && is_ready
+}
+
+/// The taints that keep pods away; the effect `PreferNoSchedule` does not.
+fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().filter(|taint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect))
 }
 
 /// True for a pod that has its resources there: one that has not ended.
@@ -124,6 +133,10 @@ fn cpus(node: &Node, pods: &[&Pod]) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a node has few CPUs")]
     let free = free(node, pods, "cpu").max(0) as f64;
     free / 1e9
+}
+
+fn memory(node: &Node, pods: &[&Pod]) -> u64 {
+    u64::try_from(free(node, pods, "memory") / PER_UNIT).unwrap_or(0)
 }
 
 /// Names of extended resources have a domain, and not one of Kubernetes.

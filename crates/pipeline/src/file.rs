@@ -2,12 +2,13 @@
 
 mod alternative;
 mod graph;
+mod template;
 
 use std::{collections::BTreeMap, path::Path};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use windlass_config::{Diagnostic, Mistakes, document::Spanned};
 use windlass_core::name;
 
@@ -83,6 +84,13 @@ struct StageEntry {
     /// Devices that the stage can run on, the preferred one first.
     #[schemars(with = "Vec<AlternativeEntry>")]
     on: Vec<Spanned<AlternativeEntry>>,
+    /// Further fields of the pod's specification, as Kubernetes has them: nodeSelector and tolerations, which the plan
+    /// heeds, volumes, imagePullSecrets, serviceAccountName.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pod: template::Fields,
+    /// Further fields of the container: env, volumeMounts, securityContext.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    container: template::Fields,
 }
 
 /// A link between two stages.
@@ -225,7 +233,7 @@ impl StageEntry {
             found.push(Diagnostic::new(self.name.line, text));
         }
         let alternatives = self.on.into_iter().map(|entry| entry.value.checked(entry.line, found));
-        Stage {
+        let mut stage = Stage {
             alternatives: alternatives.collect(),
             name: self.name.value,
             image: self.image,
@@ -234,7 +242,13 @@ impl StageEntry {
             max_replicas,
             batch,
             output: self.output,
-        }
+            node_selector: BTreeMap::new(),
+            tolerations: Vec::new(),
+            pod: Map::new(),
+            container: Map::new(),
+        };
+        template::add(&mut stage, self.pod, self.container, found);
+        stage
     }
 }
 

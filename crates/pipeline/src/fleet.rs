@@ -3,7 +3,7 @@
 mod board;
 mod entry;
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use windlass_config::Mistakes;
 use windlass_core::selector::{EvaluationError, PreparedDevice};
@@ -11,8 +11,10 @@ use windlass_core::selector::{EvaluationError, PreparedDevice};
 pub use board::BoardProfile;
 
 use crate::{
-    pipeline::Wanted,
+    capacity::Capacity,
+    pipeline::{Stage, Wanted},
     quantity::{BitRate, Seconds},
+    taint::Taint,
 };
 
 /// Nodes with what is free of them.
@@ -42,8 +44,12 @@ pub struct Node {
     pub name: String,
     /// The kind of board, for people; empty where it is not known.
     pub board: String,
-    /// CPUs that no pod requests.
-    pub cpus: f64,
+    /// CPUs and memory that no pod requests.
+    pub free: Capacity,
+    /// Labels, for node selectors.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that keep pods away that do not tolerate them.
+    pub taints: Vec<Taint>,
     /// Link between the node and the others' switch.
     pub link: NodeLink,
     /// Devices that no pod has.
@@ -93,6 +99,13 @@ impl Fleet {
 // === impl Node ===
 
 impl Node {
+    /// True if the stage's pods may run here, as far as labels and taints go.
+    pub(crate) fn admits(&self, stage: &Stage) -> bool {
+        let has = |(key, value)| self.labels.get(key) == Some(value);
+        let is_tolerated = |taint| stage.tolerations.iter().any(|one| one.tolerates(taint));
+        stage.node_selector.iter().all(has) && self.taints.iter().all(is_tolerated)
+    }
+
     /// The positions of the devices that serve a wish, one after the other; `None` once for no device.
     pub(crate) fn serving<'a>(
         &'a self,

@@ -9,6 +9,7 @@
 //!
 //! The crate does no I/O and reads no clock.
 
+mod capacity;
 mod document;
 mod file;
 pub mod fleet;
@@ -20,7 +21,9 @@ pub mod plan;
 pub mod prediction;
 pub mod quantity;
 mod search;
+pub mod taint;
 
+pub use capacity::Capacity;
 pub use file::schema;
 pub use fleet::Fleet;
 pub use pipeline::Pipeline;

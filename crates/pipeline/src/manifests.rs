@@ -5,6 +5,7 @@
 //! loopback. Nodes are preferred and not required: a pod whose board fails starts on another one that has its device.
 
 mod containers;
+mod fields;
 mod pods;
 
 use std::collections::BTreeSet;
@@ -18,10 +19,23 @@ use crate::{
     plan::{Layout, Plan},
 };
 
-/// A stage without an image cannot run in a cluster.
+/// A plan that has no manifests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("stage {0:?} has no image: write one in the pipeline's file")]
-pub struct NoImage(pub String);
+pub enum ManifestError {
+    /// A stage without an image cannot run in a cluster.
+    #[error("stage {0:?} has no image: write one in the pipeline's file")]
+    NoImage(String),
+    /// Stages that share a pod want different values of a field of it.
+    #[error(
+        "stages {stages} share a pod, and pod.{field} is not the same for all: write one value, or take --layout pods"
+    )]
+    Conflict {
+        /// Names of the stages.
+        stages: String,
+        /// Path of the field.
+        field: String,
+    },
+}
 
 /// Stages that share pods: the containers of one Deployment.
 #[derive(Clone, Debug)]
@@ -47,10 +61,14 @@ struct Source<'p> {
 ///
 /// # Errors
 ///
-/// A stage has no image.
-pub fn manifests(pipeline: &Pipeline, fleet: &Fleet, plan: &Plan) -> Result<Vec<Value>, NoImage> {
+/// A stage has no image, or stages of one pod want different things of it.
+pub fn manifests(
+    pipeline: &Pipeline,
+    fleet: &Fleet,
+    plan: &Plan,
+) -> Result<Vec<Value>, ManifestError> {
     if let Some(stage) = pipeline.stages.iter().find(|stage| stage.image.is_empty()) {
-        return Err(NoImage(stage.name.clone()));
+        return Err(ManifestError::NoImage(stage.name.clone()));
     }
     let source = Source { pipeline, fleet, plan };
     let workloads = source.workloads();
@@ -59,7 +77,7 @@ pub fn manifests(pipeline: &Pipeline, fleet: &Fleet, plan: &Plan) -> Result<Vec<
         objects.push(source.service(stage));
     }
     for workload in &workloads {
-        objects.push(source.deployment(workload));
+        objects.push(source.deployment(workload)?);
         if workload.replicas > 1 {
             objects.push(source.disruption_budget(workload));
         }

@@ -1,8 +1,15 @@
 //! A pipeline as values: stages in the order of the items, and the links between them.
 
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
 use windlass_core::selector::PublishedExpression;
 
-use crate::quantity::{Bytes, Seconds};
+use crate::{
+    capacity::Capacity,
+    quantity::{Bytes, Seconds},
+    taint::Toleration,
+};
 
 /// A pipeline. Every stage is reached from the first one, and no item comes to a stage twice.
 #[derive(Clone, Debug)]
@@ -51,6 +58,14 @@ pub struct Stage {
     pub output: Option<Bytes>,
     /// Devices that it can run on, the preferred one first. At least one.
     pub alternatives: Vec<Alternative>,
+    /// Labels that its node has.
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that its node may have.
+    pub tolerations: Vec<Toleration>,
+    /// Further fields of its pod's specification, the two above among them.
+    pub pod: Map<String, Value>,
+    /// Further fields of its container.
+    pub container: Map<String, Value>,
 }
 
 /// Something that a stage can run on, with the time that it then takes.
@@ -60,8 +75,8 @@ pub struct Alternative {
     pub device: Wanted,
     /// Command of the container on this device; empty, the stage's.
     pub command: Vec<String>,
-    /// CPUs that a replica requests.
-    pub cpus: f64,
+    /// CPUs and memory that a replica requests.
+    pub request: Capacity,
     /// Time of one item.
     pub time: Seconds,
     /// Time that each batch takes besides.

@@ -1,6 +1,7 @@
 //! Where each replica of each stage runs.
 
 use crate::{
+    capacity::Capacity,
     fleet::{Fleet, FreeDevice},
     pipeline::{Alternative, Pipeline},
 };
@@ -44,17 +45,20 @@ impl Placement {
         })
     }
 
-    /// Conflicts of a placement: a device with two owners, too few CPUs, a device that does not serve. Empty for
-    /// one that the nodes can hold.
+    /// Conflicts of a placement: a device with two owners, too few CPUs or too little memory, a device that does not
+    /// serve, a node that does not admit a stage. Empty for one that the nodes can hold.
     pub fn conflicts(&self, pipeline: &Pipeline, fleet: &Fleet) -> Vec<String> {
         let mut found = Vec::new();
         let mut taken = Vec::new();
-        let mut cpus = vec![0.0; fleet.nodes.len()];
+        let mut requested = vec![Capacity::default(); fleet.nodes.len()];
         for (stage, replicas) in pipeline.stages.iter().zip(&self.replicas) {
             for replica in replicas {
                 let node = &fleet.nodes[replica.node];
                 let alternative = &stage.alternatives[replica.alternative];
-                cpus[replica.node] += alternative.cpus;
+                requested[replica.node] += alternative.request;
+                if !node.admits(stage) {
+                    found.push(format!("{} does not admit {}", node.name, stage.name));
+                }
                 let Some(position) = replica.device else { continue };
                 let device = &node.devices[position];
                 if !device.serves(&alternative.device).unwrap_or(false) {
@@ -69,20 +73,17 @@ impl Placement {
                 taken.push((replica.node, position));
             }
         }
-        for (node, cpus) in fleet.nodes.iter().zip(cpus) {
-            if cpus > node.cpus + CPU_TOLERANCE {
+        for (node, requested) in fleet.nodes.iter().zip(requested) {
+            if !node.free.holds(requested) {
                 found.push(format!(
-                    "{} has {} CPUs, and {cpus:.1} are requested",
-                    node.name, node.cpus
+                    "{} has {} CPUs and {}, and {:.1} and {} are requested",
+                    node.name, node.free.cpus, node.free.memory, requested.cpus, requested.memory
                 ));
             }
         }
         found
     }
 }
-
-/// Sums of tenths are not exact.
-pub(crate) const CPU_TOLERANCE: f64 = 1e-6;
 
 // === impl Replica ===
 

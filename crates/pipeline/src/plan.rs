@@ -179,7 +179,7 @@ pub fn gains(pipeline: &Pipeline, fleet: &Fleet, plan: &Plan) -> Vec<Gain> {
     for wanted in wanted(pipeline) {
         let device = device_of(&wanted, fleet);
         let mut best: Option<Gain> = None;
-        for node in kinds_of_nodes(fleet) {
+        for node in kinds_of_nodes(pipeline, fleet) {
             let mut larger = fleet.clone();
             larger.nodes[node].devices.push(device.clone());
             let Ok(with_it) = searched(pipeline, &larger, plan.layout, SIDE_EFFORT) else {
@@ -226,12 +226,15 @@ fn device_of(wanted: &Wanted, fleet: &Fleet) -> FreeDevice {
 }
 
 /// A node of each kind of board and link.
-fn kinds_of_nodes(fleet: &Fleet) -> Vec<usize> {
+fn kinds_of_nodes(pipeline: &Pipeline, fleet: &Fleet) -> Vec<usize> {
     let mut kinds: Vec<usize> = Vec::new();
     for (position, node) in fleet.nodes.iter().enumerate() {
         let is_alike = |other: &usize| {
             let other = &fleet.nodes[*other];
+            let admits_the_same =
+                || pipeline.stages.iter().all(|stage| other.admits(stage) == node.admits(stage));
             (other.board.as_str(), other.link) == (node.board.as_str(), node.link)
+                && admits_the_same()
         };
         if kinds.len() < MOST_TRIED && !kinds.iter().any(is_alike) {
             kinds.push(position);

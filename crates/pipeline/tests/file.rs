@@ -104,6 +104,12 @@ const WRONG: &[(&str, &str)] = &[
         "name: a\nstages:\n- {name: b, on: [{deviceClass: Bad Class, time: 1ms}]}",
         "p.yaml:3: deviceClass: \"Bad Class\": the name of a DeviceClass has lower-case letters, digits, dashes and dots",
     ),
+    (
+        "name: a\nstages:\n- name: b\n  on: [{time: 1ms}]\n  pod: {containers: [], tolerations: [{key: 1}]}\n  container: {image: x}",
+        "p.yaml:5: pod: containers is written by Windlass: remove it\n\
+             p.yaml:5: pod: tolerations: invalid type: integer `1`, expected a string\n\
+             p.yaml:6: container: image is written by Windlass: use image of the stage",
+    ),
 ];
 
 #[test]
@@ -151,7 +157,7 @@ nodes:
     let shown: Vec<_> = fleet
         .nodes
         .iter()
-        .map(|node| (node.cpus, node.devices.len(), node.link.rate.to_string()))
+        .map(|node| (node.free.cpus, node.devices.len(), node.link.rate.to_string()))
         .collect();
     let expected = [(4.0, 0, "1Gbit"), (6.0, 1, "100Mbit"), (2.0, 2, "1Gbit")];
     assert_eq!(shown, expected.map(|(cpus, devices, rate)| (cpus, devices, rate.to_owned())));

@@ -137,3 +137,53 @@ fn a_stage_without_an_image_is_named() {
     let error = manifests(&pipeline, &fleet, &plan).expect_err("no image").to_string();
     assert_eq!(error, "stage \"grab\" has no image: write one in the pipeline's file");
 }
+
+#[test]
+fn fields_of_kubernetes_are_added_to_the_pod_and_the_container() {
+    let text = PIPELINE
+        .replace(
+            "{name: grab, image: stage:1, output: 1MB, on: [{cpus: 1, time: 1ms}]}",
+            "{name: grab, image: stage:1, output: 1MB, on: [{cpus: 1, memory: 64MiB, time: 1ms}],
+   pod: {nodeSelector: {kubernetes.io/hostname: a}, volumes: [{name: v, emptyDir: {}}], terminationGracePeriodSeconds: 90},
+   container: {env: [{name: A, value: b}], resources: {limits: {memory: 128Mi}}, livenessProbe: {periodSeconds: 5}}}",
+        )
+        .replace("{cpus: 1, time: 2ms}]}", "{cpus: 1, time: 2ms}], pod: {volumes: [{name: v, emptyDir: {}}]}}");
+    let deployments = check_types(&objects(Layout::Planned, &text));
+    let of = |name: &str| {
+        let found = deployments.iter().find(|one| one.metadata.name.as_deref() == Some(name));
+        serde_json::to_value(found.expect("a deployment")).expect("JSON")
+    };
+    let pod = &of("door-grab")["spec"]["template"]["spec"];
+    assert_eq!(pod["nodeSelector"]["kubernetes.io/hostname"], "a");
+    assert_eq!(pod["volumes"], serde_json::json!([{"name": "v", "emptyDir": {}}]));
+    assert_eq!(pod["terminationGracePeriodSeconds"], 90);
+    let container = &pod["containers"][0];
+    assert_eq!(container["env"][0]["value"], "b");
+    assert_eq!(container["resources"]["requests"]["memory"], "67108864");
+    assert_eq!(container["resources"]["limits"]["memory"], "128Mi");
+    assert_eq!(
+        (
+            &container["livenessProbe"]["periodSeconds"],
+            &container["livenessProbe"]["tcpSocket"]["port"]
+        ),
+        (&5.into(), &7000.into())
+    );
+}
+
+#[test]
+fn stages_that_share_a_pod_want_the_same_of_it() {
+    let text = "name: p\nstages:\n- {name: a, image: i, output: 1, on: [{time: 1ms}], pod: {volumes: [{name: v, emptyDir: {}}]}}\n\
+        - {name: b, image: i, on: [{time: 1ms}], pod: {volumes: [{name: v, hostPath: {path: /v}}]}}\nlinks: [{from: a, to: b}]";
+    let pipeline = Pipeline::parse(Path::new("p.yaml"), text).expect("a pipeline");
+    let fleet = Fleet::parse(Path::new("b.yaml"), BOARDS).expect("boards");
+    let rendered = |layout| {
+        let plan = Plan::of(&pipeline, &fleet, layout).expect("a plan");
+        manifests(&pipeline, &fleet, &plan)
+    };
+    let error = rendered(Layout::Pod).expect_err("two volumes of one name").to_string();
+    assert!(
+        error.starts_with("stages a, b share a pod, and pod.volumes.v is not the same"),
+        "{error}"
+    );
+    check_types(&rendered(Layout::Pods).expect("a pod for each"));
+}

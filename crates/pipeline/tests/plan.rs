@@ -93,7 +93,7 @@ fn a_stage_that_no_node_can_have_is_named_with_a_remedy() {
 
 /// A random file of a pipeline with at most four stages.
 fn any_pipeline() -> impl Strategy<Value = String> {
-    let stage = (1_u32..40, 1_u32..80, 1_u32..=2, 0_usize..4, 0.0..1.5_f64);
+    let stage = (1_u32..40, 1_u32..80, 1_u32..=2, 0_usize..4, 0.0..1.5_f64, any_demand());
     let links = proptest::collection::vec((0_usize..4, 0_u64..200_000), 4);
     let goal = prop_oneof![
         Just("throughput".to_owned()),
@@ -103,16 +103,18 @@ fn any_pipeline() -> impl Strategy<Value = String> {
     (proptest::collection::vec(stage, 1..=4), links, goal, 1_u32..30).prop_map(
         |(stages, links, goal, rate)| {
             let mut text = format!("name: p\ngoal: {goal}\nrate: {rate}\nstages:\n");
-            for (position, (device, cpu, replicas, kind, variation)) in stages.iter().enumerate() {
+            for (position, (device, cpu, replicas, kind, variation, (memory, pod))) in
+                stages.iter().enumerate()
+            {
                 let on = match kind {
-                    0 => format!("{{resource: a/x, time: {device}ms, variation: {variation}}}"),
+                    0 => format!("{{resource: a/x, time: {device}ms, variation: {variation}, memory: {memory}MiB}}"),
                     1 => format!("{{resource: a/y, time: {device}ms}}, {{cpus: 1, time: {cpu}ms}}"),
-                    _ => format!("{{cpus: 1, time: {cpu}ms, variation: {variation}}}"),
+                    _ => format!("{{cpus: 1, time: {cpu}ms, variation: {variation}, memory: {memory}MiB}}"),
                 };
                 let output = links[position].1;
                 writeln!(
                     text,
-                    "- {{name: s{position}, replicas: {replicas}, output: {output}, on: [{on}]}}"
+                    "- {{name: s{position}, replicas: {replicas}, output: {output}, on: [{on}], pod: {{{pod}}}}}"
                 )
                 .expect("a string");
             }
@@ -126,14 +128,22 @@ fn any_pipeline() -> impl Strategy<Value = String> {
     )
 }
 
+/// Memory in MiB, of which nodes have 1000, and fields of the pod.
+fn any_demand() -> impl Strategy<Value = (u32, &'static str)> {
+    let pod = prop_oneof![4 => Just(""), 1 => Just("nodeSelector: {zone: a}")];
+    (prop_oneof![2 => Just(0), 1 => 1_u32..1500], pod)
+}
+
 fn any_fleet() -> impl Strategy<Value = String> {
-    let node = (1_u32..=3, 0_u32..=1, 0_u32..=2, prop_oneof![Just(10), Just(100), Just(1000)]);
+    let zone = prop_oneof![2 => Just("a"), 1 => Just("b")];
+    let rate = prop_oneof![Just(10), Just(100), Just(1000)];
+    let node = (1_u32..=3, 0_u32..=1, 0_u32..=2, rate, zone);
     proptest::collection::vec(node, 1..=3).prop_map(|nodes| {
         let mut text = "nodes:\n".to_owned();
-        for (position, (cpus, x, y, rate)) in nodes.iter().enumerate() {
+        for (position, (cpus, x, y, rate, zone)) in nodes.iter().enumerate() {
             writeln!(
                 text,
-                "- {{name: n{position}, cpus: {cpus}, rate: {rate}Mbit, \
+                "- {{name: n{position}, cpus: {cpus}, memory: 1000MiB, labels: {{zone: {zone}}}, rate: {rate}Mbit, \
                  devices: [{{resource: a/x, count: {x}}}, {{resource: a/y, count: {y}}}]}}"
             )
             .expect("a string");

@@ -7,8 +7,9 @@ use windlass_core::{name, resource::ResourceName};
 
 use super::Found;
 use crate::{
+    capacity::Capacity,
     pipeline::{Alternative, Wanted},
-    quantity::Seconds,
+    quantity::{Bytes, Seconds},
 };
 
 /// Something that a stage can run on: a resource, a device of a class, or CPUs alone.
@@ -28,6 +29,9 @@ pub(super) struct AlternativeEntry {
     command: Vec<String>,
     /// CPUs that a replica requests [default: 1 without a device, 0.1 with one].
     cpus: Option<f64>,
+    /// Memory that a replica requests [default: none].
+    #[serde(default)]
+    memory: Bytes,
     /// Time of one item, as measured or stated.
     time: Seconds,
     /// Time that each batch takes besides.
@@ -68,7 +72,7 @@ impl AlternativeEntry {
         Alternative {
             device,
             command: self.command,
-            cpus: self.cpus.unwrap_or(usual_cpus),
+            request: Capacity { cpus: self.cpus.unwrap_or(usual_cpus), memory: self.memory },
             time: self.time,
             batch_time: self.batch_time,
             variation: self.variation,

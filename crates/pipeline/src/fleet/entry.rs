@@ -14,8 +14,9 @@ use windlass_core::{
 
 use super::{BoardProfile, Fleet, FreeDevice, Node, NodeLink, Overhead};
 use crate::{
+    capacity::Capacity,
     document::{self, suggestion},
-    quantity::{BitRate, Seconds},
+    quantity::{BitRate, Bytes, Seconds},
 };
 
 /// Nodes that are described, and not there.
@@ -39,6 +40,11 @@ struct NodeEntry {
     board: Option<String>,
     /// Free CPUs [default: those of the board].
     cpus: Option<f64>,
+    /// Free memory [default: that of the board, else 4GiB].
+    memory: Option<Bytes>,
+    /// Labels besides kubernetes.io/hostname, for node selectors.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
     /// Rate of its link in each direction [default: that of the board].
     rate: Option<BitRate>,
     /// Delay between the node and the switch [default: 100us].
@@ -77,6 +83,9 @@ enum AttributeEntry {
 /// A board has some ports, a server some dozen devices.
 const MOST_DEVICES: u32 = 1024;
 const DEFAULT_CPUS: f64 = 4.0;
+const DEFAULT_MEMORY_GIB: u32 = 4;
+/// The label that every node has of its kubelet.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 pub(super) fn schema() -> Value {
     schemars::schema_for!(BoardsFile).to_value()
@@ -120,11 +129,9 @@ impl NodeEntry {
             }
             found
         });
-        let link = profile.map_or_else(NodeLink::default, BoardProfile::link);
-        let link = NodeLink {
-            rate: self.rate.unwrap_or(link.rate),
-            delay: self.delay.unwrap_or(link.delay),
-        };
+        let NodeLink { rate, delay } = profile.map_or_else(NodeLink::default, BoardProfile::link);
+        let (rate, delay) = (self.rate.unwrap_or(rate), self.delay.unwrap_or(delay));
+        let link = NodeLink { rate, delay };
         if link.rate.0 <= 0.0 {
             wrong("rate: write a rate of more than 0".to_owned());
         }
@@ -132,6 +139,10 @@ impl NodeEntry {
         if !(0.0..=1024.0).contains(&cpus) {
             wrong(format!("cpus: {cpus}: write a number of CPUs"));
         }
+        let gib = profile.map_or(DEFAULT_MEMORY_GIB, |board| board.memory_gib);
+        let memory = self.memory.unwrap_or(Bytes(u64::from(gib) << 30));
+        let mut labels = self.labels;
+        labels.entry(HOSTNAME.to_owned()).or_insert_with(|| name.clone());
         let own = profile.map_or(&[][..], |board| board.devices).iter();
         let own = own.map(|(resource, count)| DeviceEntry::of_board(resource, *count));
         let mut devices = Vec::new();
@@ -144,7 +155,15 @@ impl NodeEntry {
                 entry.add_to(&mut devices, &name);
             }
         }
-        Node { board: profile.map_or("", |board| board.name).to_owned(), name, cpus, link, devices }
+        Node {
+            board: profile.map_or("", |board| board.name).to_owned(),
+            name,
+            free: Capacity { cpus, memory },
+            labels,
+            taints: Vec::new(),
+            link,
+            devices,
+        }
     }
 }
 

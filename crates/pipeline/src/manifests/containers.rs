@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Source, Workload};
-use crate::{pipeline::Wanted, placement::Replica};
+use super::{Source, Workload, fields::overlay};
+use crate::{capacity::Capacity, pipeline::Wanted, placement::Replica};
 
 // === impl Source ===
 
@@ -31,6 +31,7 @@ impl Source<'_> {
         if !command.is_empty() {
             container["command"] = command.clone().into();
         }
+        overlay(&mut container, &of.container);
         container
     }
 
@@ -57,13 +58,17 @@ impl Source<'_> {
 
     fn resources(&self, stage: usize, replica: &Replica) -> Value {
         let alternative = replica.alternative(self.pipeline, stage);
-        let cpu = format!("{:.0}m", (alternative.cpus * 1000.0).max(1.0));
+        let Capacity { cpus, memory } = alternative.request;
+        let mut requests = json!({ "cpu": format!("{:.0}m", (cpus * 1000.0).max(1.0)) });
+        if memory.0 > 0 {
+            requests["memory"] = memory.0.to_string().into();
+        }
         match &alternative.device {
-            Wanted::Cpu => json!({ "requests": { "cpu": cpu } }),
-            Wanted::Resource(name) => json!({ "requests": { "cpu": cpu }, "limits": { name: 1 } }),
+            Wanted::Cpu => json!({ "requests": requests }),
+            Wanted::Resource(name) => json!({ "requests": requests, "limits": { name: 1 } }),
             Wanted::Claim { .. } => {
                 let claim = json!([{ "name": self.pipeline.stages[stage].name }]);
-                json!({ "requests": { "cpu": cpu }, "claims": claim })
+                json!({ "requests": requests, "claims": claim })
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Source, Workload};
+use super::{ManifestError, Source, Workload, fields};
 use crate::{pipeline::Wanted, plan::Layout};
 
 /// Time to finish what is in the queues: a little more than a stage takes to drain.
@@ -23,8 +23,8 @@ pub(super) fn selector(workload: &str) -> Value {
 // === impl Source ===
 
 impl Source<'_> {
-    pub(super) fn deployment(&self, workload: &Workload<'_>) -> Value {
-        json!({
+    pub(super) fn deployment(&self, workload: &Workload<'_>) -> Result<Value, ManifestError> {
+        Ok(json!({
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "metadata": self.metadata(&workload.name),
@@ -34,10 +34,10 @@ impl Source<'_> {
                 "strategy": { "type": "RollingUpdate", "rollingUpdate": update(workload) },
                 "template": {
                     "metadata": { "labels": self.pod_labels(workload) },
-                    "spec": self.pod(workload),
+                    "spec": self.pod(workload)?,
                 },
             },
-        })
+        }))
     }
 
     fn pod_labels(&self, workload: &Workload<'_>) -> Value {
@@ -50,7 +50,7 @@ impl Source<'_> {
         labels
     }
 
-    fn pod(&self, workload: &Workload<'_>) -> Value {
+    fn pod(&self, workload: &Workload<'_>) -> Result<Value, ManifestError> {
         let containers = workload
             .stages
             .iter()
@@ -75,7 +75,22 @@ impl Source<'_> {
         if workload.replicas > 1 {
             pod.insert("topologySpreadConstraints".to_owned(), spread(&workload.name));
         }
-        pod.into()
+        let mut pod = Value::from(pod);
+        fields::overlay(&mut pod, &self.added(workload)?);
+        Ok(pod)
+    }
+
+    /// The fields that the file adds to the pod, of all its stages.
+    fn added(&self, workload: &Workload<'_>) -> Result<Map<String, Value>, ManifestError> {
+        let mut all = Map::new();
+        let stages = || workload.stages.iter().map(|(stage, _)| &self.pipeline.stages[*stage]);
+        for stage in stages() {
+            fields::join(&mut all, &stage.pod).map_err(|fields::Conflict(field)| {
+                let stages = stages().map(|stage| &*stage.name).collect::<Vec<_>>().join(", ");
+                ManifestError::Conflict { stages, field }
+            })?;
+        }
+        Ok(all)
     }
 
     fn affinity(&self, workload: &Workload<'_>) -> Value {

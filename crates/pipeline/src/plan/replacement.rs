@@ -61,10 +61,15 @@ fn places<'a>(
     fleet: &'a Fleet,
     stage: usize,
 ) -> impl Iterator<Item = Replica> + 'a {
-    let alternatives = pipeline.stages[stage].alternatives.iter().enumerate();
-    alternatives.flat_map(move |(alternative, one)| {
-        fleet.nodes.iter().enumerate().flat_map(move |(node, of)| {
-            of.serving(&one.device).map(move |device| Replica { node, alternative, device })
+    let of = &pipeline.stages[stage];
+    of.alternatives.iter().enumerate().flat_map(move |(alternative, one)| {
+        let nodes = fleet.nodes.iter().enumerate().filter(|(_, node)| node.admits(of));
+        nodes.flat_map(move |(position, node)| {
+            node.serving(&one.device).map(move |device| Replica {
+                node: position,
+                alternative,
+                device,
+            })
         })
     })
 }

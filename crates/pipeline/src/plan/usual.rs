@@ -2,9 +2,10 @@
 
 use super::{Layout, Plan, Unplaceable, searched};
 use crate::{
+    capacity::Capacity,
     fleet::Fleet,
     pipeline::Pipeline,
-    placement::{CPU_TOLERANCE, Placement, Replica},
+    placement::{Placement, Replica},
     search::Effort,
 };
 
@@ -16,7 +17,8 @@ const LEAST_STEPS: u64 = 1_000;
 /// with the largest share of free CPUs (its strategy `LeastAllocated`).
 pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placement, Unplaceable> {
     let mut placement = Placement::empty(pipeline.stages.len());
-    let mut used = Used { cpus: vec![0.0; fleet.nodes.len()], devices: Vec::new() };
+    let mut used =
+        Used { taken: vec![Capacity::default(); fleet.nodes.len()], devices: Vec::new() };
     for (stage, of) in pipeline.stages.iter().enumerate() {
         for _ in 0..of.max_replicas {
             match used.next(pipeline, fleet, stage) {
@@ -25,7 +27,7 @@ pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placeme
             }
         }
         if placement.replicas[stage].is_empty() {
-            let reason = "all devices and CPUs that it could run on are taken by the stages before it, or absent";
+            let reason = "all that it could run on is taken by the stages before it, or absent";
             return Err(Unplaceable { stage: of.name.clone(), reason: reason.to_owned() });
         }
     }
@@ -53,13 +55,13 @@ pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Un
     }
     best.ok_or_else(|| Unplaceable {
         stage: pipeline.stages[0].name.clone(),
-        reason: "no node has the devices and CPUs for all stages at once".to_owned(),
+        reason: "no node has the devices, CPUs and memory for all stages at once".to_owned(),
     })
 }
 
-/// CPUs and devices of the stages before.
+/// Capacity and devices of the stages before.
 struct Used {
-    cpus: Vec<f64>,
+    taken: Vec<Capacity>,
     devices: Vec<(usize, usize)>,
 }
 
@@ -68,13 +70,14 @@ struct Used {
 impl Used {
     /// Takes a place for a replica.
     fn next(&mut self, pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Option<Replica> {
-        let alternatives = pipeline.stages[stage].alternatives.iter().enumerate();
-        for (alternative, one) in alternatives {
-            let mut nodes: Vec<_> = (0..fleet.nodes.len()).collect();
+        let of = &pipeline.stages[stage];
+        for (alternative, one) in of.alternatives.iter().enumerate() {
+            let admitting = (0..fleet.nodes.len()).filter(|node| fleet.nodes[*node].admits(of));
+            let mut nodes: Vec<_> = admitting.collect();
             // The sort is stable: of equals the first.
             nodes.sort_by(|a, b| self.free_share(fleet, *b).total_cmp(&self.free_share(fleet, *a)));
             for node in nodes {
-                if self.cpus[node] + one.cpus > fleet.nodes[node].cpus + CPU_TOLERANCE {
+                if !fleet.nodes[node].free.has_room(self.taken[node], one.request) {
                     continue;
                 }
                 let is_free = |device: &Option<usize>| {
@@ -83,7 +86,7 @@ impl Used {
                 let Some(device) = fleet.nodes[node].serving(&one.device).find(is_free) else {
                     continue;
                 };
-                self.cpus[node] += one.cpus;
+                self.taken[node] += one.request;
                 self.devices.extend(device.map(|device| (node, device)));
                 return Some(Replica { node, alternative, device });
             }
@@ -92,7 +95,7 @@ impl Used {
     }
 
     fn free_share(&self, fleet: &Fleet, node: usize) -> f64 {
-        let cpus = fleet.nodes[node].cpus;
-        if cpus > 0.0 { 1.0 - self.cpus[node] / cpus } else { 0.0 }
+        let cpus = fleet.nodes[node].free.cpus;
+        if cpus > 0.0 { 1.0 - self.taken[node].cpus / cpus } else { 0.0 }
     }
 }

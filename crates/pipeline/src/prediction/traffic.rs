@@ -18,14 +18,17 @@ pub(crate) struct Traffic {
 pub(super) struct Port {
     /// Seconds in which the port is busy per item of the pipeline.
     pub(super) busy: f64,
-    /// Transmissions per item of the pipeline.
-    transmissions: f64,
 }
 
 /// Bytes that an item has on the wire besides its payload: the message's fields, frames, and headers of TCP and IP.
 const OVERHEAD: u64 = 200;
 /// Bytes of an Ethernet frame for each byte of payload: 1,448 of a packet of TCP are in 1,514.
 pub const FRAMING: f64 = 1514.0 / 1448.0;
+
+/// Time in which an item keeps a node's port busy.
+fn port_time(fleet: &Fleet, node: usize, bytes: Bytes) -> f64 {
+    fleet.nodes[node].link.rate.time_of(bytes.0 + OVERHEAD) * FRAMING
+}
 
 /// Time of transmission between two nodes, and the delay.
 pub(super) fn path(fleet: &Fleet, (from, to): (usize, usize), bytes: Bytes) -> (f64, f64) {
@@ -42,11 +45,9 @@ impl Traffic {
         let shares = Shares::of(model, replicas);
         let (mut sending, mut receiving) = (idle.clone(), idle);
         for link in &model.pipeline.links {
-            let wire = link.bytes.0 + OVERHEAD;
             for (share, (from, to)) in shares.pairs((link.from, link.to)) {
-                let time = |node: usize| model.fleet.nodes[node].link.rate.time_of(wire) * FRAMING;
-                sending[from].add(share, time(from));
-                receiving[to].add(share, time(to));
+                sending[from].busy += share * port_time(model.fleet, from, link.bytes);
+                receiving[to].busy += share * port_time(model.fleet, to, link.bytes);
             }
         }
         Self { sending, receiving, shares }
@@ -68,8 +69,9 @@ impl Traffic {
             let mut time = 0.0;
             for (share, (from, to)) in self.shares.pairs((link.from, link.to)) {
                 let (transmission, delay) = path(model.fleet, (from, to), link.bytes);
-                let sent = self.sending[from].wait(rate, variation)?;
-                let received = self.receiving[to].wait(rate, variation)?;
+                let time_at = |node| port_time(model.fleet, node, link.bytes);
+                let sent = self.sending[from].wait(rate, variation, time_at(from))?;
+                let received = self.receiving[to].wait(rate, variation, time_at(to))?;
                 // A split sends on all its links at once, and they share the port by turns.
                 let others = beside.iter().map(|other| {
                     let bytes = path(model.fleet, (from, to), other.bytes).0;
@@ -126,19 +128,11 @@ impl Shares {
 // === impl Port ===
 
 impl Port {
-    fn add(&mut self, share: f64, time: f64) {
-        self.busy += share * time;
-        self.transmissions += share;
-    }
-
-    /// Mean wait for the port; `None` if more comes than it carries. Flows take turns, so a small item does not wait for a
-    /// whole large one: only the variation of what comes counts.
-    fn wait(&self, rate: f64, coming: f64) -> Option<f64> {
+    /// Mean wait of an item whose transmission takes so long; `None` if more comes than the port carries. Flows share the
+    /// port by turns, so a small item does not wait for a whole large one: its wait is in proportion to its own size
+    /// (processor sharing), and to the variation of what comes.
+    fn wait(self, rate: f64, coming: f64, transmission: f64) -> Option<f64> {
         let load = rate * self.busy;
-        if load >= 1.0 {
-            return None;
-        }
-        let mean = self.busy / self.transmissions;
-        Some(coming / 2.0 * mean * load / (1.0 - load))
+        (load < 1.0).then(|| coming / 2.0 * transmission * load / (1.0 - load))
     }
 }

@@ -1,17 +1,18 @@
-//! Free devices and CPUs of the nodes while a search places stages.
+//! Free devices, CPUs and memory of the nodes while a search places stages.
 
 use std::collections::BTreeMap;
 
 use super::Unplaceable;
 use crate::{
-    fleet::{Fleet, FreeDevice},
+    capacity::Capacity,
+    fleet::{Fleet, FreeDevice, Node},
     pipeline::{Pipeline, Wanted},
-    placement::{CPU_TOLERANCE, Placement, Replica},
+    placement::{Placement, Replica},
     prediction::Best,
     quantity::Seconds,
 };
 
-/// Free devices and CPUs. A replica's `device` is here the position of a group of devices of its node.
+/// All that is free. A replica's `device` is here the position of a group of devices of its node.
 #[derive(Clone, Debug)]
 pub(crate) struct Room {
     nodes: Vec<NodeRoom>,
@@ -22,8 +23,8 @@ pub(crate) struct Room {
 #[derive(Clone, Debug)]
 struct NodeRoom {
     groups: Vec<Group>,
-    cpus: f64,
-    taken_cpus: f64,
+    free: Capacity,
+    taken: Capacity,
     /// Replicas on the node.
     replicas: usize,
     /// Nodes with the same number are alike.
@@ -54,21 +55,23 @@ impl Room {
         let mut likenesses = BTreeMap::new();
         for (position, node) in fleet.nodes.iter().enumerate() {
             let mut groups: BTreeMap<Served, Vec<usize>> = BTreeMap::new();
+            let admitted = admitted(pipeline, node);
             for (device, of) in node.devices.iter().enumerate() {
-                groups.entry(served(pipeline, of)).or_default().push(device);
+                groups.entry(served(pipeline, &admitted, of)).or_default().push(device);
             }
             groups.remove(&Vec::new());
-            add_places(pipeline, position, &groups, &mut places);
+            add_places(pipeline, position, &admitted, &groups, &mut places);
             let link = (node.link.rate.0.to_bits(), node.link.delay.0.to_bits());
             let sizes = groups.iter().map(|(served, devices)| (served.clone(), devices.len()));
-            let likeness = (node.cpus.to_bits(), link, sizes.collect::<Vec<_>>());
+            let free = (node.free.cpus.to_bits(), node.free.memory);
+            let likeness = (free, link, admitted, sizes.collect::<Vec<_>>());
             let next = likenesses.len();
             let likeness = *likenesses.entry(likeness).or_insert(next);
             let groups = groups.into_values().map(|devices| Group { devices, taken: 0 }).collect();
             nodes.push(NodeRoom {
                 groups,
-                cpus: node.cpus,
-                taken_cpus: 0.0,
+                free: node.free,
+                taken: Capacity::default(),
                 replicas: 0,
                 likeness,
             });
@@ -104,8 +107,7 @@ impl Room {
             let group = &node.groups[group];
             group.taken < group.devices.len()
         });
-        let cpus = place.alternative(pipeline, stage).cpus;
-        has_device && node.taken_cpus + cpus <= node.cpus + CPU_TOLERANCE
+        has_device && node.free.has_room(node.taken, place.alternative(pipeline, stage).request)
     }
 
     /// True for an untouched node of which an earlier one, as untouched, is the like.
@@ -118,7 +120,7 @@ impl Room {
     pub(super) fn take(&mut self, pipeline: &Pipeline, stage: usize, place: Replica) {
         let node = &mut self.nodes[place.node];
         node.replicas += 1;
-        node.taken_cpus += place.alternative(pipeline, stage).cpus;
+        node.taken += place.alternative(pipeline, stage).request;
         if let Some(group) = place.device {
             node.groups[group].taken += 1;
         }
@@ -127,7 +129,7 @@ impl Room {
     pub(super) fn give_back(&mut self, pipeline: &Pipeline, stage: usize, place: Replica) {
         let node = &mut self.nodes[place.node];
         node.replicas -= 1;
-        node.taken_cpus -= place.alternative(pipeline, stage).cpus;
+        node.taken -= place.alternative(pipeline, stage).request;
         if let Some(group) = place.device {
             node.groups[group].taken -= 1;
         }
@@ -137,7 +139,7 @@ impl Room {
     pub(super) fn clear(&mut self) {
         for node in &mut self.nodes {
             node.replicas = 0;
-            node.taken_cpus = 0.0;
+            node.taken = Capacity::default();
             node.groups.iter_mut().for_each(|group| group.taken = 0);
         }
     }
@@ -168,10 +170,9 @@ impl Room {
                     let alternative = place.alternative(pipeline, stage);
                     time = time.min(alternative.time.0 + alternative.batch_time.0);
                     let node = &self.nodes[place.node];
-                    let most = match place.device {
-                        Some(group) => node.groups[group].devices.len(),
-                        None => whole(node.cpus / alternative.cpus),
-                    };
+                    let devices = place.device.map(|group| node.groups[group].devices.len());
+                    let most =
+                        node.free.parts(alternative.request).min(devices.unwrap_or(usize::MAX));
                     let most = most.min(of.max_replicas as usize);
                     rates.extend(std::iter::repeat_n(alternative.rate(of.batch, step), most));
                 }
@@ -185,16 +186,22 @@ impl Room {
     /// Why a stage has no place.
     fn reason(&self, pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Unplaceable {
         let of = &pipeline.stages[stage];
-        let reason = if self.places[stage].is_empty() {
+        let admitting: Vec<_> = fleet.nodes.iter().filter(|node| node.admits(of)).collect();
+        let reason = if admitting.is_empty() {
+            "no node has the labels of its nodeSelector, and only taints that it tolerates"
+                .to_owned()
+        } else if self.places[stage].is_empty() {
             let wanted: Vec<_> = of.alternatives.iter().map(|one| one.device.to_string()).collect();
-            let nodes = fleet.nodes.len();
+            let nodes = admitting.len();
             format!(
                 "no device of {nodes} nodes serves {}; add another alternative below on, or such a device",
                 wanted.join(" or ")
             )
         } else {
-            let least = of.alternatives.iter().map(|one| one.cpus).fold(f64::INFINITY, f64::min);
-            format!("no node with its device has {least} free CPUs")
+            let least = |a: Capacity, b: Capacity| if b.cpus < a.cpus { b } else { a };
+            let requests = of.alternatives.iter().map(|one| one.request);
+            let Capacity { cpus, memory } = requests.reduce(least).unwrap_or_default();
+            format!("no node with its device has {cpus} free CPUs and {memory} of free memory")
         };
         Unplaceable { stage: of.name.clone(), reason }
     }
@@ -205,20 +212,22 @@ impl Room {
         let reason = if is_cut_short {
             "no way was found to place all stages; add an alternative below on, or a node"
         } else {
-            "the stages before it need all free devices or CPUs; add an alternative below on, or a node"
+            "the stages before it need all free devices, CPUs or memory; add an alternative below on, or a node"
         };
         Unplaceable { stage: last.to_owned(), reason: reason.to_owned() }
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a node has few CPUs")]
-fn whole(number: f64) -> usize {
-    (number + CPU_TOLERANCE).max(0.0) as usize
+/// The stages whose pods may run on the node.
+fn admitted(pipeline: &Pipeline, node: &Node) -> Vec<usize> {
+    let stages = pipeline.stages.iter().enumerate();
+    stages.filter(|(_, stage)| node.admits(stage)).map(|(position, _)| position).collect()
 }
 
-fn served(pipeline: &Pipeline, device: &FreeDevice) -> Served {
+fn served(pipeline: &Pipeline, admitted: &[usize], device: &FreeDevice) -> Served {
     let mut served = Vec::new();
-    for (stage, of) in pipeline.stages.iter().enumerate() {
+    for &stage in admitted {
+        let of = &pipeline.stages[stage];
         for (alternative, one) in of.alternatives.iter().enumerate() {
             // A device for which the expression has no answer is not selected, as in DRA.
             if device.serves(&one.device).unwrap_or(false) {
@@ -232,10 +241,12 @@ fn served(pipeline: &Pipeline, device: &FreeDevice) -> Served {
 fn add_places(
     pipeline: &Pipeline,
     node: usize,
+    admitted: &[usize],
     groups: &BTreeMap<Served, Vec<usize>>,
     places: &mut [Vec<Replica>],
 ) {
-    for (stage, of) in pipeline.stages.iter().enumerate() {
+    for &stage in admitted {
+        let of = &pipeline.stages[stage];
         for (alternative, one) in of.alternatives.iter().enumerate() {
             if one.device == Wanted::Cpu {
                 places[stage].push(Replica { node, alternative, device: None });

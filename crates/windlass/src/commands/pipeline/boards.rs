@@ -11,6 +11,7 @@ use crate::{cli::BoardsArgs, commands::answer, screen::Table};
 struct Row {
     name: &'static str,
     cpus: u32,
+    memory_gib: u32,
     devices: Vec<String>,
     rate: BitRate,
     description: &'static str,
@@ -20,6 +21,7 @@ pub(super) fn run(args: &BoardsArgs) -> Result<()> {
     let rows = BoardProfile::ALL.map(|board| Row {
         name: board.name,
         cpus: board.cpus,
+        memory_gib: board.memory_gib,
         devices: board
             .devices
             .iter()
@@ -29,7 +31,7 @@ pub(super) fn run(args: &BoardsArgs) -> Result<()> {
         description: board.description,
     });
     answer(args.output, &rows, || {
-        let mut table = Table::new(["BOARD", "CPUS", "DEVICES", "LINK", "DESCRIPTION"]);
+        let mut table = Table::new(["BOARD", "CPUS", "MEMORY", "DEVICES", "LINK", "DESCRIPTION"]);
         for row in &rows {
             let devices =
                 if row.devices.is_empty() { "-".to_owned() } else { row.devices.join(", ") };
@@ -37,6 +39,7 @@ pub(super) fn run(args: &BoardsArgs) -> Result<()> {
             table.row([
                 row.name.to_owned(),
                 row.cpus.to_string(),
+                format!("{} GiB", row.memory_gib),
                 devices,
                 row.rate.to_string(),
                 description,

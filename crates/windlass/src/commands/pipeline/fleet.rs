@@ -1,11 +1,14 @@
 //! The nodes on which a pipeline is to run: a file of boards, a recording, or a cluster.
 
 use anyhow::{Result, anyhow};
+use k8s_openapi::api::core::v1;
 use windlass_control::spare::SpareNode;
 use windlass_pipeline::{
-    Fleet, Pipeline,
+    Capacity, Fleet, Pipeline,
     fleet::{FreeDevice, Node, NodeLink, Overhead},
     pipeline::{Stage, Wanted},
+    quantity::Bytes,
+    taint::Taint,
 };
 
 use crate::{cli::FleetArgs, commands::cluster, exit::Misuse};
@@ -25,7 +28,7 @@ pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet
     };
     if fleet.nodes.is_empty() {
         let problem = anyhow!(
-            "there is no node that takes pods: nodes are cordoned, tainted or not ready, or there is none"
+            "there is no node that takes pods: nodes are cordoned or not ready, or there is none"
         );
         return Err(Misuse(problem).into());
     }
@@ -55,5 +58,17 @@ fn of_cluster(node: SpareNode, link: NodeLink, pipeline: &Pipeline) -> Node {
         published: Some(one.device),
     });
     let devices = counted.chain(published).collect();
-    Node { name: node.name, board: String::new(), cpus: node.cpus, link, devices }
+    Node {
+        name: node.name,
+        board: String::new(),
+        free: Capacity { cpus: node.cpus, memory: Bytes(node.memory) },
+        labels: node.labels,
+        taints: node.taints.into_iter().map(of_taint).collect(),
+        link,
+        devices,
+    }
+}
+
+fn of_taint(taint: v1::Taint) -> Taint {
+    Taint { key: taint.key, value: taint.value.unwrap_or_default(), effect: taint.effect }
 }

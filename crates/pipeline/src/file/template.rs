@@ -1,0 +1,56 @@
+//! Fields of Kubernetes that a file has for a stage's pod and container: checked against those that Windlass writes.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use windlass_config::{Diagnostic, document::Spanned};
+
+use super::Found;
+use crate::pipeline::Stage;
+
+/// Fields of a pod's specification that are Windlass' own.
+const OF_POD: [&str; 4] = ["affinity", "containers", "nodeName", "resourceClaims"];
+/// Fields of a container that are Windlass' own, with the key of the stage that stands for them.
+const OF_CONTAINER: [(&str, &str); 5] = [
+    ("args", "command"),
+    ("command", "command"),
+    ("image", "image"),
+    ("name", "name"),
+    ("ports", "port"),
+];
+
+/// A map of a file that may be left out.
+pub(super) type Fields = Option<Spanned<Map<String, Value>>>;
+
+/// Takes the fields over into the stage.
+pub(super) fn add(stage: &mut Stage, pod: Fields, container: Fields, found: &mut Found) {
+    if let Some(Spanned { line, value }) = pod {
+        for key in OF_POD.into_iter().filter(|key| value.contains_key(*key)) {
+            let text = format!("pod: {key} is written by Windlass: remove it");
+            found.push(Diagnostic::new(line, text));
+        }
+        stage.node_selector = typed(&value, "nodeSelector", line, found);
+        stage.tolerations = typed(&value, "tolerations", line, found);
+        stage.pod = value;
+    }
+    if let Some(Spanned { line, value }) = container {
+        for (key, own) in OF_CONTAINER.into_iter().filter(|(key, _)| value.contains_key(*key)) {
+            let text = format!("container: {key} is written by Windlass: use {own} of the stage");
+            found.push(Diagnostic::new(line, text));
+        }
+        stage.container = value;
+    }
+}
+
+/// A field on which the plan depends.
+fn typed<T: Default + for<'de> Deserialize<'de>>(
+    pod: &Map<String, Value>,
+    key: &str,
+    line: u64,
+    found: &mut Found,
+) -> T {
+    let Some(value) = pod.get(key) else { return T::default() };
+    T::deserialize(value).unwrap_or_else(|error| {
+        found.push(Diagnostic::new(line, format!("pod: {key}: {error}")));
+        T::default()
+    })
+}

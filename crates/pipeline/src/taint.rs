@@ -1,0 +1,78 @@
+//! Taints of nodes, and the tolerations of pods, as Kubernetes has them.
+
+use serde::Deserialize;
+
+/// A taint that keeps pods from a node: effect `NoSchedule` or `NoExecute`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Taint {
+    /// Key of the taint.
+    pub key: String,
+    /// Value; may be empty.
+    pub value: String,
+    /// `NoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+/// A pod's toleration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Toleration {
+    /// Key; empty for all keys.
+    #[serde(default)]
+    pub key: String,
+    /// Comparison of the value.
+    #[serde(default)]
+    pub operator: Operator,
+    /// Value for [`Operator::Equal`].
+    #[serde(default)]
+    pub value: String,
+    /// Effect; empty for all effects.
+    #[serde(default)]
+    pub effect: String,
+}
+
+/// Comparison of a toleration with a taint's value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum Operator {
+    /// The values are equal.
+    #[default]
+    Equal,
+    /// Any value.
+    Exists,
+}
+
+// === impl Toleration ===
+
+impl Toleration {
+    /// True if a pod with it may run in spite of the taint.
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        (self.effect.is_empty() || self.effect == taint.effect)
+            && (self.key.is_empty() || self.key == taint.key)
+            && match self.operator {
+                Operator::Exists => true,
+                Operator::Equal => !self.key.is_empty() && self.value == taint.value,
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tolerations_are_those_of_kubernetes() {
+        let taint = Taint { key: "edge".into(), value: "yes".into(), effect: "NoSchedule".into() };
+        for (text, expected) in [
+            (r#"{"operator": "Exists"}"#, true),
+            (r#"{"key": "edge", "operator": "Exists"}"#, true),
+            (r#"{"key": "edge", "value": "yes", "effect": "NoSchedule"}"#, true),
+            (r#"{"key": "edge", "value": "yes", "effect": "NoExecute"}"#, false),
+            (r#"{"key": "edge"}"#, false),
+            (r#"{"key": "other", "operator": "Exists"}"#, false),
+            (r#"{"value": "yes"}"#, false),
+        ] {
+            let toleration: Toleration = serde_json::from_str(text).expect("a toleration");
+            assert_eq!(toleration.tolerates(&taint), expected, "{text}");
+        }
+    }
+}
