@@ -40,7 +40,7 @@ use windlass_sched::{
 };
 
 use self::{
-    claim_ranks::{Asked, ClaimRanks, Cluster},
+    claim_ranks::{ClaimRanks, Cluster, ShapeKey},
     claims::ClaimIndex,
     departures::Departures,
     entry::Entry,
@@ -636,12 +636,12 @@ impl Index {
         ranks: &mut [Option<Rank>],
     ) -> bool {
         let Some(specs) = self.claims.specs(&pod.namespace, &pod.claims) else { return true };
-        let asked =
-            Asked { specs, request: Request { memory_mib: 0, gpus: Gpus::None, ..request } };
+        let key =
+            ShapeKey { specs, request: Request { memory_mib: 0, gpus: Gpus::None, ..request } };
         let (kept, mut cluster) = self.cluster();
         let claims = cluster.claims;
         let prepare = || claims.wanted(&pod.namespace, &pod.claims);
-        kept.step(asked, prepare, &mut cluster, nodes, ranks)
+        kept.step(key, prepare, &mut cluster, nodes, ranks)
     }
 
     /// The ranks by claims that are kept, and everything that they are computed from.

@@ -34,7 +34,7 @@ pub(crate) struct Standing {
     /// The node's version, which is one at least.
     version: u64,
     outlook: usize,
-    /// GPUs that nobody has any of.
+    /// GPUs without a holder.
     pub(crate) free: GpuSet,
     /// The first GPU of each state, which stands for all.
     pub(crate) firsts: GpuSet,

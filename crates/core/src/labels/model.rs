@@ -63,7 +63,7 @@ impl Model<'_> {
 
     /// Number of GPUs that are not cut into instances.
     pub(super) fn whole(&self) -> usize {
-        self.gpus.iter().filter(|gpu| !gpu.is_cut).count()
+        self.gpus.iter().filter(|gpu| !gpu.is_partitioned).count()
     }
 
     fn memory_mib(&self) -> Option<u64> {
