@@ -10,7 +10,7 @@ use windlass_core::selector::{
 
 use crate::sample_device::{Others, SampleDevice};
 
-/// The mistakes in an expression about such devices, each with its place.
+/// The mistakes in an expression about devices like the sample, each with its place.
 pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
     let located = |reference: &Reference, problem: String| {
         format!("match: {}", expression.located(reference.name(), &problem))
@@ -99,7 +99,7 @@ fn unknown(reference: &Reference, sample: &SampleDevice) -> Option<String> {
     advised(&format!("no such device has {name} of {domain}"), name, &names, sample.others)
 }
 
-/// The problem with advice, unless the attribute may exist after all.
+/// The problem with advice; `None` if devices may have such an attribute ([`Others`]).
 fn advised(problem: &str, word: &str, known: &BTreeSet<&str>, others: Others) -> Option<String> {
     match (nearest(word, known.iter().copied()), others) {
         (_, Others::Any) | (None, Others::Few) => None,

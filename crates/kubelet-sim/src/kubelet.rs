@@ -35,7 +35,7 @@ use crate::{
     config::Config,
     directory::{self, DirectoryError},
     dra::Turns,
-    event::{Calls, Event, EventLog},
+    event::{Event, EventLog, EventReader},
     fault::{Misbehaviour, PodFault},
     grant::Grant,
     manager_task::{Gone, ManagerHandle, TaskContext},
@@ -179,7 +179,7 @@ impl Kubelet {
     }
 
     /// Event log over all lives: the newest events, in order.
-    pub fn calls(&self) -> Calls {
+    pub fn calls(&self) -> EventReader {
         self.events.calls()
     }
 

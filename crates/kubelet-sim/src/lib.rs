@@ -78,7 +78,7 @@ pub use dra::{
     ClaimCall, ClaimDeviceHealth, ClaimId, ClaimOrigin, ClaimStatus, ClaimUse, DraLimits,
     DriverStatus, HealthWord, PodClaim, PreparedDevice, Service,
 };
-pub use event::{Calls, Event};
+pub use event::{Event, EventReader};
 pub use fault::{ClaimFault, Misbehaviour, PodFault, RegistrationFault, StreamFault};
 pub use grant::Grant;
 pub use kubelet::{Kubelet, KubeletError, NotInTime, SyncError};

@@ -240,7 +240,7 @@ fn shares_are_of_gpus_whose_memory_is_limited_and_virtual_gpus_are_nvidias() {
         ("shares: {source: nics, memory: a.com/m}", "source: nics: write nvidia, amd or intel"),
         (
             "shares: {source: amd, gpus: nvidia.com/gpu}",
-            "HAMi's pods name NVIDIA's GPUs: leave source or gpus out",
+            "virtual GPUs are for NVIDIA's GPUs only: remove source or gpus",
         ),
     ]);
 }
