@@ -100,7 +100,7 @@ struct Assumed {
 /// The devices that were chosen for a pod.
 #[derive(Clone, Debug)]
 pub struct Placed {
-    /// The devices by their ids; none where nobody published ids.
+    /// The devices by their ids; none if no agent published ids.
     pub placement: PodPlacement,
     /// Number of this decision.
     pub number: u64,
@@ -260,7 +260,7 @@ impl Index {
         names.iter().map(|name| (name.as_str(), check(name))).collect()
     }
 
-    /// The best of the named nodes that can serve the pod, at most so many, the best first. No two are equal: names decide
+    /// The best of the named nodes that can serve the pod, at most this many, the best first. No two are equal: names decide
     /// between equal ranks.
     pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], most: usize) -> Vec<&'a str> {
         loop {

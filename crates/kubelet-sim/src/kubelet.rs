@@ -221,7 +221,7 @@ impl Kubelet {
         started.unwrap_or_else(|| Err(stopped()))
     }
 
-    /// Ends a container, with any exit code; its pod goes on.
+    /// Ends a container, with any exit code; its pod continues.
     pub async fn stop_container(&self, pod_uid: &str, container: &str) {
         let (uid, name) = (pod_uid.to_owned(), container.to_owned());
         self.change_pods(move |pods| {

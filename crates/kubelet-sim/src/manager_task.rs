@@ -184,7 +184,7 @@ impl ManagerTask {
         if !pods.is_empty() {
             self.events.push(Event::PodsSynced { pods });
         }
-        // The log has a failed write; the real kubelet goes on too.
+        // The log has a failed write; the real kubelet continues too.
         let _ = self.save();
         self.events.push(event);
     }
@@ -269,7 +269,7 @@ impl ManagerTask {
     fn expire(&mut self) {
         let gone = self.manager.expire(Instant::now(), self.config.grace_period);
         if !gone.is_empty() {
-            // The log has a failed write; the real kubelet goes on too.
+            // The log has a failed write; the real kubelet continues too.
             let _ = self.save();
         }
         for resource in gone {
