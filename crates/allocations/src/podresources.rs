@@ -110,8 +110,8 @@ impl Holders {
         Self { answered: Some(Ok(())), by_device, released: OmittedIds::new() }
     }
 
-    /// True if the holder of a recorded id released it, as far as the kubelet is to be believed. A later
-    /// Allocate counts.
+    /// True if pod resources have omitted a recorded id for at least `delay`. An omission before the last Allocate of
+    /// the id, at `given`, proves nothing.
     pub fn has_released(
         &self,
         resource: &ResourceName,
@@ -153,7 +153,7 @@ impl PodResourcesCache {
     }
 
     /// Refreshes, and then compares the answer with the checkpoint. Where the kubelet has omitted recorded
-    /// ids for a while, it is made to write a new checkpoint.
+    /// ids for a while, the poller makes it write a new checkpoint.
     pub async fn review(&self, recorded: HeldIds, check_interval: Duration) {
         self.request(Some(Review { recorded, delay: release_delay(check_interval) })).await;
     }
@@ -197,6 +197,7 @@ impl PodResourcesPoller {
         };
         (poller, PodResourcesCache { requests: sender, holders, rewrites })
     }
+
     /// Serves requests until stopped.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {

@@ -124,7 +124,7 @@ pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
 }
 
 /// True if a document can name the device. A device without edits makes a runtime refuse the whole
-/// document. The nodes of a vanished part or network function may belong to another one by now.
+/// document. The nodes of a vanished part or network function may belong to another one.
 fn is_nameable(device: &Device) -> bool {
     let renumbered = device.parent.is_some() || device.kind.is_network();
     let is_stale = renumbered && device.health.has_vanished();

@@ -61,7 +61,7 @@ impl GpuMemory {
         })
     }
 
-    /// Memory of so many replicas.
+    /// Memory of this many replicas.
     fn times(&self, replicas: u32) -> Self {
         let limit_mib = self.limit_mib.saturating_mul(replicas.into());
         Self { limit_mib, ..self.clone() }

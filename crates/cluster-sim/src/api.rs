@@ -57,7 +57,7 @@ pub use self::{
     kind::Object,
     objects::{NotInTime, Objects},
     refusal::Refusal,
-    request::Asked,
+    request::ApiRequest,
 };
 use self::{store::Store, world::World};
 

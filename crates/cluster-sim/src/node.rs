@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     resource::v1::ResourceClaim,
 };
 use windlass_core::selector::Amount;
-use windlass_kubelet_sim::{self as kubelet, Calls, ClaimId, Event, PodClaim};
+use windlass_kubelet_sim::{self as kubelet, ClaimId, Event, EventReader, PodClaim};
 
 use crate::{api::Objects, cluster::Scheduled};
 
@@ -38,7 +38,7 @@ pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
 }
 
 /// Deletes slices whenever the kubelet of a node would, until that kubelet ends.
-pub async fn follow_wipes(node: &str, calls: &Calls, objects: &Objects) {
+pub async fn follow_wipes(node: &str, calls: &EventReader, objects: &Objects) {
     let mut told = 0;
     loop {
         let news = calls.news(&mut told).await;

@@ -61,7 +61,7 @@ impl ClaimStatuses {
     /// Applies a document as the driver's part of the status.
     pub async fn apply(&mut self, claim: &ClaimRef, document: &Value) -> StatusOutcome<()> {
         let doing = || format!("cannot write the status of claim {claim}");
-        // The driver owns these entries, whoever changed them.
+        // The driver owns these entries: changes by others are overwritten.
         let how = PatchParams::apply(MANAGER).force();
         let write = async |connection: &Connection| {
             let claims = claims(connection, claim);

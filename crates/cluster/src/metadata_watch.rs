@@ -110,7 +110,7 @@ where
         sink: &mut impl Sink,
     ) -> Result<String, ClusterError> {
         let objects: Api<K> = Api::all(connection.kube.clone());
-        // Any version will do: the watch goes on from it, and the API server answers from its cache.
+        // Any version will do: the watch continues from it, and the API server answers from its cache.
         let which = ListParams::default().fields(&self.selector).match_any();
         let doing = || format!("cannot list {}", self.objects);
         let list = connection.call(doing, objects.list_metadata(&which)).await?;

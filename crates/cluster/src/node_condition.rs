@@ -142,7 +142,7 @@ impl ConditionWriter {
         let doing = || format!("cannot read Node {name}");
         let node = connection.call(doing, nodes.get(name)).await?;
         let document = self.document(&node, condition, at);
-        // The condition is the agent's, whoever changed it.
+        // The condition is the agent's: changes by others are overwritten.
         let how = PatchParams::apply(CONDITIONER).force();
         let patch = Patch::Apply(&document);
         let doing = || format!("cannot write the status of Node {name}");

@@ -9,9 +9,9 @@ use windlass_host::glob::{is_pattern, path_fits};
 pub use self::mounts::of_mount;
 pub(crate) use self::mounts::of_writing;
 
-/// Nodes that are no device or the whole machine's, an example of each, and the danger.
+/// Device nodes that control the whole machine, each with an example and the danger.
 ///
-/// A list of dangers: drivers call their nodes as they like, so harmless nodes cannot be listed.
+/// A list of harmless nodes is impossible, since drivers choose the names of their nodes.
 /// The names are those of the kernel (Documentation/admin-guide/devices.txt) and of drivers that servers have.
 const NODES: &[(&str, &str, &str)] = &[
     ("/dev/mem", "/dev/mem", MEMORY),
@@ -61,8 +61,8 @@ const BY_NAME: &[(&str, &str)] = &[
     ("/dev/vfio/noiommu-*", "without an IOMMU it exposes the memory of the whole machine"),
 ];
 
-/// Ways to disks that are no block devices.
-const PAST_FILES: &[(&str, &str, &str)] = &[
+/// Character devices that reach a disk.
+const RAW_DISKS: &[(&str, &str, &str)] = &[
     ("/dev/sg[0-9]*", "/dev/sg0", DISK),
     ("/dev/bsg/*", "/dev/bsg/0:0:0:0", DISK),
     ("/dev/nvme[0-9]*", "/dev/nvme0", DISK),
@@ -79,7 +79,7 @@ const PAST_FILES: &[(&str, &str, &str)] = &[
 
 const MEMORY: &str = "it exposes the memory of the whole machine";
 
-const MAKES_DISKS: &str = "it makes block devices, of any file or server";
+const MAKES_DISKS: &str = "it makes block devices from any file or server";
 
 const FILE_SYSTEMS: &str = "it exposes the machine's file systems";
 
@@ -99,9 +99,9 @@ const TYPES: &str = "it types and clicks at the machine's own screen";
 
 const TERMINAL: &str = "it exposes a terminal of the machine";
 
-const DISK: &str = "it exposes a disk, past its file systems";
+const DISK: &str = "it exposes a disk below its file systems";
 
-/// The danger of a block device.
+/// Danger of a block device.
 pub const BLOCK: &str = "a block device exposes the data of its file systems";
 
 /// Prefixes of the names of disks, and examples to try a pattern with. Numbers and letters follow the prefix.
@@ -130,13 +130,13 @@ const DISKS: &[(&str, &[&str])] = &[
     ("ublkb", &["ublkb0"]),
 ];
 
-/// Those whose names go on with letters.
+/// Prefixes that letters follow.
 const LETTERED: [&str; 5] = ["sd", "hd", "vd", "xvd", "dasd"];
 
 const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
 
-/// The mistake of a pattern that is no path below `/dev`.
-pub fn no_node(pattern: &str) -> Option<String> {
+/// Error message for a pattern that is not a path below `/dev`.
+pub fn not_a_node(pattern: &str) -> Option<String> {
     let path = Path::new(pattern);
     if !path.starts_with("/dev") || path == Path::new("/dev") {
         return Some(format!("{pattern} is not a device node: write a path below /dev"));
@@ -144,11 +144,11 @@ pub fn no_node(pattern: &str) -> Option<String> {
     if pattern.ends_with('/') {
         return Some(format!("{pattern} is not a device node: write it without / at its end"));
     }
-    no_plain_path(pattern)
+    not_a_plain_path(pattern)
 }
 
-/// The mistake of a path with several spellings, which cannot be judged. A `/` at the end is no mistake.
-pub fn no_plain_path(text: &str) -> Option<String> {
+/// Error message for a path with `.`, `..` or `//`: the denylist compares text. A `/` at the end is allowed.
+pub fn not_a_plain_path(text: &str) -> Option<String> {
     let below = text.strip_prefix('/').map(|below| below.strip_suffix('/').unwrap_or(below));
     let mut parts = below.into_iter().flat_map(|below| below.split('/'));
     let is_plain = below.is_some() && parts.all(|part| !["", ".", ".."].contains(&part));
@@ -157,9 +157,9 @@ pub fn no_plain_path(text: &str) -> Option<String> {
     })
 }
 
-/// The danger of a node, or of a node that a pattern may match.
+/// Danger of a device node, or of a node that a pattern may match.
 pub fn of_nodes(pattern: &str) -> Option<String> {
-    // A folder that fits is given with all that is in it.
+    // A folder that matches is given with all its files.
     let fits = |path: &str| {
         let above = Path::new(path).ancestors().filter_map(Path::to_str);
         above.into_iter().any(|path| path_fits(pattern, path))
@@ -186,7 +186,7 @@ pub fn of_nodes(pattern: &str) -> Option<String> {
     match disk.map(|_| pattern.to_owned()).or_else(example) {
         Some(path) => Some(refused(pattern, &path, BLOCK)),
         None if in_folder => Some(refused(pattern, pattern, BLOCK)),
-        None => PAST_FILES.iter().find_map(named),
+        None => RAW_DISKS.iter().find_map(named),
     }
 }
 
@@ -335,19 +335,19 @@ mod tests {
             "//dev/mem",
             "/dev/mem/",
         ] {
-            assert!(no_node(bad).is_some(), "{bad}");
+            assert!(not_a_node(bad).is_some(), "{bad}");
         }
-        assert_eq!(no_node("/dev/a/b*"), None);
-        assert_eq!(no_node("/dev/.a/..b"), None);
+        assert_eq!(not_a_node("/dev/a/b*"), None);
+        assert_eq!(not_a_node("/dev/.a/..b"), None);
     }
 
     #[test]
     fn a_path_that_can_be_judged_is_spelled_in_one_way() {
         for bad in ["", "x", "//", "/x//", "/x//y", "/./x", "/x/.", "/x/..", "/x/../y"] {
-            assert!(no_plain_path(bad).is_some(), "{bad}");
+            assert!(not_a_plain_path(bad).is_some(), "{bad}");
         }
         for good in ["/", "/x", "/x/", "/x/y"] {
-            assert_eq!(no_plain_path(good), None, "{good}");
+            assert_eq!(not_a_plain_path(good), None, "{good}");
         }
     }
 }

@@ -206,7 +206,7 @@ impl ShareMethod {
         }
     }
 
-    /// The mistake of sharing GPUs of this family so.
+    /// Error message for sharing GPUs of this family so.
     pub(crate) fn mistake(self, family: &Family) -> Option<&'static str> {
         match (self, family.memory_limiter) {
             (_, None) => Some("claims share GPUs by amounts only, those of NVIDIA, AMD and Intel"),

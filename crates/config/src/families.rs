@@ -124,7 +124,8 @@ impl Families {
 impl FpgaRules {
     /// Mistakes that the types allow.
     pub(crate) fn mistakes(&self) -> Vec<String> {
-        let refused = |node: &String| denylist::no_node(node).or_else(|| denylist::of_nodes(node));
+        let refused =
+            |node: &String| denylist::not_a_node(node).or_else(|| denylist::of_nodes(node));
         let mut found: Vec<_> = self.nodes.iter().filter_map(refused).collect();
         if let Some(hottest) = self.hottest_celsius.filter(|it| !CELSIUS.contains(it)) {
             found.push(format!("hottest: {hottest} °C is not between 30 and 150 °C"));

@@ -10,7 +10,7 @@ use windlass_core::selector::{
 
 use crate::sample_device::{Others, SampleDevice};
 
-/// The mistakes in an expression about such devices, each with its place.
+/// The mistakes in an expression about devices like the sample, each with its place.
 pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
     let located = |reference: &Reference, problem: String| {
         format!("match: {}", expression.located(reference.name(), &problem))
@@ -37,7 +37,7 @@ fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<Evalua
     expression.matches(&sample.device).err().filter(EvaluationError::is_type_error)
 }
 
-/// The mistake of a comparison with a value of another type.
+/// Error message for a comparison with a value of another type.
 fn type_mismatch(
     Comparison { reference, literal }: &Comparison,
     sample: &SampleDevice,
@@ -48,15 +48,15 @@ fn type_mismatch(
     }
     let advice = match (expected, literal) {
         (_, Literal::Other) => "test for a missing attribute with has()".to_owned(),
-        (ValueType::Text, _) => "write a text in quotes, as the device shows it".to_owned(),
+        (ValueType::Text, _) => "write a string in quotes, as the device shows it".to_owned(),
         (ValueType::Number, Literal::Text(text)) if text.parse::<i64>().is_ok() => {
             format!("write {text}, without quotes")
         }
         (ValueType::Number, _) => "write a number, without quotes".to_owned(),
-        (ValueType::Truth, Literal::Text(text)) if text.parse::<bool>().is_ok() => {
+        (ValueType::Boolean, Literal::Text(text)) if text.parse::<bool>().is_ok() => {
             format!("write {text}, without quotes")
         }
-        (ValueType::Truth, _) => "write true or false, or use the attribute alone".to_owned(),
+        (ValueType::Boolean, _) => "write true or false, or use the attribute alone".to_owned(),
         (ValueType::Version, _) => "write semver(\"1.2.3\")".to_owned(),
         (ValueType::Quantity, _) => "write quantity(\"3\"), or quantity(\"40Gi\")".to_owned(),
         (ValueType::Other, _) => return None,
@@ -66,7 +66,7 @@ fn type_mismatch(
     Some(format!("{name} is {expected}{such}, and {literal} is {}: {advice}", literal.value_type()))
 }
 
-/// Examples of texts that look like numbers.
+/// Attributes whose strings look like numbers, with an example.
 const EXAMPLES: &[(&str, &str)] = &[
     ("acpiIndex", "3"),
     ("iommuGroup", "42"),
@@ -82,7 +82,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("usbVendor", "0403"),
 ];
 
-/// The mistake of an attribute that no such device has.
+/// Error message for an attribute that no such device has.
 fn unknown(reference: &Reference, sample: &SampleDevice) -> Option<String> {
     let Reference::Attribute(domain, name) = reference else { return None };
     let attributes = sample.device.attributes.keys().map(|key| (key.domain(), key.name()));
@@ -99,7 +99,7 @@ fn unknown(reference: &Reference, sample: &SampleDevice) -> Option<String> {
     advised(&format!("no such device has {name} of {domain}"), name, &names, sample.others)
 }
 
-/// The problem with advice, unless the attribute may exist after all.
+/// The problem with advice; `None` if devices may have such an attribute ([`Others`]).
 fn advised(problem: &str, word: &str, known: &BTreeSet<&str>, others: Others) -> Option<String> {
     match (nearest(word, known.iter().copied()), others) {
         (_, Others::Any) | (None, Others::Few) => None,

@@ -21,7 +21,7 @@ pub enum LabelValue {
     Value(String),
 }
 
-/// The last known value of the label, over restarts of the agent: until the API server is reached, the node goes on as
+/// The last known value of the label, over restarts of the agent: until the API server is reached, the node continues as
 /// before, and not as a node without the label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelMemory(PathBuf);

@@ -54,7 +54,7 @@ pub(super) fn repeated_sources(sources: &[Spanned<SourceRule>]) -> Vec<Diagnosti
     sources.iter().enumerate().filter_map(repeated).collect()
 }
 
-/// The mistake of a rule that gets no device, since earlier ones take all of them.
+/// Error message for a rule that gets no device, since earlier ones take all of them.
 pub fn taken_before(rule: &SpannedRule, earlier: &[SpannedRule]) -> Option<Diagnostic> {
     unreachable(rule, earlier, &[])
 }
@@ -78,7 +78,7 @@ pub(super) fn wrong_sources(
     alone.chain(together.iter().map(|(name, text)| Diagnostic::new(line(name), text))).collect()
 }
 
-/// The mistake of a step that needs GPUs without programs, while an MPS daemon keeps its own on them.
+/// Error message for a step that needs GPUs without programs, while an MPS daemon keeps its own on them.
 pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Diagnostic> {
     let wrong = policy.families.gpu.overwrites() && policy.shares_by_mps();
     wrong.then(|| Diagnostic::new(line, OVERWRITTEN_UNDER_MPS))
@@ -140,7 +140,7 @@ fn unreachable(
     Some(Diagnostic::new(rule.line, text))
 }
 
-/// The mistake of a shared resource whose name exclusive devices get as well.
+/// Error message for a shared resource whose name exclusive devices get as well.
 fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnostic> {
     let name = &rule.value.name;
     let shared = rule.value.sharing != Sharing::Exclusive;

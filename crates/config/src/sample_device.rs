@@ -28,9 +28,9 @@ pub(super) struct SampleDevice {
 pub(super) enum Others {
     /// None.
     None,
-    /// Those of a driver or a later version; a name that is nearly a known one is a slip.
+    /// Those of a driver or a later version. A name close to a known one is a typing error.
     Few,
-    /// Any that an operator writes into a file.
+    /// Any name that an operator writes into a file.
     Any,
 }
 

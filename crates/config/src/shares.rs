@@ -12,8 +12,8 @@ use windlass_core::{
 
 use crate::scalar::Text;
 
-/// Resources that count amounts of the whole GPUs of one vendor. A pod that asks for some has its GPU chosen when its first
-/// container starts. The watchdog measures their memory.
+/// Resources that count amounts of memory or compute on the whole GPUs of one vendor. The agent chooses the GPU of a pod
+/// when the first container of the pod starts. The watchdog measures the memory in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ShareResources {
@@ -30,7 +30,7 @@ pub struct ShareResources {
     /// out, none.
     #[serde(with = "Text::<ResourceName>")]
     pub gpus: Option<ResourceName>,
-    /// Virtual GPUs of a GPU: the most pods that have a part of it, on average over the node.
+    /// Number of virtual GPUs per GPU. It limits the pods with a part of a GPU, on average over the node.
     pub per_gpu: NonZeroU32,
 }
 
@@ -81,7 +81,7 @@ impl ShareResources {
         };
         let mut found: Vec<_> = self.amounts().filter(is_taken).map(text).collect();
         if self.memory.is_some() && self.memory == self.compute {
-            found.push("memory and compute are two amounts: use two names".to_owned());
+            found.push("memory and compute have the same resource name: use two names".to_owned());
         }
         if self.per_gpu.get() > MOST_PER_GPU {
             let number = self.per_gpu;
@@ -91,7 +91,9 @@ impl ShareResources {
             let source = &self.source;
             found.push(format!("source: {source}: write nvidia, amd or intel"));
         } else if self.gpus.is_some() && !self.source.family().is_managed {
-            found.push("gpus: HAMi's pods name NVIDIA's GPUs: leave source or gpus out".to_owned());
+            found.push(
+                "gpus: virtual GPUs are for NVIDIA's GPUs only: remove source or gpus".to_owned(),
+            );
         }
         if self.gpus.as_ref().is_some_and(|name| name.as_str() != virtual_gpus::COUNT) {
             let name = virtual_gpus::COUNT;

@@ -285,7 +285,7 @@ impl SharingMethod {
     }
 }
 
-/// The mistake of too many replicas by MPS.
+/// Error message for too many replicas by MPS.
 pub fn too_many_clients(replicas: Replicas) -> Option<String> {
     let count = replicas.get();
     (count > MAX_MPS_CLIENTS)

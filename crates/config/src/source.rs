@@ -71,7 +71,7 @@ pub struct SourceRule {
     #[serde(default, with = "attributes", skip_serializing_if = "is_default")]
     #[schemars(with = "BTreeMap<String, PathBuf>")]
     pub attributes: BTreeMap<AttributeName, PathBuf>,
-    /// Attributes `windlass.dev/<name>` that every device has: a truth value, a whole number or a text.
+    /// Attributes `windlass.dev/<name>` that every device has: a boolean, an integer or a string.
     #[serde(default, with = "attributes::facts", skip_serializing_if = "is_default")]
     #[schemars(with = "BTreeMap<String, attributes::Fact>")]
     pub facts: Attributes,

@@ -1,4 +1,4 @@
-//! The watchdog: its action against pods that use more of a shared GPU than they have.
+//! The watchdog: its action against pods that use more of a shared GPU than their share.
 
 use std::time::Duration;
 

@@ -17,7 +17,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 use windlass_cluster_sim::{cluster::Cluster, node::follow_wipes};
-use windlass_kubelet_sim::{Admission, Calls, Config, Container, Event, Kubelet, NodeStatus, Pod};
+use windlass_kubelet_sim::{
+    Admission, Config, Container, Event, EventReader, Kubelet, NodeStatus, Pod,
+};
 
 pub(crate) use self::{
     claims::{Wanted, pod, twin},
@@ -196,7 +198,7 @@ impl Stage {
     }
 
     /// Calls between kubelet and program.
-    pub(crate) fn calls(&self) -> Calls {
+    pub(crate) fn calls(&self) -> EventReader {
         self.kubelet.calls()
     }
 

@@ -90,7 +90,7 @@ pub(crate) enum BindError {
     },
     /// Other members of the pod's gang did not arrive.
     #[error(
-        "gang {gang} was not whole within {limit:?}: a pod is missing, or fits no node that kube-scheduler offers"
+        "gang {gang} was not complete within {limit:?}: a pod is missing, or fits no node that kube-scheduler offers"
     )]
     TimedOut {
         /// Name of the gang.
@@ -294,13 +294,13 @@ impl Binder {
         })
     }
 
-    /// Reason why the pod is not placed yet: its gang was given up a while ago, and rests.
-    pub(crate) fn rest_of(&self, pod: &PodFacts) -> Option<String> {
+    /// Reason why the pod is not placed yet: its gang was given up a while ago, and is in back-off.
+    pub(crate) fn backoff_of(&self, pod: &PodFacts) -> Option<String> {
         let now = Instant::now();
-        let left = self.index.step(|index| index.rest_of(pod, now))?.as_secs() + 1;
+        let left = self.index.step(|index| index.backoff_of(pod, now))?.as_secs() + 1;
         let gang = pod.gang.as_ref()?.as_ref().ok()?;
         Some(format!(
-            "gang {} was not whole in time, and is tried again in {left} s: look at the events of all its pods",
+            "gang {} was not complete in time, and is tried again in {left} s: look at the events of all its pods",
             gang.name
         ))
     }

@@ -19,8 +19,7 @@ use crate::{
     },
 };
 
-/// Most nodes that get a score. kube-scheduler gives zero to the others, which are no candidates while one of these
-/// is left.
+/// Most nodes that get a score. kube-scheduler gives zero to the others, so it prefers any of these.
 const MAX_SCORED: usize = 100;
 
 /// The extender of one cluster.
@@ -32,7 +31,7 @@ pub(crate) struct Extender {
     best: Shared<HashMap<String, String>>,
 }
 
-/// Most pods whose best node is remembered: kube-scheduler binds a pod soon after it asked, or asks again.
+/// Most pods whose best node is remembered. kube-scheduler binds a pod soon after it was ranked, or ranks it again.
 const MAX_REMEMBERED: usize = 4096;
 
 // === impl Extender ===
@@ -46,9 +45,9 @@ impl Extender {
         Self { index, binder, metrics, best: Shared::default() }
     }
 
-    /// The nodes that can serve the pod, and the first reason of each other.
+    /// The nodes that can serve the pod, and the first reason against each other node.
     ///
-    /// A node whose reason no departure of pods would change is told apart, so that kube-scheduler evicts nobody there.
+    /// Nodes that no preemption would help are in `failed_and_unresolvable_nodes`: kube-scheduler evicts no pod there.
     pub(crate) fn filter(&self, args: &FilterArgs) -> FilterResult {
         let begun = Instant::now();
         let result = self.filter_now(args);
@@ -64,14 +63,15 @@ impl Extender {
             return FilterResult::error("not ready: the cluster's objects have not been read yet");
         }
         let pod = PodFacts::of(&args.pod);
-        if let Some(rest) = self.binder.rest_of(&pod) {
-            return FilterResult::error(&rest);
+        if let Some(reason) = self.binder.backoff_of(&pod) {
+            return FilterResult::error(&reason);
         }
         let outcomes = self.index.step(|index| {
             index.note_offer(&pod, names);
             index.filter(&pod, names)
         });
-        // As an error, so that kube-scheduler asks again after its back-off: a pod that is made or changed wakes no others.
+        // An error makes kube-scheduler retry after its back-off. After a refusal it would wait for an event, and no event
+        // about another pod of the gang wakes this one.
         if let Some((_, Err(refusal))) = outcomes.first()
             && matches!(
                 refusal,
@@ -89,7 +89,7 @@ impl Extender {
                 Ok(()) => result.node_names.push(name.to_owned()),
                 Err(refusal) => {
                     self.metrics.refused(&refusal);
-                    let list = if is_for_good(&refusal) {
+                    let list = if is_unresolvable(&refusal) {
                         &mut result.failed_and_unresolvable_nodes
                     } else {
                         &mut result.failed_nodes
@@ -101,12 +101,12 @@ impl Extender {
         result
     }
 
-    /// A score for each of the best nodes. Scores differ, so that no chance decides between two nodes.
+    /// A score for each of the best nodes. No two scores are equal: kube-scheduler breaks ties at random.
     pub(crate) async fn prioritize(&self, args: &FilterArgs) -> Vec<HostPriority> {
         let begun = Instant::now();
         let names = args.node_names.as_deref().unwrap_or_default();
         let pod = PodFacts::of(&args.pod);
-        // Claims of a new shape take several steps, between which others are served.
+        // Ranking for claims of a new shape takes several steps; other requests are served between them.
         let ranked = loop {
             let step = self.index.step(|index| {
                 if !index.is_synced() {
@@ -134,8 +134,8 @@ impl Extender {
         scores
     }
 
-    /// The nodes on which the pod fits once some pods are gone: kube-scheduler's victims, which it counts by resources,
-    /// and those that have to go from the same GPU.
+    /// The nodes on which the pod fits after preemption, with the victims: those of kube-scheduler, which counts resources
+    /// only, and further ones so that enough is free on one GPU.
     pub(crate) fn preempt(&self, args: &PreemptArgs) -> PreemptResult {
         let begun = Instant::now();
         let pod = PodFacts::of(&args.pod);
@@ -174,8 +174,8 @@ impl Extender {
     }
 }
 
-/// No departure of a pod changes this.
-fn is_for_good(refusal: &Refusal) -> bool {
+/// True if no preemption resolves the refusal.
+fn is_unresolvable(refusal: &Refusal) -> bool {
     use windlass_sched::fit::Misfit;
     match refusal {
         Refusal::Wish(_)

@@ -40,7 +40,7 @@ use windlass_sched::{
 };
 
 use self::{
-    claim_ranks::{Asked, ClaimRanks, Cluster},
+    claim_ranks::{ClaimRanks, Cluster, ShapeKey},
     claims::ClaimIndex,
     departures::Departures,
     entry::Entry,
@@ -100,7 +100,7 @@ struct Assumed {
 /// The devices that were chosen for a pod.
 #[derive(Clone, Debug)]
 pub struct Placed {
-    /// The devices by their ids; none where nobody published ids.
+    /// The devices by their ids; none if no agent published ids.
     pub placement: PodPlacement,
     /// Number of this decision.
     pub number: u64,
@@ -260,7 +260,7 @@ impl Index {
         names.iter().map(|name| (name.as_str(), check(name))).collect()
     }
 
-    /// The best of the named nodes that can serve the pod, at most so many, the best first. No two are equal: names decide
+    /// The best of the named nodes that can serve the pod, at most this many, the best first. No two are equal: names decide
     /// between equal ranks.
     pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], most: usize) -> Vec<&'a str> {
         loop {
@@ -636,12 +636,12 @@ impl Index {
         ranks: &mut [Option<Rank>],
     ) -> bool {
         let Some(specs) = self.claims.specs(&pod.namespace, &pod.claims) else { return true };
-        let asked =
-            Asked { specs, request: Request { memory_mib: 0, gpus: Gpus::None, ..request } };
+        let key =
+            ShapeKey { specs, request: Request { memory_mib: 0, gpus: Gpus::None, ..request } };
         let (kept, mut cluster) = self.cluster();
         let claims = cluster.claims;
         let prepare = || claims.wanted(&pod.namespace, &pod.claims);
-        kept.step(asked, prepare, &mut cluster, nodes, ranks)
+        kept.step(key, prepare, &mut cluster, nodes, ranks)
     }
 
     /// The ranks by claims that are kept, and everything that they are computed from.

@@ -269,7 +269,7 @@ impl Collector for ViewGauges {
         gauge("windlass_cluster_gpus", "GPUs of the view", number(seen.gpus))?;
         gauge(
             "windlass_cluster_idle_gpus",
-            "Healthy GPUs, or parts of them, that nobody has",
+            "Healthy GPUs, or parts of them, without a holder",
             seen.idle,
         )?;
         gauge(

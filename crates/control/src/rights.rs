@@ -34,7 +34,7 @@ const NEEDED: [Right; 9] = [
     Right::of_lease("update"),
 ];
 
-/// The rights, as far as they are known.
+/// The rights, if known.
 #[derive(Debug, Default)]
 pub(crate) struct Rights(Shared<Known>);
 

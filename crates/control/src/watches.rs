@@ -1,6 +1,6 @@
 //! Watches of nodes, pods and the objects of claims: every change reaches the index.
 //!
-//! A watch begins with a list, goes on from its version for as long as the API server remembers it, and comes back
+//! A watch begins with a list, continues from its version for as long as the API server remembers it, and comes back
 //! with back-off after a failure. The index keeps its last state meanwhile.
 
 use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};

@@ -110,14 +110,14 @@ async fn a_gang_whose_members_do_not_all_come_is_given_up_and_its_places_are_fre
     extender.sees("pods", "2.0").await;
     let begun = Instant::now();
     let given_up = schedule(&extender, &one, &nodes).await.expect_err("alone");
-    assert!(given_up.starts_with("gang train was not whole within 5s: "), "{given_up}");
+    assert!(given_up.starts_with("gang train was not complete within 5s: "), "{given_up}");
     assert!(begun.elapsed() >= GANG_WAIT);
     extender.sees("idle_gpus", "2.0").await;
     assert!(rig.placement("one").is_none());
     // It rests for a while, so that others get their turn.
     let rests = schedule(&extender, &one, &nodes).await.expect_err("a rest");
     assert!(
-        rests.starts_with("gang train was not whole in time, and is tried again in "),
+        rests.starts_with("gang train was not complete in time, and is tried again in "),
         "{rests}"
     );
     let question = json!({"Pod": one, "NodeNames": nodes});

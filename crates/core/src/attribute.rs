@@ -25,7 +25,7 @@ pub enum AttributeValue {
     String(String),
     /// A signed integer.
     Int(i64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// A semantic version 2.0.0, such as `9.0.0`.
     Version(String),

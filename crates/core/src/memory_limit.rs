@@ -116,7 +116,7 @@ impl MemoryLimitRecord {
         Self { cgroup_root: root.into(), ..self }.checked()
     }
 
-    /// This record with so many times the memory, for a container with several replicas.
+    /// This record with this many times the memory, for a container with several replicas.
     pub fn times(mut self, replicas: u32) -> Result<Self, MemoryLimitError> {
         for gpu in &mut self.gpus {
             gpu.hard_mib = gpu.hard_mib.saturating_mul(replicas.into());

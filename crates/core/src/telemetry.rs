@@ -51,7 +51,7 @@ pub struct Sample {
     pub ports: Vec<PortSample>,
 }
 
-/// Reason for reduced clocks. Idleness and clocks that an operator chose are none.
+/// Reason for reduced clocks. Idle clocks and clocks that an operator set do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThrottleReason {
     /// The hardware divides its clocks, for heat or power.
@@ -105,7 +105,7 @@ pub struct NvLinkSample {
 pub struct PortSample {
     /// Number of the port, from 1.
     pub port: String,
-    /// True if traffic flows.
+    /// True if the port is active.
     pub is_active: Option<bool>,
     /// Bytes received, of all virtual lanes.
     pub received_bytes: Option<u64>,
@@ -117,7 +117,7 @@ pub struct PortSample {
     pub send_discards: Option<u64>,
     /// Errors of symbols on the wire.
     pub symbol_errors: Option<u64>,
-    /// Recoveries of the link by itself.
+    /// Successful recoveries of the link.
     pub link_recoveries: Option<u64>,
     /// Failed recoveries, after which the link went down.
     pub link_downs: Option<u64>,

@@ -44,7 +44,8 @@ use self::{
     shares::ShareHandle,
 };
 
-/// Whole GPUs that the cluster half decided for each pod that the kubelet has not admitted yet, the first bound pod first.
+/// Whole GPUs that the cluster half chose, one set for each bound pod that the kubelet has not admitted yet, in the order
+/// of binding.
 pub type DecidedSets = Vec<Vec<DeviceId>>;
 
 /// Supervisor of the servers: starts one for each offered resource.
@@ -74,7 +75,7 @@ pub struct Plugins {
     pub holders: PodResourcesCache,
     /// Counter of changes in the kubelet's folder.
     pub directory: watch::Receiver<u64>,
-    /// Latest allocations, which probably belong to one container.
+    /// Latest allocations. Those close in time probably belong to one container.
     pub recent: RecentAllocations,
     /// Requests to bind shares, before a container starts.
     pub shares: ShareHandle,

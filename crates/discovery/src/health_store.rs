@@ -34,7 +34,7 @@ enum WriteCause {
     Again,
 }
 
-/// Older failures are dropped: the device may be in another machine by now.
+/// Older failures are dropped: since then, the device may have moved to another machine.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// Delay of a retry, such as for a full disk.

@@ -74,7 +74,7 @@ pub struct Deps {
     pub state: watch::Receiver<Arc<NodeState>>,
     /// Folders of the MPS daemons.
     pub mps: MpsPlaces,
-    /// Claims that use more memory of a GPU than they have.
+    /// Claims that use more memory of a GPU than their share.
     pub excesses: watch::Receiver<Arc<MemoryExcesses>>,
 }
 

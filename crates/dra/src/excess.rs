@@ -1,4 +1,4 @@
-//! Claims that use more memory of a GPU than they have.
+//! Claims that use more memory of a GPU than their share.
 
 use std::collections::BTreeMap;
 

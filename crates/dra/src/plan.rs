@@ -111,7 +111,7 @@ pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Plan, Refus
     Ok(Plan { devices, limits: limit.map(|limit| limit.record) })
 }
 
-/// Devices that a refused claim names, as far as they are known.
+/// Devices that a refused claim names, if known.
 pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDevice> {
     let held = |result: &AllocatedDevice| PreparedDevice {
         pool: result.pool.clone(),

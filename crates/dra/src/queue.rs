@@ -60,14 +60,14 @@ impl ClaimQueue {
         (Self { requests, deadline }, receiver)
     }
 
-    /// Prepares a claim. The preparation goes on after the deadline.
+    /// Prepares a claim. The preparation continues after the deadline.
     pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let late =
             format!("claim {claim} is still being prepared after {:?}: retry", self.deadline);
         self.request(claim, Operation::Prepare, late).await
     }
 
-    /// Releases a claim. The release goes on after the deadline.
+    /// Releases a claim. The release continues after the deadline.
     pub(super) async fn release(&self, claim: ClaimRef) -> Result<(), String> {
         let late =
             format!("claim {claim} is still being released after {:?}: retry", self.deadline);

@@ -51,7 +51,7 @@ impl RecoveredClaims {
         Self { ours: file.read(), kubelets: kubelet.entries() }
     }
 
-    /// Claims and their devices, as far as known.
+    /// Claims and their devices, if known.
     pub(super) fn held(&self) -> Records {
         let mut records = Records::new();
         records.extend(self.kubelets.iter().flatten().map(|(uid, it)| (uid.clone(), it.clone())));

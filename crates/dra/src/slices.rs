@@ -1,9 +1,9 @@
 //! ResourceSlices of the catalog, and the devices that are left out.
 //!
 //! A slice may have 128 devices, but 64 if one has a taint. Slices here have at most 64: a device that
-//! becomes unhealthy must not move its neighbours to other slices. The partitions of a GPU have their own
-//! slices, and so have all full GPUs together, since some come and go. Slices with counters precede all
-//! others.
+//! becomes unhealthy must not move its neighbours to other slices. Partitions appear and disappear, so the
+//! partitions of each GPU have slices of their own, apart from the full GPUs. Slices with counters precede
+//! all others.
 
 mod wire;
 

@@ -43,7 +43,7 @@ const BOOT_ID: &str = "sys/kernel/random/boot_id";
 /// Most bytes of a record and of a note. A GPU takes 70.
 const MAX_DOCUMENT: u64 = 64 << 10;
 
-/// Sets the limits of a record, so many times as there are replicas, for the container whose OCI state is read from
+/// Sets the limits of a record, multiplied by the number of replicas, for the container whose OCI state is read from
 /// `state`, and leaves a note beside the record. `proc` is the mount point of procfs. Returns the note's path.
 ///
 /// # Guarantees

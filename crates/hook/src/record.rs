@@ -10,7 +10,7 @@ use crate::{HookError, MAX_DOCUMENT};
 /// Write permission of group and others.
 const WRITTEN_BY_OTHERS: u32 = 0o022;
 
-/// Reads a record that only this user may write, with its limits for so many replicas.
+/// Reads a record that only this user may write, with its limits for this many replicas.
 pub(crate) fn read(path: &Path, replicas: u32) -> Result<MemoryLimitRecord, HookError> {
     document(path, |text| MemoryLimitRecord::parse(text)?.times(replicas))
 }

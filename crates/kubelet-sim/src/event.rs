@@ -60,7 +60,7 @@ pub enum Event {
         /// Resource name.
         resource: String,
     },
-    /// The plugin was asked for its preference.
+    /// The plugin answered `GetPreferredAllocation`.
     PreferredAsked {
         /// Pod UID.
         pod: String,
@@ -227,19 +227,19 @@ pub enum Event {
     Stopped,
     /// The real kubelet's process would have ended here.
     Panicked {
-        /// The nil pointer's origin.
+        /// Origin of the nil pointer.
         message: String,
     },
 }
 
-/// Events so far and in future. The log outlives restarts of the kubelet.
+/// Reader of past and future events. The log outlives restarts of the kubelet.
 ///
 /// # Assumptions
 ///
 /// Only the newest 4096 events are kept. A long-lived reader calls [`news`](Self::news), which
 /// returns each event once, instead of counting.
 #[derive(Clone, Debug)]
-pub struct Calls {
+pub struct EventReader {
     log: watch::Receiver<Log>,
 }
 
@@ -323,14 +323,14 @@ impl EventLog {
         self.log.send_modify(|log| log.push(event));
     }
 
-    pub(crate) fn calls(&self) -> Calls {
-        Calls { log: self.log.subscribe() }
+    pub(crate) fn calls(&self) -> EventReader {
+        EventReader { log: self.log.subscribe() }
     }
 }
 
-// === impl Calls ===
+// === impl EventReader ===
 
-impl Calls {
+impl EventReader {
     /// The newest 4096 events, oldest first.
     pub fn all(&self) -> Vec<Event> {
         self.log.borrow().newest().to_vec()
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_event_more_is_noticed_where_the_oldest_is_forgotten_for_it() {
+    async fn a_reader_of_a_full_log_gets_the_next_event() {
         let log = log(2 * KEPT);
         let (calls, is_pod) =
             (log.calls(), |event: &Event| matches!(event, Event::PodAdmitted { .. }));
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_from_a_number_on_as_far_as_they_are_kept() {
+    fn a_reader_gets_the_kept_events_from_a_number_on() {
         let count = 3 * KEPT + 5;
         let calls = log(count).calls();
         let next = count as u64;
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn news_tell_each_event_once_and_end_with_the_kubelet() {
+    async fn a_reader_of_news_gets_each_event_once_and_ends_with_the_kubelet() {
         let log = log(2);
         let calls = log.calls();
         let mut told = 0;

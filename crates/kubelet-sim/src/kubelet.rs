@@ -35,7 +35,7 @@ use crate::{
     config::Config,
     directory::{self, DirectoryError},
     dra::Turns,
-    event::{Calls, Event, EventLog},
+    event::{Event, EventLog, EventReader},
     fault::{Misbehaviour, PodFault},
     grant::Grant,
     manager_task::{Gone, ManagerHandle, TaskContext},
@@ -64,7 +64,7 @@ pub use claims::SyncError;
 /// # Panics
 ///
 /// A defect of the embedded kubelet itself shows as [`Condition::Panicked`]. The panic continues in
-/// the next call that ends this life: [`stop`](Self::stop), [`restart`](Self::restart).
+/// the next call that ends the kubelet: [`stop`](Self::stop), [`restart`](Self::restart).
 #[derive(Debug)]
 pub struct Kubelet {
     config: Arc<Config>,
@@ -72,7 +72,7 @@ pub struct Kubelet {
     faults: watch::Sender<Misbehaviour>,
     status: watch::Sender<Arc<NodeStatus>>,
     state: Mutex<State>,
-    /// Serialises begin and end of lives. Taken before `sync_loop`, and never held during a call to
+    /// Serialises starts and stops. Taken before `sync_loop`, and never held during a call to
     /// a plugin, so that a kubelet can always be stopped.
     lives: tokio::sync::Mutex<()>,
     /// Serialises admissions.
@@ -89,7 +89,7 @@ enum State {
     Stopped(Remains),
 }
 
-/// A new life, before its pods are admitted again.
+/// A started kubelet, before its pods are admitted again.
 struct Begun {
     handle: ManagerHandle,
     ended: CancellationToken,
@@ -105,10 +105,10 @@ pub enum KubeletError {
     /// The sockets cannot be bound.
     #[error("cannot serve the embedded kubelet's sockets")]
     Socket(#[from] SocketError),
-    /// The last life's claims are unknown, so no kubelet starts.
+    /// The claims of the previous run are unknown, so no kubelet starts.
     #[error("cannot restore the claims of the embedded kubelet's pods")]
     Claims(#[from] ClaimsFileError),
-    /// The last life has not ended.
+    /// The previous run has not ended.
     #[error("the embedded kubelet runs already: stop it first")]
     NotStopped,
 }
@@ -179,7 +179,7 @@ impl Kubelet {
     }
 
     /// Event log over all lives: the newest events, in order.
-    pub fn calls(&self) -> Calls {
+    pub fn calls(&self) -> EventReader {
         self.events.calls()
     }
 
@@ -221,7 +221,7 @@ impl Kubelet {
         started.unwrap_or_else(|| Err(stopped()))
     }
 
-    /// Ends a container, with any exit code; its pod goes on.
+    /// Ends a container, with any exit code; its pod continues.
     pub async fn stop_container(&self, pod_uid: &str, container: &str) {
         let (uid, name) = (pod_uid.to_owned(), container.to_owned());
         self.change_pods(move |pods| {
@@ -316,7 +316,7 @@ impl Kubelet {
         }
     }
 
-    /// Begins a life after the last one. A failure keeps the remains of the last life.
+    /// Starts the kubelet again. A failure keeps the state that the previous run left.
     fn begin(&self) -> Result<Begun, KubeletError> {
         let mut state = self.state();
         let State::Stopped(remains) = &mut *state else { return Err(KubeletError::NotStopped) };

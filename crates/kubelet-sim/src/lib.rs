@@ -22,7 +22,7 @@
 //! - A pod rejected after a reboot frees its devices at once. The real one counts the pod as active
 //!   a moment longer, until it has cleaned up the pod's former containers.
 //! - A nil dereference in the real kubelet is [`Condition::Panicked`] and [`Event::Panicked`]. The
-//!   kubelet stops serving as a dead process would, and the test goes on.
+//!   kubelet stops serving as a dead process would, and the test continues.
 //! - There is no container runtime, no scheduler, no CPU and memory manager. Topology hints come
 //!   from devices alone, and [`Kubelet::start_container`] starts containers.
 //! - While a plugin registers, the kubelet dials its socket every second, as gRPC does. The first
@@ -78,7 +78,7 @@ pub use dra::{
     ClaimCall, ClaimDeviceHealth, ClaimId, ClaimOrigin, ClaimStatus, ClaimUse, DraLimits,
     DriverStatus, HealthWord, PodClaim, PreparedDevice, Service,
 };
-pub use event::{Calls, Event};
+pub use event::{Event, EventReader};
 pub use fault::{ClaimFault, Misbehaviour, PodFault, RegistrationFault, StreamFault};
 pub use grant::Grant;
 pub use kubelet::{Kubelet, KubeletError, NotInTime, SyncError};

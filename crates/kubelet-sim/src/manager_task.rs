@@ -53,7 +53,7 @@ pub(crate) struct ManagerTask {
 }
 
 /// Reports a panic of the manager task. Without the report, waiters for the status would wait for
-/// ever. The caller that ends this life gets the panic itself.
+/// ever. The caller that stops the kubelet gets the panic itself.
 struct PanicReporter {
     status: watch::Sender<Arc<NodeStatus>>,
     events: EventLog,
@@ -184,7 +184,7 @@ impl ManagerTask {
         if !pods.is_empty() {
             self.events.push(Event::PodsSynced { pods });
         }
-        // The log has a failed write; the real kubelet goes on too.
+        // The log has a failed write; the real kubelet continues too.
         let _ = self.save();
         self.events.push(event);
     }
@@ -224,7 +224,7 @@ impl ManagerTask {
         Ok(())
     }
 
-    /// Ends this life at this point, if the fault says so.
+    /// Ends the kubelet at this point, if the fault says so.
     pub(crate) fn dies(&self, here: ClaimFault) -> Result<(), ClaimError> {
         if self.faults.borrow().claims != here {
             return Ok(());
@@ -233,7 +233,7 @@ impl ManagerTask {
         Err(ClaimError::Stopped)
     }
 
-    /// Ends this life, as a nil dereference ends the real kubelet's.
+    /// Ends the kubelet, as a nil dereference ends the real one.
     pub(crate) fn crash(&mut self, vanished: &Vanished) {
         self.publish();
         self.panic_reporter().report(&vanished.to_string());
@@ -269,7 +269,7 @@ impl ManagerTask {
     fn expire(&mut self) {
         let gone = self.manager.expire(Instant::now(), self.config.grace_period);
         if !gone.is_empty() {
-            // The log has a failed write; the real kubelet goes on too.
+            // The log has a failed write; the real kubelet continues too.
             let _ = self.save();
         }
         for resource in gone {
@@ -282,7 +282,7 @@ impl ManagerTask {
 // === impl PanicReporter ===
 
 impl PanicReporter {
-    /// Ends this life as a panic.
+    /// Ends the kubelet as a panic does.
     fn report(&self, message: &str) {
         self.ended.cancel();
         self.status.send_modify(|shown| {

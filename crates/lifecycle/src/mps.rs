@@ -226,7 +226,7 @@ impl MpsClients {
 
     /// Has the daemon of a device destroy what these client processes have on it, one after the other, for at most this time. The
     /// processes go on without the device. A client that is killed at work otherwise can end the programs of the other clients.
-    /// A process that is in another container by now is left alone.
+    /// A process that is in another container is left alone.
     ///
     /// # Errors
     ///

@@ -59,7 +59,7 @@ pub enum BoardEvent {
     /// `GET /set_frequency`, with the frequency in MHz.
     Frequency(u32),
     /// Another GET, with its target.
-    Asked(String),
+    Get(String),
     /// A refused GET, with its target.
     Refused(String),
     /// A network deployment, with its length in flits.

@@ -9,7 +9,7 @@ mod tables;
 
 pub use instances::Refused;
 pub(crate) use instances::free_id;
-pub use mode::{Asked, MigMode};
+pub use mode::{MigMode, ModeChange};
 
 use crate::card::{Card, MigCapability};
 

@@ -11,7 +11,7 @@ pub enum MpsFault {
     Refuses(String),
     /// The daemon hangs at the next command.
     Hangs,
-    /// The server takes no program any more: one of its programs had a fatal fault.
+    /// The server accepts no client any more: one of its clients had a fatal fault.
     ServerFault,
 }
 

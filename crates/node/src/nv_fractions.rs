@@ -7,11 +7,11 @@
 //!  NRI's state, NodeState ──> condition ──> Node's status
 //! ```
 //!
-//! No allocation passes the kubelet for these containers: a pod of KAI's holds the whole GPU.
+//! The kubelet allocates no GPU to these containers. A reservation pod of KAI holds the whole GPU.
 //!
 //! # Guarantees
 //!
-//! An answer takes no call of the API server and of the driver. A container without KAI's annotations is not changed.
+//! An answer waits for neither the API server nor the driver. A container without KAI's annotations stays unchanged.
 
 mod condition;
 mod plan;
@@ -42,10 +42,10 @@ use self::plugin::{FractionPlugin, FractionedContainers};
 /// Memory limits of pods with fractions, in MiB, by GPU and pod. A pod's containers count together.
 pub(crate) type FractionLimits = BTreeMap<DeviceId, BTreeMap<ClaimRef, u64>>;
 
-/// Place among the runtime's plugins, which is `fractiond`'s.
+/// Index of the plugin among the runtime's NRI plugins, as `fractiond` has it.
 const INDEX: &str = "10";
 
-/// Tasks of the part.
+/// Tasks that enforce GPU fractions.
 pub(crate) struct Fractions {
     plugin: FractionPlugin,
     known: watch::Receiver<Arc<FractionedContainers>>,

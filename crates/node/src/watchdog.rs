@@ -1,5 +1,5 @@
 //! The watchdog over shared GPUs: it measures from outside of the containers how much memory each pod uses, and acts
-//! against those that use more than they have.
+//! against those that use more than their share.
 //!
 //! ```text
 //!  ledger, kubelet's record,          ┐

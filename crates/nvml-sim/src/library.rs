@@ -34,7 +34,7 @@ struct Library {
     users: u32,
     state_file: Option<Arc<Path>>,
     seen: Option<Seen>,
-    /// Open GPUs: the lock tells a reset that the GPUs are in use.
+    /// Open GPUs: the file lock tells `nvidia-smi` that the GPUs are in use, so it resets none.
     opened: Option<File>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn shutdown() -> Answer {
     library.users = library.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
     if library.users == 0 {
         (library.seen, library.opened) = (None, None);
-        // Waiting threads ask for the machine again, and need the lock.
+        // Threads that wait for an event now call `machine`, which needs the lock.
         drop(library);
         events::free_all();
         watch::end();
@@ -83,7 +83,7 @@ pub(crate) fn shutdown() -> Answer {
     Ok(())
 }
 
-/// Current machine. Callers check the file in parallel, and wait for each other only after a change.
+/// Current machine. Callers compare the file in parallel; only a changed file takes the write lock.
 pub(crate) fn machine() -> Answer<Arc<Model>> {
     let path = read().in_use()?;
     let found = fs::metadata(&path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
@@ -118,7 +118,7 @@ pub(crate) fn try_change<T>(
     outcome
 }
 
-/// Name of the profile, before and after `nvmlInit`.
+/// Name of the machine profile. Works before `nvmlInit` too.
 pub(crate) fn profile() -> Option<String> {
     let in_use = read().state_file.clone();
     let state_file = in_use.or_else(|| origin::state_file().map(Arc::from))?;
@@ -145,8 +145,8 @@ impl Library {
         let folder = folder.ok_or(Status::DRIVER_NOT_LOADED)?;
         let opened = File::create(folder.join(IN_USE)).ok();
         self.opened = opened.filter(|opened| opened.lock_shared().is_ok());
-        let told = fs::read_dir(folder.join(RESETS)).into_iter().flatten().flatten();
-        told.map(|file| file.path()).try_for_each(|told| find_reset(folder, &told))
+        let resets = fs::read_dir(folder.join(RESETS)).into_iter().flatten().flatten();
+        resets.map(|file| file.path()).try_for_each(|file| apply_reset(folder, &file))
     }
 
     /// Model from the last read, if the file is unchanged.
@@ -187,9 +187,9 @@ impl Stamp {
     }
 }
 
-/// Resets the GPU that the reset file names.
-fn find_reset(folder: &Path, told: &Path) -> Answer {
-    let name = told.file_name().and_then(OsStr::to_str).unwrap_or_default();
+/// Resets the GPU that the reset file names, and deletes the file.
+fn apply_reset(folder: &Path, reset_file: &Path) -> Answer {
+    let name = reset_file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let Some(uuid) = name.strip_suffix(".reset") else { return Ok(()) };
     let reset = || -> Result<(), MachineError> {
         let machine = Machine::open(folder)?;
@@ -197,7 +197,7 @@ fn find_reset(folder: &Path, told: &Path) -> Answer {
         gpu.map_or(Ok(()), |gpu| machine.inject(&Fault::Recover { gpu }))
     };
     reset().map_err(|_| Status::OPERATING_SYSTEM)?;
-    fs::remove_file(told).map_err(|_| Status::OPERATING_SYSTEM)
+    fs::remove_file(reset_file).map_err(|_| Status::OPERATING_SYSTEM)
 }
 
 /// A poisoned lock guards a valid value: the state is replaced as a whole.

@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
 use windlass_machine::{
-    mig::{Asked, MigMode, Shape},
+    mig::{MigMode, ModeChange, Shape},
     state::Gpu,
 };
 
@@ -45,9 +45,9 @@ export! {
         let wanted = wanted.ok_or(Status::INVALID_ARGUMENT)?;
         let ask = |gpu: &mut Gpu| Ok(gpu.ask_for_mig(wanted));
         activation.put(match library::try_change(gpu.number, ask)? {
-            Asked::Done => sys::nvmlReturn_enum_NVML_SUCCESS,
-            Asked::InUse => Status::IN_USE.0,
-            Asked::AtReset => Status::RESET_REQUIRED.0,
+            ModeChange::Done => sys::nvmlReturn_enum_NVML_SUCCESS,
+            ModeChange::InUse => Status::IN_USE.0,
+            ModeChange::AtReset => Status::RESET_REQUIRED.0,
         })
     }
 

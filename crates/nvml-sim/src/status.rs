@@ -1,4 +1,4 @@
-//! `nvmlReturn_t`: result of a call without a value.
+//! `nvmlReturn_t`: the status that every NVML function returns.
 
 use std::{
     ffi::{CStr, c_char},

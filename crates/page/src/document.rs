@@ -52,11 +52,11 @@ pub enum Source {
 pub struct Summary {
     /// GPUs.
     pub gpus: usize,
-    /// Healthy GPUs that nobody has any of.
+    /// Healthy GPUs without a holder.
     pub free_gpus: usize,
-    /// Healthy GPUs and parts of GPUs that nobody has, in GPUs.
+    /// Healthy GPUs and parts of GPUs without a holder, in GPUs.
     pub idle_gpus: f64,
-    /// Of these, GPUs that a typical pod cannot use, in expectation. The agent of a node does not know it.
+    /// Expected part of the idle GPUs that a typical pod cannot use. The agent of a node does not know it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmented_gpus: Option<f64>,
 }
@@ -72,11 +72,11 @@ pub struct NodeView {
     /// Its machine is simulated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
-    /// Healthy GPUs that nobody has any of.
+    /// Healthy GPUs without a holder.
     pub free_gpus: usize,
-    /// Healthy GPUs and parts of GPUs that nobody has, in GPUs.
+    /// Healthy GPUs and parts of GPUs without a holder, in GPUs.
     pub idle_gpus: f64,
-    /// Of these, GPUs that a typical pod cannot use, in expectation.
+    /// Expected part of the idle GPUs that a typical pod cannot use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmented_gpus: Option<f64>,
     /// Processor time that pods can still have, in cores.
@@ -115,7 +115,7 @@ pub struct DeviceView {
     /// Resource under which it is offered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// Part that nobody has, from 0 to 1.
+    /// Part without a holder, from 0 to 1.
     pub idle: f64,
     /// Enforcement of limits on its shares.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,7 +144,7 @@ pub struct DeviceView {
     /// Id of the device that it is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// It is cut into parts, which are devices of their own.
+    /// It is partitioned: its parts are devices of their own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
     /// Pods and claims that have it, or a share of it.

@@ -20,7 +20,7 @@ pub enum ObstacleKind {
     Document,
     /// A required channel of the NVLink fabric is missing.
     ImexChannel,
-    /// A device node is missing or belongs to another device by now.
+    /// A device node is missing or belongs to another device.
     DeviceNode,
     /// Several nodes reach the device, and this node does not hold its Lease.
     Lease,

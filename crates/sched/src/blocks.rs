@@ -32,7 +32,7 @@ impl Blocks {
         Self { wanted: counts.iter().filter_map(block).collect() }
     }
 
-    /// GPUs of the blocks that so many free GPUs and so much free CPU of one node can serve, weighted by demand.
+    /// GPUs of the blocks that the given free GPUs and free CPU of one node can serve, weighted by demand.
     pub fn value(&self, free_gpus: u32, cpu_milli: u32) -> f64 {
         let of = |block: &Block| {
             let blocks = (free_gpus / block.gpus).min(cpu_milli / block.cpu_milli);

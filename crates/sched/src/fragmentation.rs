@@ -188,7 +188,7 @@ impl GpuUse {
         }
     }
 
-    /// This and so many others.
+    /// This one and the given number of others.
     fn and(self, count: u32, other: Self) -> Self {
         Self {
             serving: self.serving + count * other.serving,

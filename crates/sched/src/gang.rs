@@ -28,7 +28,7 @@ pub struct Member<'a> {
 pub const MOST_TRIES: usize = 4096;
 /// Most nodes that are tried for one member: the best.
 const MOST_NODES: usize = 64;
-/// Fewer nodes than one in so many are ranked by themselves.
+/// Fewer nodes than one in this many are ranked by themselves.
 const FEW: usize = 8;
 
 /// Search for places, deepest first.

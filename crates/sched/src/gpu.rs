@@ -10,11 +10,11 @@ pub const WHOLE_MILLI: u16 = 1000;
 pub struct Gpu {
     /// Its product.
     pub model: ModelId,
-    /// Its memory in MiB; zero where nobody said, and then no request for memory fits.
+    /// Its memory in MiB; zero if unknown; then no request for memory fits.
     pub memory_mib: u32,
-    /// False while it is unhealthy or withheld: nobody new gets it.
+    /// False while it is unhealthy or withheld: it gets no new holder.
     pub is_usable: bool,
-    /// Its holders, as far as they matter to a newcomer.
+    /// The part that its holders leave.
     pub state: GpuState,
 }
 
@@ -30,7 +30,7 @@ pub enum GpuState {
     },
     /// One pod has all of it.
     Whole,
-    /// MIG instances stand on it. Each bit is a memory slice in use.
+    /// It has MIG instances. Each bit is a memory slice in use.
     Partitioned {
         /// The memory slices in use; never none.
         slices: u8,
@@ -38,18 +38,18 @@ pub enum GpuState {
 }
 
 impl Gpu {
-    /// A GPU that nobody has.
+    /// A GPU without a holder.
     pub fn free(model: ModelId, memory_mib: u32) -> Self {
         let state = GpuState::Shared { free_milli: WHOLE_MILLI, free_mib: memory_mib };
         Self { model, memory_mib, is_usable: true, state }
     }
 
-    /// It is usable, and nobody has any of it.
+    /// True if it is usable and has no holder.
     pub fn is_free(&self) -> bool {
         self.is_usable && self.is_unheld()
     }
 
-    /// Nobody has any of it. It may be unusable.
+    /// True if it has no holder. It may be unusable.
     pub fn is_unheld(&self) -> bool {
         self.state == Self::free(self.model, self.memory_mib).state
     }

@@ -1,4 +1,4 @@
-//! Everything that a policy knows of the requests to come, computed once per forecast, and of each node by it.
+//! Knowledge of a policy: quantities that follow from the forecast of requests, and from each node's state.
 
 use crate::{
     blocks::Blocks,
@@ -12,7 +12,7 @@ use crate::{
     view::{Catalog, NodeIx, View},
 };
 
-/// The consequences of a forecast for a cluster.
+/// Quantities that follow from a forecast, for one cluster.
 #[derive(Debug, Default)]
 pub struct Knowledge {
     typical: Vec<Typical>,
@@ -31,12 +31,12 @@ pub struct Knowledge {
 /// Facts of a node's state that its ranks for all requests share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing {
-    /// The node's version, which is one at least.
+    /// The node's version, at least 1.
     version: u64,
     outlook: usize,
-    /// GPUs that nobody has any of.
+    /// GPUs without a holder.
     pub(crate) free: GpuSet,
-    /// The first GPU of each state, which stands for all.
+    /// One GPU of each state, to represent those in the same state.
     pub(crate) firsts: GpuSet,
     /// Value of the blocks of free GPUs.
     pub(crate) blocks: f64,
@@ -45,7 +45,7 @@ pub(crate) struct Standing {
 }
 
 impl Knowledge {
-    /// Computes the consequences.
+    /// Computes the quantities of a forecast.
     pub fn of(forecast: &Forecast, view: &View) -> Self {
         let counts = forecast.counts(view);
         Self {
@@ -69,7 +69,7 @@ impl Knowledge {
         }
     }
 
-    /// The facts of a node, which was looked at.
+    /// The facts of a node, as last computed by [`Self::look_at`].
     pub(crate) fn standing(&self, node: NodeIx) -> &Standing {
         &self.standings[node.0 as usize]
     }

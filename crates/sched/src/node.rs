@@ -128,7 +128,7 @@ impl Node {
         self.gpus.iter().fold(ModelSet::NONE, |set, gpu| set.with(gpu.model))
     }
 
-    /// GPUs that nobody has any of.
+    /// GPUs without a holder.
     pub fn free_gpus(&self) -> GpuSet {
         self.gpus_that(Gpu::is_free)
     }

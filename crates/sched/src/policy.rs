@@ -160,7 +160,7 @@ pub(crate) fn explain(policy: Policy, input: &Input<'_>, fit: &Fit) -> Explanati
     Explanation { rank, part, terms }
 }
 
-/// Our rule's rank of a part that somebody else chose; none where the part is not free.
+/// Our rule's rank of a part that another component chose; `None` if the part is not free.
 pub(crate) fn rate(input: &Input<'_>, part: Part) -> Option<Rank> {
     input.node.clone().take(input.request, part).ok()?;
     Some(windlass::rate(input, part))

@@ -1,4 +1,4 @@
-//! The choice of a node: every node that fits is ranked, and the highest rank has the pod.
+//! The choice of a node: every node that fits is ranked, and the pod goes to the node with the highest rank.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ use crate::{
     view::{NodeIx, Placement, View},
 };
 
-/// Most ranks that are kept, of a node for a request each: 50 MB, or 280 requests in a cluster of 15,000 nodes.
+/// Most cached ranks, one per node and request: 50 MB, or 280 requests in a cluster of 15,000 nodes.
 const MOST_RANKS: usize = 1 << 22;
-/// A forecast is drawn anew when it has grown by one part in so many.
+/// Growth after which the knowledge is computed again: by one half.
 const LEARN_AT_GROWTH: u64 = 2;
 
-/// Chooses nodes by a policy, and keeps the ranks of nodes that have not changed.
+/// Chooses nodes by a policy, and caches the ranks of nodes that have not changed.
 ///
-/// A scheduler serves one view. A view that was built anew needs a new one.
+/// A scheduler serves one view. A rebuilt view needs a new scheduler.
 #[derive(Debug)]
 pub struct Scheduler {
     policy: Policy,
@@ -30,14 +30,14 @@ pub struct Scheduler {
     learns: bool,
     known: u64,
     knowledge: Knowledge,
-    /// Free main memory of each node after some changes of the view.
+    /// Free main memory of each node at version `changes` of the view.
     memory_mib: Vec<u32>,
     changes: u64,
     /// By request, without main memory.
     ranked: HashMap<Request, Ranked>,
 }
 
-/// The rank of each node after some changes of the view, if its main memory suffices.
+/// The rank of each node at version `changes` of the view. Main memory is compared later.
 #[derive(Debug, Default)]
 struct Ranked {
     changes: u64,
@@ -45,7 +45,7 @@ struct Ranked {
 }
 
 impl Scheduler {
-    /// A scheduler that knows the requests to come from a forecast that never changes.
+    /// A scheduler with a constant forecast of future requests.
     pub fn informed(policy: Policy, forecast: &Forecast, view: &View, seed: u64) -> Self {
         let knowledge = Knowledge::of(forecast, view);
         Self { knowledge, learns: false, ..Self::learning(policy, seed) }
@@ -66,7 +66,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts a pod that came, before a node is chosen for it.
+    /// Counts an arrived pod, before a node is chosen for it.
     pub fn observe(&mut self, view: &View, request: &Request) {
         if !self.learns {
             return;
@@ -131,7 +131,7 @@ impl Scheduler {
         ranked.changes = view.changes();
     }
 
-    /// Forgets requests, the one that came the longest ago first, until there is room for the ranks of one more.
+    /// Drops the ranks of the least recently ranked requests, until those of one more fit.
     fn make_room(&mut self, view: &View, shape: &Request) {
         if self.ranked.contains_key(shape) {
             return;
@@ -161,8 +161,7 @@ impl Scheduler {
         Some(self.choose(view, node, request, &fit).1)
     }
 
-    /// The rank of a node and the part of it by the policy, where some of the ways in which it can serve the request are
-    /// left.
+    /// The rank of a node and the part of it that the policy chooses, among the given ways to serve the request.
     pub fn choose(
         &mut self,
         view: &View,
@@ -173,7 +172,7 @@ impl Scheduler {
         policy::rank(self.policy, &input(&mut self.knowledge, view, node, request), fit)
     }
 
-    /// The rank of a node on which somebody else chooses the part, by [`Policy::Windlass`]; none where it is not free.
+    /// The rank of a node for a part that another component chose, by [`Policy::Windlass`]; `None` if the part is not free.
     pub fn rate(
         &mut self,
         view: &View,
@@ -184,7 +183,7 @@ impl Scheduler {
         policy::rate(&input(&mut self.knowledge, view, node, request), part)
     }
 
-    /// The reasons for such a rank; none where the part is not free.
+    /// The reasons for the rank that [`Self::rate`] gives; `None` if the part is not free.
     pub fn explain_rate(
         &mut self,
         view: &View,
@@ -195,16 +194,16 @@ impl Scheduler {
         policy::explain_rate(&input(&mut self.knowledge, view, node, request), part)
     }
 
-    /// Number of requests by which it knows those to come. While it is the same, so are the ranks of unchanged nodes.
+    /// Number of requests behind the forecast in use. Ranks of unchanged nodes are constant while this number is.
     pub fn known(&self) -> u64 {
         self.known
     }
 
-    /// The reasons for a node's rank, by the functions that rank.
+    /// The reasons for a node's rank, from the functions that compute the rank.
     ///
     /// # Errors
     ///
-    /// The node does not fit, and why.
+    /// The reason why the node does not fit.
     pub fn explain(
         &mut self,
         view: &View,
@@ -222,7 +221,7 @@ impl Scheduler {
         (0..count).map(|node| self.node_fragmentation(view, NodeIx(node))).sum()
     }
 
-    /// The part of it on one node.
+    /// The part of the fragmentation on one node.
     pub fn node_fragmentation(&mut self, view: &View, node: NodeIx) -> f64 {
         self.knowledge.look_at(view, node);
         self.knowledge.standing(node).uses.fragmentation() / 1000.0

@@ -94,7 +94,7 @@ pub fn victims(
 }
 
 impl Pod {
-    /// The pod without GPUs if it has shares of nothing, which another pod may have as a whole by now.
+    /// The pod without GPUs if its shares are empty: another pod may have such a GPU as a whole.
     fn holder(&self) -> Self {
         match self.request.gpus {
             Gpus::Share {

@@ -110,7 +110,7 @@ impl Anonymiser {
         self.known.len()
     }
 
-    /// Attributes are objects with their type as key.
+    /// Anonymises an attribute, which is an object with its type as key.
     fn attribute(&self, name: &str, typed: &mut serde_json::Map<String, Value>) {
         for value in typed.values_mut() {
             if let Value::String(text) = value {
@@ -119,6 +119,7 @@ impl Anonymiser {
         }
     }
 
+    /// Adds a secret with its substitute, in each spelling.
     fn learn(&mut self, secret: &str) {
         if is_insignificant(secret) || self.known.contains_key(&longest(secret)) {
             return;
@@ -187,6 +188,7 @@ impl Anonymiser {
         Some(u64::from_str_radix(&anonymised, 16).ok()?.to_string())
     }
 
+    /// The line of a file, or the value of a field, with this name. The whole line is secret if the name says so.
     fn line_of(&self, name: &str, text: &str) -> String {
         let bare = text.trim();
         if !is_secret(name) || is_insignificant(bare) {

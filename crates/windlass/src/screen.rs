@@ -59,7 +59,7 @@ pub(crate) fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// The text in so many characters, with a mark where its end is missing.
+/// The text, cut to this many characters. A mark shows the cut.
 pub(crate) fn shortened(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

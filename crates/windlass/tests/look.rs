@@ -287,6 +287,7 @@ fn who_has_a_device_is_told_with_the_way_in_which_it_was_given_away() {
     let expected =
         serde_json::json!([{"api": "dra", "namespace": "team", "claim": "train", "uid": "u"}]);
     assert_eq!(document["holders"][gpu], expected);
+    assert!(document["holdersUnknown"][0].is_string(), "no kubelet answers: {document}");
     let shown = ask(&[]);
     assert!(tables(&shown)[0].contains("HELD BY"), "{shown}");
     assert!(

@@ -24,7 +24,7 @@ pub(crate) fn resource() -> ResourceName {
 }
 
 #[test]
-fn of_a_container_and_a_claim_the_second_is_told_who_was_first() {
+fn of_a_container_and_a_claim_the_second_is_refused_with_the_holder() {
     let ledger = SharedLedger::default();
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let refused = ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]);
@@ -36,7 +36,7 @@ fn of_a_container_and_a_claim_the_second_is_told_who_was_first() {
 }
 
 #[test]
-fn a_part_is_in_the_way_of_its_whole_and_nothing_is_taken_of_what_is_half_free() {
+fn a_held_partition_blocks_its_gpu_and_a_refusal_takes_no_device() {
     let ledger = SharedLedger::default();
     ledger.take_for_claim(&claim("c"), &[(part_of("part", "a"), Use::Alone)]).expect("free");
     let whole =
@@ -46,7 +46,7 @@ fn a_part_is_in_the_way_of_its_whole_and_nothing_is_taken_of_what_is_half_free()
 }
 
 #[test]
-fn shares_go_together_and_who_only_looks_is_in_nobodys_way() {
+fn shares_coexist_and_admin_access_blocks_nobody() {
     let ledger = SharedLedger::default();
     for (name, usage) in [("c", Use::Share), ("d", Use::Share), ("admin", Use::Admin)] {
         ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]).expect(name);
@@ -59,7 +59,7 @@ fn shares_go_together_and_who_only_looks_is_in_nobodys_way() {
 }
 
 #[test]
-fn a_share_too_many_is_refused_whoever_has_the_others() {
+fn a_share_too_many_is_refused() {
     let ledger = SharedLedger::default();
     let take = |name: &str, count| {
         let usage = Use::Shares(Shares { count, of: 4 });
@@ -101,7 +101,7 @@ fn shares_by_amounts_go_together_until_they_are_more_than_the_device() {
         "a: 30 MiB of memory and 10 % of compute are wanted, and other claims leave 20 of 100 MiB and 50 %"
     );
     take("e", portion(10, 60)).expect_err("too much compute");
-    take("e", Use::Share).expect_err("another account");
+    take("e", Use::Share).expect_err("replicas and amounts exclude each other");
     take("e", Use::Alone).expect_err("shared");
     ledger.release_claim("c");
     take("e", portion(60, 100)).expect("room again");
@@ -136,7 +136,7 @@ fn two_shares_of_a_claim_count_both() {
     let device = alone("a").device;
     let both = together([(&device, portion(60, 10)), (&device, portion(40, 0))]);
     let usage = both[&device];
-    assert!(usage.needs_daemon(), "though nothing is left for others");
+    assert!(usage.needs_daemon(), "two shares need a daemon, even if they add up to the whole");
     let ledger = SharedLedger::default();
     ledger.restore_claim(&claim("c"), both);
     ledger.take_for_claim(&claim("d"), &[(alone("a"), portion(1, 0))]).expect_err("full");
@@ -147,7 +147,7 @@ fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
     let ledger = SharedLedger::default();
     let daemons = || Ledger::daemons(ledger.watch().borrow().claims()).surely;
     ledger.take_for_claim(&claim("c"), &[(alone("a"), portion(100, 0))]).expect("free");
-    assert!(daemons().is_empty(), "the whole is one's own");
+    assert!(daemons().is_empty(), "a claim with the whole needs no daemon");
     for name in ["d", "e"] {
         ledger.take_for_claim(&claim(name), &[(alone("b"), portion(50, 0))]).expect("room");
     }
@@ -158,18 +158,20 @@ fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
 }
 
 #[test]
-fn what_was_given_need_not_be_in_the_kubelets_record_before_other_plugins_have_answered() {
+fn an_allocated_device_is_held_until_the_checkpoint_should_contain_it() {
     let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let (now, none) = (Instant::now(), RecordedDevices::default());
     ledger.recorded(&none, now + delay * 10, delay);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
     ledger.recorded(&none, now + CHECKPOINT_GRACE, delay);
-    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("it came to nothing");
+    ledger
+        .take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)])
+        .expect("the allocation never reached the checkpoint");
 }
 
 #[test]
-fn what_the_kubelets_record_had_and_has_no_more_is_free_at_once() {
+fn a_device_that_leaves_the_checkpoint_is_free_at_once() {
     let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let devices = [("a".parse().expect("an id"), resource())].into();
@@ -181,7 +183,7 @@ fn what_the_kubelets_record_had_and_has_no_more_is_free_at_once() {
 }
 
 #[test]
-fn a_record_that_was_read_before_a_device_was_given_tells_of_an_earlier_holder() {
+fn a_checkpoint_read_before_an_allocate_shows_the_earlier_holder() {
     let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
     let devices = [("a".parse().expect("an id"), resource())].into();
     let (recorded, read) =
@@ -193,7 +195,7 @@ fn a_record_that_was_read_before_a_device_was_given_tells_of_an_earlier_holder()
 }
 
 #[test]
-fn what_the_kubelets_record_has_is_held_after_a_restart() {
+fn a_device_in_the_checkpoint_is_held_after_a_restart() {
     let ledger = SharedLedger::default();
     let devices = [("a".parse().expect("an id"), resource())].into();
     let recorded = RecordedDevices { devices, ..RecordedDevices::default() };
@@ -202,7 +204,7 @@ fn what_the_kubelets_record_has_is_held_after_a_restart() {
 }
 
 #[test]
-fn no_claim_gets_anything_before_the_kubelets_record_was_read_but_what_it_has() {
+fn before_the_checkpoint_is_read_a_claim_gets_only_its_own_devices() {
     let ledger = SharedLedger::unread();
     ledger.restore_claim(&claim("c"), [(&alone("a").device, Use::Alone)]);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("its own");
@@ -227,7 +229,7 @@ fn devices_of_a_pool_are_held_while_any_of_its_tokens_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_given_away_before_the_agent_was_stopped_is_not_forgotten_right_after_it() {
+async fn time_in_which_the_agent_was_frozen_does_not_count_against_an_allocation() {
     let (ledger, nothing) = (SharedLedger::default(), RecordedDevices::default());
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let frozen = CHECKPOINT_GRACE * 2;

@@ -166,7 +166,7 @@ impl LimitRules<'_> {
         }
     }
 
-    /// The limit of a container with so many replicas of a GPU, as [`Self::limit`].
+    /// The limit of a container with this many replicas of a GPU, as [`Self::limit`].
     pub fn limit_of_replicas(
         &self,
         each: &GpuMemory,

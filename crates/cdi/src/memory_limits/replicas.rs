@@ -37,7 +37,7 @@ pub struct KeptLimits {
     pub failed: BTreeMap<DeviceId, String>,
 }
 
-/// Name of the limit of so many replicas in the document of the GPU.
+/// Name of the limit of this many replicas in the document of the GPU.
 pub fn replica_name(gpu: &DeviceId, replicas: u32) -> String {
     format!("{}{replicas}", replica_prefix(gpu))
 }
@@ -54,7 +54,7 @@ impl ReplicaLimits {
         Self(LimitRecords::of_replicas(state_dir))
     }
 
-    /// Limit of a container with so many replicas of a GPU. Pure.
+    /// Limit of a container with this many replicas of a GPU. Pure.
     pub fn limit(
         &self,
         each: &GpuMemory,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{refusal::Refusal, request::Asked};
+use super::{refusal::Refusal, request::ApiRequest};
 
 /// Fault of one kind of request.
 #[derive(Clone, Debug)]
@@ -55,16 +55,16 @@ impl Fault {
         &self.effect
     }
 
-    pub(super) fn fits(&self, asked: &Asked) -> bool {
+    pub(super) fn fits(&self, request: &ApiRequest) -> bool {
         self.left != Some(0)
-            && self.method.is_none_or(|method| method == asked.method)
-            && asked.path.contains(&self.path)
+            && self.method.is_none_or(|method| method == request.method)
+            && request.path.contains(&self.path)
     }
 }
 
 /// Effect on a request: the first fault that matches.
-pub(crate) fn strike(faults: &mut [Fault], asked: &Asked) -> Option<Effect> {
-    let fault = faults.iter_mut().find(|fault| fault.fits(asked))?;
+pub(crate) fn strike(faults: &mut [Fault], request: &ApiRequest) -> Option<Effect> {
+    let fault = faults.iter_mut().find(|fault| fault.fits(request))?;
     fault.left = fault.left.map(|left| left - 1);
     Some(fault.effect.clone())
 }

@@ -19,13 +19,13 @@ use super::{
     answer::{Answer, Whole},
     fault::Effect,
     media, protobuf,
-    request::{self, Asked},
+    request::{self, ApiRequest},
     watch::Watched,
     world::World,
 };
 
 /// Function that responds to a request.
-type View = fn(&mut World, &Asked) -> Answer;
+type View = fn(&mut World, &ApiRequest) -> Answer;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -48,25 +48,25 @@ async fn answer(
     world: watch::Sender<World>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, io::Error> {
-    let asked = read(request).await.map_err(io::Error::other)?;
+    let request = read(request).await.map_err(io::Error::other)?;
     let (mut effect, mut view) = (None, World::answer as View);
-    world.send_modify(|world| effect = world.note(&asked));
+    world.send_modify(|world| effect = world.note(&request));
     match effect {
         None => {}
         Some(Effect::Refuse(refusal)) => return Ok(respond(&world, Answer::refused(&refusal))),
         Some(Effect::Forbid) => {
-            return Ok(respond(&world, Answer::refused(&World::forbid(&asked))));
+            return Ok(respond(&world, Answer::refused(&World::forbid(&request))));
         }
         Some(Effect::Delay(delay)) => time::sleep(delay).await,
         Some(Effect::Drop) => return Err(io::ErrorKind::ConnectionAborted.into()),
         Some(Effect::Hide) => view = World::hide,
         Some(Effect::LoseAnswer) => {
-            world.send_modify(|world| drop(world.answer(&asked)));
+            world.send_modify(|world| drop(world.answer(&request)));
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
     }
     let mut answered = None;
-    world.send_modify(|world| answered = Some(view(world, &asked)));
+    world.send_modify(|world| answered = Some(view(world, &request)));
     Ok(respond(&world, answered.expect("written by the line above")))
 }
 
@@ -89,7 +89,7 @@ fn respond(world: &watch::Sender<World>, answer: Answer) -> Response<Body> {
     response.expect("headers of printable characters")
 }
 
-async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
+async fn read(request: Request<Incoming>) -> Result<ApiRequest, hyper::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let header = |name| {
@@ -101,7 +101,7 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
         body if header(header::CONTENT_TYPE).starts_with(media::PROTOBUF) => protobuf::decode(body),
         body => serde_json::from_slice(body).map_err(|error| error.to_string()),
     };
-    Ok(Asked {
+    Ok(ApiRequest {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: request::query(parts.uri.query().unwrap_or_default()),

@@ -1,6 +1,6 @@
 //! Content negotiation: accepted response forms, and readable request bodies.
 
-use super::{refusal::Refusal, request::Asked};
+use super::{refusal::Refusal, request::ApiRequest};
 
 /// Form of the objects in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,8 +39,8 @@ pub(crate) const PATCHES: [&str; 4] = [
 ];
 
 /// Form of objects that a client accepts. Clients that accept protobuf only are refused.
-pub(crate) fn form(asked: &Asked) -> Result<Form, Refusal> {
-    choose(&asked.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
+pub(crate) fn form(request: &ApiRequest) -> Result<Form, Refusal> {
+    choose(&request.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
         ("", ..) => Some(Form::Whole),
         ("Table", "meta.k8s.io", "v1" | "v1beta1") => Some(Form::Table),
         ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
@@ -51,8 +51,8 @@ pub(crate) fn form(asked: &Asked) -> Result<Form, Refusal> {
 }
 
 /// True if the client accepts aggregated discovery.
-pub(crate) fn is_aggregated(asked: &Asked) -> Result<bool, Refusal> {
-    choose(&asked.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
+pub(crate) fn is_aggregated(request: &ApiRequest) -> Result<bool, Refusal> {
+    choose(&request.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
         ("", ..) => Some(false),
         ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => Some(true),
         _ => None,
@@ -60,14 +60,14 @@ pub(crate) fn is_aggregated(asked: &Asked) -> Result<bool, Refusal> {
 }
 
 /// Refuses a body with an unsupported type or an invalid document.
-pub(crate) fn check_body(asked: &Asked) -> Result<(), Refusal> {
-    let media = asked.content_type.split(';').next().unwrap_or_default().trim();
-    let known: &[&str] = if asked.method == "PATCH" { &PATCHES } else { &[JSON, PROTOBUF, ""] };
+pub(crate) fn check_body(request: &ApiRequest) -> Result<(), Refusal> {
+    let media = request.content_type.split(';').next().unwrap_or_default().trim();
+    let known: &[&str] = if request.method == "PATCH" { &PATCHES } else { &[JSON, PROTOBUF, ""] };
     if !known.contains(&media) {
         let known = known.iter().filter(|media| !media.is_empty()).copied().collect::<Vec<_>>();
         return Err(Refusal::unsupported_media_type(&known.join(", ")));
     }
-    match &asked.problem {
+    match &request.problem {
         Some(problem) => Err(Refusal::bad_request(problem.clone())),
         None => Ok(()),
     }
@@ -107,8 +107,8 @@ impl<'a> Clause<'a> {
 mod tests {
     use super::*;
 
-    fn accepting(accept: &str) -> Asked {
-        Asked { accept: accept.to_owned(), ..Asked::default() }
+    fn accepting(accept: &str) -> ApiRequest {
+        ApiRequest { accept: accept.to_owned(), ..ApiRequest::default() }
     }
 
     #[test]
@@ -154,8 +154,8 @@ mod tests {
             ("PATCH", "application/json", Some(415)),
         ] {
             let (method, content_type) = (method.to_owned(), media.to_owned());
-            let asked = Asked { method, content_type, ..Asked::default() };
-            assert_eq!(check_body(&asked).err().map(|it| it.code), code, "{media}");
+            let request = ApiRequest { method, content_type, ..ApiRequest::default() };
+            assert_eq!(check_body(&request).err().map(|it| it.code), code, "{media}");
         }
     }
 }

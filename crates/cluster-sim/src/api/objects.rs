@@ -9,7 +9,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{
     kind::{Kind, Object},
     refusal::Refusal,
-    request::{Asked, Id, Part},
+    request::{ApiRequest, Id, Part},
     world::World,
 };
 
@@ -122,12 +122,12 @@ impl Objects {
     }
 
     /// All requests, in order.
-    pub fn log(&self) -> Vec<Asked> {
+    pub fn log(&self) -> Vec<ApiRequest> {
         self.world.borrow().log.clone()
     }
 
     /// All refused requests, in order, without the refusals that a test injected.
-    pub fn refused(&self) -> Vec<(Asked, Refusal)> {
+    pub fn refused(&self) -> Vec<(ApiRequest, Refusal)> {
         self.world.borrow().refused.clone()
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     refusal::{Cause, Problem, Refusal},
-    request::Asked,
+    request::ApiRequest,
 };
 
 /// Options of a list or a watch.
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) limit: Option<usize>,
     /// `continue`: the position after the previous page.
     pub(crate) next: Option<String>,
-    /// `resourceVersion`; `None` if it is empty, and 0 means any.
+    /// `resourceVersion`; `None` if it is empty. 0 accepts any version.
     pub(crate) version: Option<u64>,
     /// `resourceVersionMatch=Exact`: the objects at that version.
     pub(crate) exact: bool,
@@ -33,33 +33,34 @@ const NOT_OLDER: &str = "NotOlderThan";
 
 impl Options {
     /// Parses and validates the options of a request (`validation.ValidateListOptions` of `k8s.io/apimachinery`).
-    pub(crate) fn of(asked: &Asked) -> Result<Self, Refusal> {
-        let (watch, initial) = (asked.is_watch(), asked.flag("sendInitialEvents"));
+    pub(crate) fn of(request: &ApiRequest) -> Result<Self, Refusal> {
+        let (watch, initial) = (request.is_watch(), request.flag("sendInitialEvents"));
         let (version, matching) =
-            (asked.parameter("resourceVersion"), asked.parameter("resourceVersionMatch"));
-        let causes = if watch { of_watch(asked, initial) } else { of_list(asked, initial) };
+            (request.parameter("resourceVersion"), request.parameter("resourceVersionMatch"));
+        let causes =
+            if watch { watch_mistakes(request, initial) } else { list_mistakes(request, initial) };
         if !causes.is_empty() {
             return Err(Refusal::invalid_options(&causes));
         }
         // A watch without a version has always begun with all existing objects (`SetListOptionsDefaults`).
         let legacy = matching.is_empty() && ["", "0"].contains(&version);
-        let next = Some(asked.parameter("continue")).filter(|next| !next.is_empty());
+        let next = Some(request.parameter("continue")).filter(|next| !next.is_empty());
         let version = if version.is_empty() { None } else { Some(number(version)?) };
-        let seconds = asked.number("timeoutSeconds")?;
+        let seconds = request.number("timeoutSeconds")?;
         Ok(Self {
-            limit: asked.number("limit")?.and_then(|limit| usize::try_from(limit).ok()),
+            limit: request.number("limit")?.and_then(|limit| usize::try_from(limit).ok()),
             next: next.map(str::to_owned),
             version,
             exact: matching == EXACT,
             initial: initial.unwrap_or(legacy),
-            bookmarks: asked.flag("allowWatchBookmarks").unwrap_or_default(),
+            bookmarks: request.flag("allowWatchBookmarks").unwrap_or_default(),
             timeout: seconds.map(Duration::from_secs),
         })
     }
 }
 
-fn of_watch(asked: &Asked, initial: Option<bool>) -> Vec<Cause> {
-    let matching = asked.parameter("resourceVersionMatch");
+fn watch_mistakes(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
+    let matching = request.parameter("resourceVersionMatch");
     let mut causes = Vec::new();
     let mut forbid = |detail| causes.push(Cause::forbidden("resourceVersionMatch", detail));
     if initial.is_some() && matching != NOT_OLDER {
@@ -74,23 +75,23 @@ fn of_watch(asked: &Asked, initial: Option<bool>) -> Vec<Cause> {
     if matching != NOT_OLDER {
         causes.push(unsupported(matching, &[NOT_OLDER]));
     }
-    if !asked.parameter("continue").is_empty() {
+    if !request.parameter("continue").is_empty() {
         let detail = "resourceVersionMatch is forbidden when continue is provided";
         causes.push(Cause::forbidden("resourceVersionMatch", detail));
     }
     causes
 }
 
-fn of_list(asked: &Asked, initial: Option<bool>) -> Vec<Cause> {
-    let matching = asked.parameter("resourceVersionMatch");
-    let version = asked.parameter("resourceVersion");
+fn list_mistakes(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
+    let matching = request.parameter("resourceVersionMatch");
+    let version = request.parameter("resourceVersion");
     let mut causes = Vec::new();
     let mut forbid = |detail| causes.push(Cause::forbidden("resourceVersionMatch", detail));
     if !matching.is_empty() {
         if version.is_empty() {
             forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
         }
-        if !asked.parameter("continue").is_empty() {
+        if !request.parameter("continue").is_empty() {
             forbid("resourceVersionMatch is forbidden when continue is provided");
         }
         if matching == EXACT && version == "0" {
@@ -126,8 +127,8 @@ mod tests {
     use crate::api::request;
 
     fn options(query: &str) -> Result<Options, (u16, String)> {
-        let asked = Asked { query: request::query(query), ..Asked::default() };
-        Options::of(&asked).map_err(|refusal| (refusal.code, refusal.message))
+        let request = ApiRequest { query: request::query(query), ..ApiRequest::default() };
+        Options::of(&request).map_err(|refusal| (refusal.code, refusal.message))
     }
 
     #[test]

@@ -94,8 +94,8 @@ impl Refusal {
         Self::conflict(kind, name, why)
     }
 
-    pub(crate) fn expired(asked: u64, oldest: u64) -> Self {
-        Self::new(410, "Expired", format!("too old resource version: {asked} ({oldest})"))
+    pub(crate) fn expired(requested: u64, oldest: u64) -> Self {
+        Self::new(410, "Expired", format!("too old resource version: {requested} ({oldest})"))
     }
 
     pub(crate) fn expired_list() -> Self {
@@ -112,8 +112,8 @@ impl Refusal {
         Self { next: Some(next.into()), ..Self::new(410, "Expired", message) }
     }
 
-    pub(crate) fn too_large_version(asked: u64, now: u64) -> Self {
-        let message = format!("Timeout: Too large resource version: {asked}, current: {now}");
+    pub(crate) fn too_large_version(requested: u64, now: u64) -> Self {
+        let message = format!("Timeout: Too large resource version: {requested}, current: {now}");
         let cause = json!({
             "reason": "ResourceVersionTooLarge", "message": "Too large resource version",
         });

@@ -14,7 +14,7 @@ use super::{
 
 /// Request as received.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Asked {
+pub struct ApiRequest {
     /// Method, such as `GET`.
     pub method: String,
     /// Path, such as `/apis/resource.k8s.io/v1/resourceslices`.
@@ -66,9 +66,9 @@ pub(crate) enum Part {
     Status,
 }
 
-// === impl Asked ===
+// === impl ApiRequest ===
 
-impl Asked {
+impl ApiRequest {
     /// Query parameter; empty if it is absent.
     pub(crate) fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     answer::Answer,
     fault::{Effect, Fault},
-    request::Asked,
+    request::ApiRequest,
     world::World,
 };
 
@@ -16,8 +16,8 @@ pub(crate) const PATH: &[&str] =
 impl World {
     /// Answers a review.
     pub(super) fn review(&self, review: &Value) -> Answer {
-        let asked = reviewed(&review["spec"]["resourceAttributes"]);
-        let forbids = |fault: &&Fault| fault.fits(&asked) && *fault.effect() == Effect::Forbid;
+        let request = reviewed(&review["spec"]["resourceAttributes"]);
+        let forbids = |fault: &&Fault| fault.fits(&request) && *fault.effect() == Effect::Forbid;
         let mut answer = review.clone();
         answer["status"] = json!({"allowed": !self.faults.iter().any(|fault| forbids(&fault))});
         Answer::new(201, answer)
@@ -25,7 +25,7 @@ impl World {
 }
 
 /// A request that the attributes of a review stand for.
-fn reviewed(attributes: &Value) -> Asked {
+fn reviewed(attributes: &Value) -> ApiRequest {
     let text = |key: &str| attributes[key].as_str().unwrap_or_default();
     let root = match text("group") {
         "" => "/api/v1".to_owned(),
@@ -48,5 +48,5 @@ fn reviewed(attributes: &Value) -> Asked {
         _ => "GET",
     };
     let path = format!("{root}{namespace}/{}{subresource}", text("resource"));
-    Asked { method: method.to_owned(), path, ..Asked::default() }
+    ApiRequest { method: method.to_owned(), path, ..ApiRequest::default() }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{
     kind::Kind,
     refusal::Refusal,
-    request::{Asked, Id},
+    request::{ApiRequest, Id},
 };
 
 /// Selection of objects for a list or a watch.
@@ -40,16 +40,16 @@ impl Selector {
     pub(crate) fn of(
         kind: &Kind,
         namespace: Option<&String>,
-        asked: &Asked,
+        request: &ApiRequest,
     ) -> Result<Self, Refusal> {
         let parse = |text: &str| pieces(text).into_iter().map(Requirement::parse).collect();
-        let fields: Vec<Requirement> = parse(asked.parameter("fieldSelector"));
+        let fields: Vec<Requirement> = parse(request.parameter("fieldSelector"));
         let unknown = fields.iter().find(|field| !kind.fields.contains(&field.key.as_str()));
         if let Some(field) = unknown {
             let why = format!("field label not supported: {}", field.key);
             return Err(Refusal::bad_request(why));
         }
-        let labels = parse(asked.parameter("labelSelector"));
+        let labels = parse(request.parameter("labelSelector"));
         Ok(Self { namespace: namespace.cloned(), labels, fields })
     }
 
@@ -156,9 +156,9 @@ mod tests {
 
     fn selects(labels: &str, object: &Value) -> bool {
         let query = [("labelSelector".to_owned(), labels.to_owned())].into();
-        let asked = Asked { query, ..Asked::default() };
+        let request = ApiRequest { query, ..ApiRequest::default() };
         let kind = Kind::find("", "v1", "pods").expect("a kind");
-        Selector::of(kind, None, &asked).expect("a selector").matches(object)
+        Selector::of(kind, None, &request).expect("a selector").matches(object)
     }
 
     #[test]

@@ -2,11 +2,15 @@
 
 use serde_json::Value;
 
-use super::{kind::Kind, refusal::Refusal, request::Asked};
+use super::{kind::Kind, refusal::Refusal, request::ApiRequest};
 
 /// Refuses the unknown fields of an object, or returns warnings about them.
-pub(crate) fn check(kind: &Kind, object: &Value, asked: &Asked) -> Result<Vec<String>, Refusal> {
-    let validation = asked.parameter("fieldValidation");
+pub(crate) fn check(
+    kind: &Kind,
+    object: &Value,
+    request: &ApiRequest,
+) -> Result<Vec<String>, Refusal> {
+    let validation = request.parameter("fieldValidation");
     let known = match validation {
         "Ignore" => return Ok(Vec::new()),
         "" | "Warn" | "Strict" => kind.read(object.clone()).ok(),
@@ -67,7 +71,7 @@ mod tests {
     fn checked(validation: &str, object: &Value) -> Result<Vec<String>, String> {
         let query = [("fieldValidation".to_owned(), validation.to_owned())].into();
         let kind = Kind::find("resource.k8s.io", "v1", "resourceslices").expect("a kind");
-        check(kind, object, &Asked { query, ..Asked::default() }).map_err(|it| it.message)
+        check(kind, object, &ApiRequest { query, ..ApiRequest::default() }).map_err(|it| it.message)
     }
 
     #[test]

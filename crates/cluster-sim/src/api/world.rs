@@ -14,7 +14,7 @@ use super::{
     media,
     options::Options,
     refusal::Refusal,
-    request::{Asked, Id, Part, Target},
+    request::{ApiRequest, Id, Part, Target},
     selector::Selector,
     shape,
     store::Store,
@@ -26,9 +26,9 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) store: Store,
-    pub(crate) log: Vec<Asked>,
+    pub(crate) log: Vec<ApiRequest>,
     /// Refused requests of the log, with their refusals.
-    pub(crate) refused: Vec<(Asked, Refusal)>,
+    pub(crate) refused: Vec<(ApiRequest, Refusal)>,
     pub(crate) faults: Vec<Fault>,
     pub(crate) off: BTreeSet<Gate>,
     /// Minor version: 36 for Kubernetes 1.36.
@@ -41,61 +41,61 @@ type Answered = Result<Answer, Refusal>;
 
 impl World {
     /// Logs a request and returns its injected fault.
-    pub(crate) fn note(&mut self, asked: &Asked) -> Option<Effect> {
-        self.log.push(asked.clone());
-        fault::strike(&mut self.faults, asked)
+    pub(crate) fn note(&mut self, request: &ApiRequest) -> Option<Effect> {
+        self.log.push(request.clone());
+        fault::strike(&mut self.faults, request)
     }
 
     /// Refusal for lack of permission.
-    pub(crate) fn forbid(asked: &Asked) -> Refusal {
-        match Target::of(&asked.path) {
+    pub(crate) fn forbid(request: &ApiRequest) -> Refusal {
+        match Target::of(&request.path) {
             Ok(target @ Target::Many { kind, .. }) => {
                 let Target::Many { namespace, .. } = &target else { unreachable!("matched above") };
                 let namespace = namespace.as_deref().unwrap_or_default();
-                Refusal::forbidden(asked.verb(&target), kind, namespace, "")
+                Refusal::forbidden(request.verb(&target), kind, namespace, "")
             }
             Ok(target @ Target::One { kind, .. }) => {
                 let Target::One { id, .. } = &target else { unreachable!("matched above") };
-                Refusal::forbidden(asked.verb(&target), kind, &id.namespace, &id.name)
+                Refusal::forbidden(request.verb(&target), kind, &id.namespace, &id.name)
             }
-            _ => Refusal::new(403, "Forbidden", format!("forbidden: {:?}", asked.path)),
+            _ => Refusal::new(403, "Forbidden", format!("forbidden: {:?}", request.path)),
         }
     }
 
-    pub(crate) fn answer(&mut self, asked: &Asked) -> Answer {
-        let answered = Target::of(&asked.path).and_then(|target| self.attend(&target, asked));
+    pub(crate) fn answer(&mut self, request: &ApiRequest) -> Answer {
+        let answered = Target::of(&request.path).and_then(|target| self.attend(&target, request));
         answered.unwrap_or_else(|refusal| {
             let answer = Answer::refused(&refusal);
-            self.refused.push((asked.clone(), refusal));
+            self.refused.push((request.clone(), refusal));
             answer
         })
     }
 
     /// Responds as [`World::answer`] does, except that reads find nothing.
-    pub(crate) fn hide(&mut self, asked: &Asked) -> Answer {
-        match Target::of(&asked.path) {
-            Ok(Target::Many { kind, .. }) if asked.method == "GET" && !asked.is_watch() => {
-                let form = media::form(asked).unwrap_or_default();
+    pub(crate) fn hide(&mut self, request: &ApiRequest) -> Answer {
+        match Target::of(&request.path) {
+            Ok(Target::Many { kind, .. }) if request.method == "GET" && !request.is_watch() => {
+                let form = media::form(request).unwrap_or_default();
                 Answer::ok(list_of(kind, &[], (self.list_metadata(), form)))
             }
-            Ok(Target::One { kind, id, .. }) if asked.method == "GET" => {
+            Ok(Target::One { kind, id, .. }) if request.method == "GET" => {
                 Answer::refused(&Refusal::not_found(kind, &id.name))
             }
-            _ => self.answer(asked),
+            _ => self.answer(request),
         }
     }
 
-    fn attend(&mut self, target: &Target, asked: &Asked) -> Answered {
-        if asked.method != "GET" {
-            media::check_body(asked)?;
+    fn attend(&mut self, target: &Target, request: &ApiRequest) -> Answered {
+        if request.method != "GET" {
+            media::check_body(request)?;
         }
-        if !asked.parameter("dryRun").is_empty() {
+        if !request.parameter("dryRun").is_empty() {
             let why = "dryRun is not supported by the embedded API server";
             return Err(Refusal::bad_request(why));
         }
         match target {
             Target::Version => Ok(Answer::ok(self.version())),
-            Target::Discovery(document) if media::is_aggregated(asked)? => {
+            Target::Discovery(document) if media::is_aggregated(request)? => {
                 match document.aggregated() {
                     Some(all) => Ok(Answer::typed(discovery::AGGREGATED, all)),
                     None => document.answer().map(Answer::ok),
@@ -103,11 +103,11 @@ impl World {
             }
             Target::Discovery(document) => document.answer().map(Answer::ok),
             Target::OpenApi(document) => document.answer().map(Answer::ok),
-            Target::Many { kind, namespace } => self.attend_many(kind, namespace.as_ref(), asked),
-            Target::One { kind, id, part } => self.attend_one(kind, id, (*part, asked)),
-            Target::Binding { pod } if asked.method == "POST" => self.bind(pod, &asked.body),
-            Target::Eviction { pod } if asked.method == "POST" => self.evict(pod, &asked.body),
-            Target::Review if asked.method == "POST" => Ok(self.review(&asked.body)),
+            Target::Many { kind, namespace } => self.attend_many(kind, namespace.as_ref(), request),
+            Target::One { kind, id, part } => self.attend_one(kind, id, (*part, request)),
+            Target::Binding { pod } if request.method == "POST" => self.bind(pod, &request.body),
+            Target::Eviction { pod } if request.method == "POST" => self.evict(pod, &request.body),
+            Target::Review if request.method == "POST" => Ok(self.review(&request.body)),
             Target::Binding { .. } | Target::Eviction { .. } | Target::Review => {
                 Err(Refusal::no_such_verb())
             }
@@ -118,14 +118,14 @@ impl World {
         &mut self,
         kind: &'static Kind,
         namespace: Option<&String>,
-        asked: &Asked,
+        request: &ApiRequest,
     ) -> Answered {
-        let form = media::form(asked)?;
-        match asked.method.as_str() {
+        let form = media::form(request)?;
+        match request.method.as_str() {
             "GET" => {
-                let options = Options::of(asked)?;
-                let selector = Selector::of(kind, namespace, asked)?;
-                if asked.is_watch() {
+                let options = Options::of(request)?;
+                let selector = Selector::of(kind, namespace, request)?;
+                if request.is_watch() {
                     Ok(Answer::Watch(self.watch(kind, (selector, form), &options)))
                 } else {
                     self.list(kind, (&selector, form), &options).map(Answer::ok)
@@ -133,12 +133,12 @@ impl World {
             }
             "POST" if namespace.is_some() || kind.scope == Scope::Cluster => {
                 let namespace = namespace.cloned().unwrap_or_default();
-                let warnings = strict::check(kind, &asked.body, asked)?;
-                let made = self.create(kind, &namespace, asked.body.clone())?;
+                let warnings = strict::check(kind, &request.body, request)?;
+                let made = self.create(kind, &namespace, request.body.clone())?;
                 Ok(Answer::new(201, shape::one(kind, &made, form)).with_warnings(warnings))
             }
             "DELETE" => {
-                let selector = Selector::of(kind, namespace, asked)?;
+                let selector = Selector::of(kind, namespace, request)?;
                 let gone = self.delete_all(kind, &selector)?;
                 let gone: Vec<_> = gone.iter().collect();
                 Ok(Answer::ok(list_of(kind, &gone, (self.list_metadata(), form))))
@@ -151,25 +151,27 @@ impl World {
         &mut self,
         kind: &'static Kind,
         id: &Id,
-        (part, asked): (Part, &Asked),
+        (part, request): (Part, &ApiRequest),
     ) -> Answered {
         if part == Part::Status && kind.status != super::kind::Status::Subresource {
             return Err(Refusal::no_such_path());
         }
-        let form = media::form(asked)?;
+        let form = media::form(request)?;
         let shaped = |object: &Value| shape::one(kind, object, form);
-        match asked.method.as_str() {
+        match request.method.as_str() {
             "GET" => Ok(Answer::ok(shaped(&self.find(kind, id)?.object))),
             "PUT" => {
-                let warnings = strict::check(kind, &asked.body, asked)?;
-                let replaced = self.update(kind, id, (part, asked.body.clone()))?;
+                let warnings = strict::check(kind, &request.body, request)?;
+                let replaced = self.update(kind, id, (part, request.body.clone()))?;
                 Ok(Answer::ok(shaped(&replaced)).with_warnings(warnings))
             }
             "PATCH" => {
-                let Patched { code, object, warnings } = self.patch(kind, id, (part, asked))?;
+                let Patched { code, object, warnings } = self.patch(kind, id, (part, request))?;
                 Ok(Answer::new(code, shaped(&object)).with_warnings(warnings))
             }
-            "DELETE" if part == Part::Main => Ok(Answer::ok(self.delete(kind, id, &asked.body)?)),
+            "DELETE" if part == Part::Main => {
+                Ok(Answer::ok(self.delete(kind, id, &request.body)?))
+            }
             _ => Err(Refusal::no_such_verb()),
         }
     }

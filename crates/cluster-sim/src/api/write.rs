@@ -8,7 +8,7 @@ use super::{
     kind::{Kind, Status},
     patch,
     refusal::{Cause, Refusal},
-    request::{Asked, Id, Part},
+    request::{ApiRequest, Id, Part},
     selector::Selector,
     shape,
     store::{Entry, Manager, plural},
@@ -148,40 +148,40 @@ impl World {
         &mut self,
         kind: &'static Kind,
         id: &Id,
-        (part, asked): (Part, &Asked),
+        (part, request): (Part, &ApiRequest),
     ) -> Result<Patched, Refusal> {
-        let form = asked.content_type.split(';').next().unwrap_or_default();
+        let form = request.content_type.split(';').next().unwrap_or_default();
         let is_apply = form == "application/apply-patch+yaml";
         if is_apply && part == Part::Main && self.store.get(kind, id).is_none() {
-            let warnings = strict::check(kind, &asked.body, asked)?;
-            let object = self.create_applied(kind, id, asked)?;
+            let warnings = strict::check(kind, &request.body, request)?;
+            let object = self.create_applied(kind, id, request)?;
             return Ok(Patched { code: 201, object, warnings });
         }
         let Entry { object: old, mut applied } = self.find(kind, id)?.clone();
         let mut new = old.clone();
         match form {
             "application/json-patch+json" => {
-                let done = patch::carry_out(&mut new, &asked.body);
+                let done = patch::carry_out(&mut new, &request.body);
                 done.map_err(|why| Refusal::new(422, "Invalid", why))?;
             }
             "application/strategic-merge-patch+json" => {
-                patch::merge_strategically(&mut new, &asked.body, "");
+                patch::merge_strategically(&mut new, &request.body, "");
             }
-            _ if is_apply => apply((part, asked), (&mut new, &mut applied))?,
-            _ => patch::merge(&mut new, &asked.body),
+            _ if is_apply => apply((part, request), (&mut new, &mut applied))?,
+            _ => patch::merge(&mut new, &request.body),
         }
-        let warnings = strict::check(kind, &new, asked)?;
+        let warnings = strict::check(kind, &new, request)?;
         let new = read(kind, new)?;
         let object = self.replace(kind, id, (part, new), Entry { object: old, applied })?;
         Ok(Patched { code: 200, object, warnings })
     }
 
-    fn create_applied(&mut self, kind: &'static Kind, id: &Id, asked: &Asked) -> Written {
-        let manager = Manager::of(asked, Part::Main)?;
-        let mut body = asked.body.clone();
+    fn create_applied(&mut self, kind: &'static Kind, id: &Id, request: &ApiRequest) -> Written {
+        let manager = Manager::of(request, Part::Main)?;
+        let mut body = request.body.clone();
         body["metadata"]["name"] = id.name.clone().into();
         let object = self.create(kind, &id.namespace, body)?;
-        let applied = [(manager, asked.body.clone())].into();
+        let applied = [(manager, request.body.clone())].into();
         Ok(self.store.keep(kind, id.clone(), Entry { object, applied }))
     }
 
@@ -285,28 +285,28 @@ fn has_finalizers(object: &Value) -> bool {
 
 /// Applies a configuration. A conflict with another manager fails it, unless `force` is set.
 fn apply(
-    (part, asked): (Part, &Asked),
+    (part, request): (Part, &ApiRequest),
     (object, applied): (&mut Value, &mut BTreeMap<Manager, Value>),
 ) -> Result<(), Refusal> {
-    let manager = Manager::of(asked, part)?;
+    let manager = Manager::of(request, part)?;
     let mut contested = Vec::new();
     for (other, theirs) in applied.iter_mut().filter(|(it, _)| it.part == part && **it != manager) {
-        let fields = patch::take_over(theirs, (&asked.body, object), "");
+        let fields = patch::take_over(theirs, (&request.body, object), "");
         contested.extend(fields.into_iter().map(|field| (other.name.clone(), field)));
     }
-    if !contested.is_empty() && !asked.flag("force").unwrap_or_default() {
+    if !contested.is_empty() && !request.flag("force").unwrap_or_default() {
         return Err(Refusal::contested(part, &contested));
     }
-    let before = applied.insert(manager, asked.body.clone()).unwrap_or_default();
-    patch::apply(object, (&asked.body, &before), "");
+    let before = applied.insert(manager, request.body.clone()).unwrap_or_default();
+    patch::apply(object, (&request.body, &before), "");
     Ok(())
 }
 
 // === impl Manager ===
 
 impl Manager {
-    fn of(asked: &Asked, part: Part) -> Result<Self, Refusal> {
-        match asked.parameter("fieldManager") {
+    fn of(request: &ApiRequest, part: Part) -> Result<Self, Refusal> {
+        match request.parameter("fieldManager") {
             "" => Err(Refusal::no_manager()),
             name => Ok(Self { name: name.to_owned(), part }),
         }

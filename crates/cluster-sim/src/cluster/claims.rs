@@ -15,7 +15,7 @@ use crate::api::{Objects, Refusal};
 
 /// Finalizer that keeps a claim from deletion while it has devices.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// Annotation that names the pod's claim for which a claim was made.
+/// Annotation of a claim from a template: the name of the claim within the pod.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
 /// Claims that a pod names. Missing ones are created from their templates.

@@ -129,7 +129,7 @@ impl Writer<'_> {
         let name = node_feature_name(self.client.node());
         let owners = self.owners(&namespace).await;
         let document = node_feature_document(self.client.node(), labels, &owners);
-        // The whole object is ours, whoever changed it.
+        // The whole object is ours: changes by others are overwritten.
         let how = PatchParams::apply(MANAGER).force();
         let document = Patch::Apply(&document);
         let objects = self.node_features(&namespace);

@@ -1,7 +1,7 @@
-//! Knowledge of the API server over one connection: refused devices, and dropped fields.
+//! The API server's treatment of our slices, as observed on one connection: refused devices, dropped fields.
 //!
-//! It concerns exactly the content that was sent: a changed device is sent again. A new connection forgets
-//! it, since the API server may have been upgraded.
+//! An observation holds for exactly the content that was sent: a changed device is sent again. A new connection
+//! forgets all observations, since the API server may have been upgraded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,25 +10,26 @@ use kube::core::Status;
 
 use super::{DesiredSlices, DroppedFields, LeftOut, SliceContent, layout::Layout};
 
-/// Knowledge of the API server.
+/// Observations on one connection.
 #[derive(Default)]
 pub(super) struct Learned {
     /// Refused devices with the reason, by pool and name.
     devices: BTreeMap<(String, String), (Device, String)>,
-    /// Pools that are refused, but for none of their devices.
+    /// Pools that are refused as a whole: the refusal named no device.
     pools: BTreeMap<String, RefusedPool>,
-    /// Sent and stored content of slices that are not stored as sent, by pool and index.
+    /// Sent and stored content of slices that the API server changed, by pool and index.
     kept: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
     dropped_fields: BTreeSet<DroppedFields>,
-    /// Its layout of counters; `None` before the first use.
+    /// Layout of counters that the API server accepts; `None` before the first use.
     pub(super) layout: Option<Layout>,
+    /// Number of observations so far; each one changes the next plan.
     count: u64,
 }
 
 struct RefusedPool {
     desired: Vec<SliceContent>,
     why: String,
-    /// Previous content, which may be partly overwritten by now, and is restored.
+    /// Previous content, to restore: a part may be overwritten.
     before: Vec<SliceContent>,
 }
 
@@ -63,7 +64,7 @@ impl Learned {
         rest
     }
 
-    /// True if a published slice equals the sent content, or what the API server stores of it.
+    /// True if a published slice has the sent content, or the content that the API server stores in its place.
     pub(super) fn keeps(
         &self,
         position: Position<'_>,
@@ -136,12 +137,12 @@ impl Learned {
         }
     }
 
-    /// The desired slices are published as far as possible: forgets refusals of others.
+    /// Forgets refused pools with other content, once the desired slices are published.
     pub(super) fn published(&mut self, desired: &DesiredSlices) {
         self.pools.retain(|pool, refused| desired.pools.get(pool) == Some(&refused.desired));
     }
 
-    /// Number of learned so far.
+    /// Number of observations so far.
     pub(super) fn count(&self) -> u64 {
         self.count
     }

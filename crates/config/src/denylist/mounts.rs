@@ -100,7 +100,7 @@ const FOR_DATA: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", 
 const BY_OWNER: &[&str] =
     &["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
 
-/// The danger of a file or folder of the host, even if it is read-only.
+/// Danger of a file or folder of the host, even if it is read-only.
 pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     let shown = path.display();
     let path = &*by_its_name(path);
@@ -132,7 +132,7 @@ pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     runtime.then(|| format!("{shown} exposes the container runtime, and with it the machine"))
 }
 
-/// The danger of writing there. The node runs and believes files in too many places to list them, so the places without
+/// Danger of writing to the path. The node runs and believes files in too many places to list them, so the places without
 /// such files are listed.
 pub(crate) fn of_writing(path: &Path, owners: &[String]) -> Option<String> {
     let shown = path.display();

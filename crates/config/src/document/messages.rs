@@ -59,7 +59,7 @@ fn expected_in_words(expected: &str) -> String {
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
         "f32" | "f64" => "a number".to_owned(),
         "a boolean" => "true or false".to_owned(),
-        "a string" | "a borrowed string" | "a character" => "a text".to_owned(),
+        "a string" | "a borrowed string" | "a character" => "a string".to_owned(),
         "path string" => "a path".to_owned(),
         "a sequence" => "a list".to_owned(),
         "unit" => "nothing".to_owned(),

@@ -78,7 +78,7 @@ pub fn is_empty_document(text: &str) -> bool {
     text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
 }
 
-/// The mistake of an empty document. Nobody means the defaults by it: the file is being written, or a template rendered
+/// Error message for an empty document. Nobody means the defaults by it: the file is being written, or a template rendered
 /// to nothing.
 pub fn nothing(text: &str) -> Diagnostic {
     let first = text.lines().position(|line| !line.trim().is_empty());

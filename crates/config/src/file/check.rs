@@ -169,7 +169,7 @@ impl Checker<'_> {
     }
 }
 
-/// The mistake of sharing devices that cannot be shared so.
+/// Error message for sharing devices that cannot be shared so.
 fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
     let Sharing::Shared(shared) = sharing else { return None };
     let family = devices.source().map(SourceName::family);

@@ -240,7 +240,7 @@ fn shares_are_of_gpus_whose_memory_is_limited_and_virtual_gpus_are_nvidias() {
         ("shares: {source: nics, memory: a.com/m}", "source: nics: write nvidia, amd or intel"),
         (
             "shares: {source: amd, gpus: nvidia.com/gpu}",
-            "HAMi's pods name NVIDIA's GPUs: leave source or gpus out",
+            "virtual GPUs are for NVIDIA's GPUs only: remove source or gpus",
         ),
     ]);
 }
@@ -339,7 +339,7 @@ fn devices_are_found_in_one_of_the_known_ways() {
         (find("{}"), 3, "write one of bus, class, nodes, files, endpoints"),
         (find("{class: drm, files: /x}"), 3, "write one of bus, class, nodes, files, endpoints"),
         (find("{class: drm, nods: /x}"), 3, "unknown field `nods`: did you mean `nodes`?"),
-        (find("{class: [drm]}"), 3, "a list is not valid here: write a text"),
+        (find("{class: [drm]}"), 3, "a list is not valid here: write a string"),
         (find("drm"), 3, "is not a known value"),
     ]);
 }
@@ -573,12 +573,12 @@ fn an_expression_without_an_answer_for_any_device_is_refused() {
                 gpus("a.com/x", &format!(", match: '{}'", asks("nvidia.com", "brand > 5")))
             ),
             3,
-            "brand is a text, and 5 is a number: write a text in quotes",
+            "brand is a string, and 5 is a number: write a string in quotes",
         ),
         (
             format!("exclude:\n- {{kind: nic, match: '{}'}}\n", asks("windlass.dev", "driver > 5")),
             2,
-            "driver is a text, and 5 is a number: write a text in quotes",
+            "driver is a string, and 5 is a number: write a string in quotes",
         ),
         (
             format!(
@@ -586,7 +586,7 @@ fn an_expression_without_an_answer_for_any_device_is_refused() {
                 asks("amd.com", "shell > 5")
             ),
             3,
-            "shell is a text, and 5 is a number: write a text in quotes",
+            "shell is a string, and 5 is a number: write a string in quotes",
         ),
     ]);
 }
@@ -609,23 +609,23 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         (
             "kind: gpu",
             &k8s("numaNode == \"0\""),
-            "numaNode is a number, and \"0\" is a text: write 0, without quotes",
+            "numaNode is a number, and \"0\" is a string: write 0, without quotes",
         ),
         (
             "kind: gpu",
             &asks("nvidia.com", "migCapable != \"true\""),
-            "migCapable is a truth value, and \"true\" is a text: write true, without quotes",
+            "migCapable is a boolean, and \"true\" is a string: write true, without quotes",
         ),
         (
             "kind: gpu",
             &cuda,
-            "cudaComputeCapability is a version, and \"9.0\" is a text: write semver(",
+            "cudaComputeCapability is a version, and \"9.0\" is a string: write semver(",
         ),
         ("kind: gpu", &memory, "memory is a quantity, and 80 is a number: write quantity("),
         (
             "kind: gpu",
             &"device.kind in [\"gpu\", 3]".to_owned(),
-            "kind is a text, and 3 is a number",
+            "kind is a string, and 3 is a number",
         ),
         (
             "kind: gpu",
@@ -640,7 +640,7 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         (
             "source: s",
             &asks("windlass.dev", "firmware == 2"),
-            "match: column 35: firmware is a text, and 2 is a number",
+            "match: column 35: firmware is a string, and 2 is a number",
         ),
         ("source: s", &asks("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
     ] {

@@ -1,4 +1,4 @@
-//! Every profile that is shipped is valid, and an entry that begins from one has the last word.
+//! Shipped device profiles are valid, and keys of a source entry override those of its profile.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -14,7 +14,7 @@ fn only_source(text: &str) -> SourceRule {
 }
 
 #[test]
-fn every_file_is_shipped_and_every_shipped_profile_is_whole() {
+fn every_file_is_shipped_and_every_shipped_profile_is_complete() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/devices");
     let files = fs::read_dir(folder).expect("the profiles").map(|file| file.expect("one").path());
     let stems = files.map(|file| file.file_stem().expect("a name").display().to_string());
@@ -32,7 +32,7 @@ fn every_file_is_shipped_and_every_shipped_profile_is_whole() {
 }
 
 #[test]
-fn a_profile_is_written_back_as_the_source_that_it_is() {
+fn a_source_from_a_profile_survives_a_round_trip() {
     for profile in DeviceProfile::ALL {
         let config = parse(&format!("sources: [{{profile: {}}}]", profile.name)).expect("valid");
         let yaml = to_yaml(&config);
@@ -64,7 +64,7 @@ fn contents_of_a_container_are_completed_one_level_deeper() {
 }
 
 #[test]
-fn several_sources_may_begin_from_one_profile_under_names_of_their_own() {
+fn several_sources_may_use_one_profile_under_different_names() {
     let entry = "{profile: darwin3-network, find: {endpoints: 10.0.0.1}}";
     let error = parse(&format!("sources:\n- {entry}\n- {entry}\n")).expect_err("one name twice");
     assert!(error.starts_with("w.yaml:3: source darwin3-network is on line 2"), "{error}");

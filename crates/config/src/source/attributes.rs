@@ -12,7 +12,7 @@ use super::DOMAIN;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Fact {
-    Truth(bool),
+    Boolean(bool),
     Number(i64),
     Text(String),
 }
@@ -55,7 +55,7 @@ pub(super) mod facts {
         D: Deserializer<'de>,
     {
         let value = |(name, fact): (AttributeName, Fact)| match fact {
-            Fact::Truth(truth) => Ok((name, AttributeValue::Bool(truth))),
+            Fact::Boolean(truth) => Ok((name, AttributeValue::Bool(truth))),
             Fact::Number(number) => Ok((name, AttributeValue::Int(number))),
             Fact::Text(text) if text.chars().count() <= MAX_VALUE_CHARS => {
                 Ok((name, AttributeValue::String(text)))
@@ -76,7 +76,7 @@ pub(super) mod facts {
         S: Serializer,
     {
         let fact = |value: &AttributeValue| match value {
-            AttributeValue::Bool(truth) => Fact::Truth(*truth),
+            AttributeValue::Bool(truth) => Fact::Boolean(*truth),
             AttributeValue::Int(number) => Fact::Number(*number),
             AttributeValue::String(text) | AttributeValue::Version(text) => {
                 Fact::Text(text.clone())

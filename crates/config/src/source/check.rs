@@ -134,7 +134,7 @@ impl<'a> Checker<'a> {
 
     /// `match` may exclude the dangerous nodes of a pattern; nodes are judged once more when they are found.
     fn found_nodes(&mut self, pattern: &str) {
-        match denylist::no_node(pattern) {
+        match denylist::not_a_node(pattern) {
             Some(wrong) => self.note(wrong),
             None if is_pattern(pattern) && self.rule.expression.is_some() => {}
             None => self.dangerous(denylist::of_nodes(pattern)),
@@ -142,14 +142,14 @@ impl<'a> Checker<'a> {
     }
 
     fn nodes(&mut self, pattern: &str) {
-        match denylist::no_node(pattern) {
+        match denylist::not_a_node(pattern) {
             Some(wrong) => self.note(wrong),
             None => self.dangerous(denylist::of_nodes(pattern)),
         }
     }
 
     fn folder(&mut self, folder: &Path) {
-        match denylist::no_plain_path(&folder.display().to_string()) {
+        match denylist::not_a_plain_path(&folder.display().to_string()) {
             Some(wrong) => self.note(wrong),
             None => self.dangerous(denylist::of_mount(folder, self.kubelet_dir)),
         }
@@ -228,7 +228,7 @@ impl<'a> Checker<'a> {
         }
         let Some(inside) = &node.inside else { return };
         self.text(inside);
-        self.wrong.extend(denylist::no_plain_path(inside));
+        self.wrong.extend(denylist::not_a_plain_path(inside));
         if is_pattern(&node.path) && !inside.ends_with('/') {
             self.note(format!(
                 "{} may be several nodes, and as: {inside} is one path: end it with /",
@@ -240,7 +240,7 @@ impl<'a> Checker<'a> {
     fn given_mount(&mut self, mount: &GivenMount) {
         for path in std::iter::once(&mount.host).chain(&mount.container) {
             self.text(path);
-            self.wrong.extend(denylist::no_plain_path(path));
+            self.wrong.extend(denylist::not_a_plain_path(path));
         }
         // A path with placeholders is judged when the device is known.
         if fill_all(&mount.host, ANY) == mount.host {
@@ -329,7 +329,7 @@ impl<'a> Checker<'a> {
 
 const NO_FOLDER: &str = "files and endpoints have no folder in sysfs";
 
-/// The mistake of a path that is not a file in a device's folder.
+/// Error message for a path that is not a file in a device's folder.
 fn no_file_inside(file: &Path) -> Option<String> {
     let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
     let is_file = is_plain && !file.as_os_str().is_empty();
@@ -348,7 +348,7 @@ pub fn sharing_conflicts(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
     sources.iter().enumerate().filter_map(conflict).collect()
 }
 
-/// The mistake of a source whose resource an earlier source shares in another way.
+/// Error message for a source whose resource an earlier source shares in another way.
 pub fn sharing_conflict<'a>(
     later: &SourceRule,
     mut earlier: impl Iterator<Item = &'a SourceRule>,

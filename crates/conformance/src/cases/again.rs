@@ -15,7 +15,7 @@ use crate::{
 /// Downtime of the kubelet.
 const AWAY: Duration = Duration::from_secs(4);
 
-/// Number of restarts in a row, as of a kubelet in a crash loop.
+/// Number of restarts in a row, as in a crash loop of the kubelet.
 const RESTARTS: usize = 10;
 
 pub(super) const CASES: &[Case] = &[
@@ -39,20 +39,20 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "G04",
-        sentence: "registers again when the kubelet's socket is a new one, as often as it is",
+        sentence: "registers again each time that the kubelet's socket is replaced",
         source: "cm/devicemanager/plugin/v1beta1/server.go, Start",
         check: |stage| Box::pin(follows_the_registration_socket(stage)),
     },
     Case {
         id: "G05",
-        sentence: "has its socket back after somebody deleted it alone",
-        source: "cm/devicemanager/manager.go, Start: the sockets go before the kubelet's own comes",
+        sentence: "binds its socket again after that file alone was deleted",
+        source: "cm/devicemanager/manager.go, Start: sockets are deleted before the kubelet binds its own",
         check: |stage| Box::pin(has_its_socket_back(stage)),
     },
     Case {
         id: "G06",
-        sentence: "has its sockets back when the whole folder is cleaned, and registers with the next kubelet",
-        source: "cm/devicemanager/manager.go, Start: between the cleaning and the new socket",
+        sentence: "binds its sockets again when the whole folder is cleaned, and registers with the next kubelet",
+        source: "cm/devicemanager/manager.go, Start: between the cleanup and the new socket",
         check: |stage| Box::pin(has_all_sockets_back(stage)),
     },
     Case {
@@ -63,7 +63,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "G08",
-        sentence: "is there again after the kubelet was away for some seconds",
+        sentence: "registers again after the kubelet was down for some seconds",
         source: "cm/devicemanager/manager.go, Start",
         check: |stage| Box::pin(outlives_an_absence(stage)),
     },

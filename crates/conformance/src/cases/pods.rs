@@ -47,7 +47,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "K07",
-        sentence: "is asked before a start only if its options say so, and answers then",
+        sentence: "gets PreStartContainer only if its options ask for it, and answers it",
         source: "deviceplugin/v1beta1/api.proto, PreStartContainer",
         check: |stage| Box::pin(answers_before_a_start(stage)),
     },

@@ -19,7 +19,7 @@ pub(super) const PER_MIB: i128 = PER_UNIT * 1024 * 1024;
 
 /// The amount of a resource that the pod holds at its largest, in billionths of a unit.
 ///
-/// Init containers run one after another, before the others. A sidecar (an init container that restarts always) goes on
+/// Init containers run one after another, before the others. A sidecar (an init container that restarts always) continues
 /// beside all that come later (KEP-753). An amount for the whole pod stands for its containers' (KEP-2837).
 pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
     let overhead = spec.overhead.as_ref().map_or(0, |all| amount(all, resource));

@@ -47,7 +47,7 @@ pub struct NodeFacts {
 /// A GPU of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuFacts {
-    /// Its id; `None` where nobody published one.
+    /// Its id; `None` if no agent published one.
     pub id: Option<DeviceId>,
     /// Product name.
     pub model: String,

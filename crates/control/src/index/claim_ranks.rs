@@ -39,14 +39,14 @@ const ALLOCATION: usize = 8;
 /// Ranks by claims.
 #[derive(Debug, Default)]
 pub(super) struct ClaimRanks {
-    shapes: HashMap<Asked, Shape>,
+    shapes: HashMap<ShapeKey, Shape>,
     signatures: HashMap<AttributesRead, NodeSignatures>,
     questions: u64,
 }
 
 /// Pods of one shape have equal ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct ShapeKey {
     /// The specifications of all claims.
     pub(super) specs: String,
     /// Everything but the devices and the main memory, which decides no rank.
@@ -73,7 +73,7 @@ struct Shape {
     /// State of the scheduler's forecast.
     known: u64,
     /// Number of the last question.
-    asked: u64,
+    last_question: u64,
 }
 
 /// Rank of a node after some change of it.
@@ -111,34 +111,33 @@ struct Known {
 // === impl ClaimRanks ===
 
 impl ClaimRanks {
-    /// Ranks nodes until all are ranked, which gives true, or one step's work is done. The ranks are put at the positions
-    /// of the nodes.
+    /// Ranks nodes for the work of one step; true once all are ranked. Writes each rank at the position of its node.
     pub(super) fn step(
         &mut self,
-        asked: Asked,
+        key: ShapeKey,
         prepare: impl FnOnce() -> Option<Claims>,
         cluster: &mut Cluster<'_>,
         nodes: impl Iterator<Item = NodeIx>,
         ranks: &mut [Option<Rank>],
     ) -> bool {
-        let known = self.shapes.remove(&asked);
+        let known = self.shapes.remove(&key);
         let Some(mut shape) = known.or_else(|| prepare().map(Shape::of)) else { return true };
         self.make_room();
         self.questions += 1;
-        shape.asked = self.questions;
+        shape.last_question = self.questions;
         let signatures = self.signatures.entry(shape.read.clone()).or_default();
-        let is_done = shape.rank(&asked.request, signatures, cluster, nodes, ranks);
-        self.shapes.insert(asked, shape);
+        let is_done = shape.rank(&key.request, signatures, cluster, nodes, ranks);
+        self.shapes.insert(key, shape);
         is_done
     }
 
-    /// Forgets the shape that nobody has asked for the longest, where there are too many.
+    /// Forgets the least recently used shape, if there are too many.
     fn make_room(&mut self) {
         if self.shapes.len() < MAX_SHAPES {
             return;
         }
-        let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.asked);
-        if let Some(oldest) = oldest.map(|(asked, _)| asked.clone()) {
+        let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.last_question);
+        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
             self.shapes.remove(&oldest);
         }
         let shapes = &self.shapes;
@@ -158,7 +157,7 @@ impl Shape {
             selections: Selections::default(),
             ranks: Vec::new(),
             known: 0,
-            asked: 0,
+            last_question: 0,
         }
     }
 

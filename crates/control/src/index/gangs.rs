@@ -240,7 +240,7 @@ impl Index {
     }
 
     /// The time for which a gang rests that was given up; none if it does not rest.
-    pub fn rest_of(&self, pod: &PodFacts, now: Instant) -> Option<Duration> {
+    pub fn backoff_of(&self, pod: &PodFacts, now: Instant) -> Option<Duration> {
         let rest = self.gangs.rests.get(&key(pod)?)?;
         rest.until.checked_duration_since(now).filter(|left| !left.is_zero())
     }

@@ -89,7 +89,7 @@ impl Index {
         self.inspected(nodes)
     }
 
-    /// Nodes that have changed after some change, the earliest first, at most so many. With 0 all nodes have.
+    /// Nodes that have changed after some change, the earliest first, at most this many. With 0 all nodes have.
     pub fn inspect_changed(&mut self, after: u64, most: usize) -> Changes<'_> {
         self.settle();
         let versions = (0..).map(NodeIx).zip(self.versions.iter().copied());

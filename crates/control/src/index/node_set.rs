@@ -1,4 +1,4 @@
-//! A set of nodes, of one bit each: one for every gang that waits.
+//! A set of nodes as a bit set. Every waiting gang has one.
 
 use windlass_sched::view::NodeIx;
 

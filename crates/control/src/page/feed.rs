@@ -25,7 +25,7 @@ use crate::{
 
 /// Least time between two looks at the index.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Time between two looks that nobody asks for: the history goes on.
+/// Time between two looks that nobody asks for: the history continues.
 const UNWATCHED_PAUSE: Duration = Duration::from_secs(10);
 /// Time between two explanations of the pending pods.
 const EXPLAIN_PAUSE: Duration = Duration::from_secs(5);

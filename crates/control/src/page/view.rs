@@ -74,7 +74,7 @@ fn amounts(share: Option<(u16, u32)>) -> HolderView {
     }
 }
 
-/// A pod that some of so many nodes refuse, for these reasons.
+/// A pending pod with the number of nodes per reason, once all nodes have refused it.
 pub(super) fn refused(
     pod: &PodFacts,
     reasons: BTreeMap<String, usize>,

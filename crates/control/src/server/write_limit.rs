@@ -1,4 +1,4 @@
-//! Deadline of writes. A reader that does not read gives its place and its part of memory back.
+//! Deadline of writes: a client that does not read its response is disconnected, so that it holds no connection slot.
 
 use std::{
     io,
@@ -12,9 +12,9 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// A stream on which an answer may take a limited time from its first write that has to wait.
+/// A stream with a time limit per response, from the first write that blocks to the flush.
 ///
-/// A reader of a few bytes now and then is late too: the time ends with a flush, and hyper flushes whole answers.
+/// A client that reads a few bytes now and then misses the limit too: hyper flushes whole responses only.
 #[derive(Debug)]
 pub(super) struct WriteLimit<S> {
     stream: S,

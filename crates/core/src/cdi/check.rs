@@ -27,7 +27,7 @@ pub fn check(spec: &Spec) -> Vec<Mistake> {
     found.version(spec);
     found.kind(&spec.kind);
     if spec.devices.is_empty() {
-        found.add("devices", "a document without devices is refused: leave the file away");
+        found.add("devices", "a document without devices is refused: delete the file");
     }
     let mut names = BTreeSet::new();
     for (index, device) in spec.devices.iter().enumerate() {
@@ -128,7 +128,7 @@ impl Findings {
         }
         let permissions = node.permissions.as_deref().unwrap_or_default();
         if permissions != "none" && permissions.contains(|letter| !"rwm".contains(letter)) {
-            let what = format!("{permissions:?} is more than the letters r, w and m");
+            let what = format!("{permissions:?} has letters other than r, w and m");
             self.add(format!("{at}.permissions"), what);
         }
     }

@@ -111,7 +111,7 @@ fn what_was_unhealthy_in_an_earlier_life_waits_out_its_quiet_period() {
     tracker.observe(&Observation::Passed, at(70));
     assert!(tracker.health().is_healthy());
     let later = HealthTracker::resume(tracker.record(), QUIET, at(80));
-    assert_eq!(later.health().state, HealthState::Unknown, "it has not been seen in this life");
+    assert_eq!(later.health().state, HealthState::Unknown, "it was not probed since the restart");
 }
 
 #[test]

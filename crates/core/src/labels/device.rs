@@ -10,8 +10,8 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gpu<'a> {
     device: &'a Device,
-    /// True if it is cut into MIG instances.
-    pub(super) is_cut: bool,
+    /// True if it is divided into MIG instances.
+    pub(super) is_partitioned: bool,
     /// Offering of the whole GPU.
     pub(super) offering: Option<Offering>,
 }
@@ -49,7 +49,7 @@ const fn nvidia(name: &'static str) -> AttributeName {
 pub(super) fn gpus<'a>(input: &LabelInput<'a>) -> Vec<Gpu<'a>> {
     let gpu = |device: &'a Device| {
         let offering = input.offerings.get(&device.id).copied().filter(|_| !device.partitioned);
-        Gpu { device, is_cut: device.partitioned, offering }
+        Gpu { device, is_partitioned: device.partitioned, offering }
     };
     present(input, DeviceKind::Gpu).map(gpu).collect()
 }

@@ -63,7 +63,7 @@ impl Model<'_> {
 
     /// Number of GPUs that are not cut into instances.
     pub(super) fn whole(&self) -> usize {
-        self.gpus.iter().filter(|gpu| !gpu.is_cut).count()
+        self.gpus.iter().filter(|gpu| !gpu.is_partitioned).count()
     }
 
     fn memory_mib(&self) -> Option<u64> {
@@ -97,7 +97,7 @@ impl Model<'_> {
         always.into_iter().chain(self.hardware(label)).collect()
     }
 
-    /// Memory, architecture and compute capability, as far as known.
+    /// Memory, architecture and compute capability, if known.
     pub(super) fn hardware(&self, label: impl Fn(&str, String) -> Label) -> Vec<Label> {
         let mut labels = Vec::new();
         labels.extend(self.memory_mib().map(|mib| label("memory", mib.to_string())));

@@ -42,8 +42,8 @@ pub(super) fn instances(
 
 /// Instances stand for whole GPUs only if all GPUs are cut and all instances have one profile.
 fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
-    let Some(cut) = gpus.iter().find(|gpu| gpu.is_cut) else { return Vec::new() };
-    let has_parts = |gpu: &Gpu<'_>| gpu.is_cut && gpu.has_instances(instances);
+    let Some(cut) = gpus.iter().find(|gpu| gpu.is_partitioned) else { return Vec::new() };
+    let has_parts = |gpu: &Gpu<'_>| gpu.is_partitioned && gpu.has_instances(instances);
     match grouped(instances, Instance::mig_profile).as_slice() {
         [(_, alike)] if gpus.iter().all(has_parts) => of_mig_profile(GPU, alike),
         _ => vec![

@@ -41,11 +41,12 @@ pub struct Alternative {
     /// The first term that differs. The alternative may be better in it if the first search stopped at its
     /// bound.
     pub lost_by: Term,
-    /// True if only the chosen set is better.
+    /// True if no other set is better than this one, the chosen set aside.
     pub exact: bool,
 }
 
-/// One comparison in words: `less in connections of what remains: 3900 against 4200`.
+/// Comparison of the runner-up with the choice in one term, as text: `less in connections of what remains: 3900 against
+/// 4200`.
 struct TermComparison {
     term: Term,
     ours: i64,

@@ -35,7 +35,7 @@ pub enum Literal {
     /// A number as written.
     Number(String),
     /// `true` or `false`
-    Truth(bool),
+    Boolean(bool),
     /// `semver("9.0.0")`
     Version,
     /// `quantity("40Gi")`
@@ -47,12 +47,12 @@ pub enum Literal {
 /// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueType {
-    /// Text.
+    /// String.
     Text,
     /// Number, integer or not; CEL compares them with each other.
     Number,
     /// Boolean.
-    Truth,
+    Boolean,
     /// Version, compared by `isLessThan` and so on.
     Version,
     /// Quantity, compared likewise.
@@ -83,7 +83,7 @@ impl DeviceExpression {
         all
     }
 
-    /// The attributes that can change the answer; `None` where any can, such as for a loop over all attributes.
+    /// The attributes that can change the answer; `None` if any can, such as in a loop over all attributes.
     pub fn attributes_read(&self) -> Option<BTreeSet<AttributeName>> {
         let (mut devices, mut fields, mut maps, mut names) = (0, 0, 0, Vec::new());
         walk(&self.parsed, &mut |node| {
@@ -99,7 +99,7 @@ impl DeviceExpression {
                 names.push(AttributeName::published(&domain, &name));
             }
         });
-        // Each mention of the device is one of a field, and each one of the attributes is one of a single attribute.
+        // `device` alone, or `device.attributes` without a key, can read any attribute.
         (devices == fields && maps == names.len()).then(|| names.into_iter().collect())
     }
 
@@ -119,7 +119,7 @@ impl DeviceExpression {
         let is_conjunction =
             matches!(&self.parsed.expr, Expr::Call(call) if call.func_name == LOGICAL_AND);
         let parts = if is_conjunction { pieces(&self.text) } else { Vec::new() };
-        // Text that the splitter misreads, such as a comment with quotes, keeps the expression whole.
+        // The splitter misreads some text, such as a comment with quotes. Then the expression stays whole.
         let parts: Result<Vec<Self>, _> = parts.into_iter().map(str::parse).collect();
         parts.ok().filter(|parts| !parts.is_empty()).unwrap_or_else(|| vec![self.clone()])
     }
@@ -192,7 +192,7 @@ fn is_device(node: &IdedExpr) -> bool {
     matches!(&node.expr, Expr::Ident(name) if name == DEVICE)
 }
 
-/// The reference of a node, required or optional.
+/// The device value that a node refers to, tests and optional access included.
 fn mentioned(node: &IdedExpr) -> Option<Reference> {
     match &node.expr {
         Expr::Select(select) => select_of(select),
@@ -203,7 +203,7 @@ fn mentioned(node: &IdedExpr) -> Option<Reference> {
     }
 }
 
-/// The reference of a node that evaluates to the referenced value.
+/// The device value that a node evaluates to; `has()` and optional access do not.
 fn valued(node: &IdedExpr) -> Option<Reference> {
     match &node.expr {
         Expr::Select(select) if select.test => None,
@@ -277,7 +277,7 @@ fn written(node: &IdedExpr) -> Option<Literal> {
             LiteralValue::Int(number) => Literal::Number(number.inner().to_string()),
             LiteralValue::UInt(number) => Literal::Number(number.inner().to_string()),
             LiteralValue::Double(number) => Literal::Number(number.inner().to_string()),
-            LiteralValue::Boolean(truth) => Literal::Truth(*truth.inner()),
+            LiteralValue::Boolean(truth) => Literal::Boolean(*truth.inner()),
             LiteralValue::Bytes(_) | LiteralValue::Null => Literal::Other,
         }),
         Expr::Call(call) if call.target.is_none() => match (call.func_name.as_str(), &*call.args) {
@@ -359,7 +359,7 @@ impl Literal {
         match self {
             Self::Text(_) => ValueType::Text,
             Self::Number(_) => ValueType::Number,
-            Self::Truth(_) => ValueType::Truth,
+            Self::Boolean(_) => ValueType::Boolean,
             Self::Version => ValueType::Version,
             Self::Quantity => ValueType::Quantity,
             Self::Other => ValueType::Other,
@@ -372,10 +372,10 @@ impl fmt::Display for Literal {
         match self {
             Self::Text(text) => f.write_str(&literal(text)),
             Self::Number(number) => f.write_str(number),
-            Self::Truth(truth) => truth.fmt(f),
+            Self::Boolean(truth) => truth.fmt(f),
             Self::Version => f.write_str("semver(...)"),
             Self::Quantity => f.write_str("quantity(...)"),
-            Self::Other => f.write_str("null, or a text of bytes,"),
+            Self::Other => f.write_str("null or bytes"),
         }
     }
 }
@@ -387,7 +387,7 @@ impl ValueType {
         match value {
             AttributeValue::String(_) => Self::Text,
             AttributeValue::Int(_) => Self::Number,
-            AttributeValue::Bool(_) => Self::Truth,
+            AttributeValue::Bool(_) => Self::Boolean,
             AttributeValue::Version(_) => Self::Version,
         }
     }
@@ -396,12 +396,12 @@ impl ValueType {
 impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Text => "a text",
+            Self::Text => "a string",
             Self::Number => "a number",
-            Self::Truth => "a truth value",
+            Self::Boolean => "a boolean",
             Self::Version => "a version",
             Self::Quantity => "a quantity",
-            Self::Other => "what no device says",
+            Self::Other => "of a type that no device value has",
         })
     }
 }

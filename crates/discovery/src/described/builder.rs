@@ -81,7 +81,7 @@ impl DeviceBuilder<'_> {
             Err(_) if given.optional => return,
             Err(missing) => return made.withhold(format!("{}: {missing}", given.path)),
         };
-        if let Some(why) = denylist::no_node(&pattern) {
+        if let Some(why) = denylist::not_a_node(&pattern) {
             return made.withhold(why);
         }
         let paths = match self.nodes.paths(&pattern) {
@@ -171,7 +171,7 @@ impl DeviceBuilder<'_> {
             let why = paths.find_map(|path| self.rule.refused_mount(given, path, self.kubelet_dir));
             why.filter(|_| !self.rule.allow_dangerous)
         };
-        if let Some(why) = denylist::no_plain_path(&text).or_else(dangerous) {
+        if let Some(why) = denylist::not_a_plain_path(&text).or_else(dangerous) {
             return made.withhold(why);
         }
         if !self.host.has(&host) {

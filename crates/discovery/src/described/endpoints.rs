@@ -4,19 +4,19 @@ use super::find::{Candidate, FindResult};
 
 /// One candidate per address, in configured order.
 pub(super) fn of(endpoints: &[String]) -> FindResult {
-    let candidates = endpoints.iter().map(|endpoint| board(endpoint)).collect();
+    let candidates = endpoints.iter().map(|endpoint| candidate(endpoint)).collect();
     FindResult { candidates, ..FindResult::default() }
 }
 
-fn board(endpoint: &str) -> Candidate {
+fn candidate(endpoint: &str) -> Candidate {
     let (host, port) = split(endpoint);
     let (identity, origin) = (endpoint.to_owned(), endpoint.to_owned());
-    let mut board = Candidate { identity, origin, ..Candidate::default() };
-    board.note("endpoint", Some(endpoint));
-    board.note("host", Some(host));
-    board.note("port", port);
-    board.note("name", Some(host));
-    board
+    let mut candidate = Candidate { identity, origin, ..Candidate::default() };
+    candidate.note("endpoint", Some(endpoint));
+    candidate.note("host", Some(host));
+    candidate.note("port", port);
+    candidate.note("name", Some(host));
+    candidate
 }
 
 /// Host and port. An IPv6 address before a port is in brackets.

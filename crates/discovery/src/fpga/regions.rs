@@ -277,7 +277,7 @@ impl Region {
             return not_ready("no management engine reports its interface");
         };
         if [Some(interface), function].iter().flatten().any(|id| !is_identifier(id)) {
-            return not_ready("its identifiers are nothing but f: its firmware crashed");
+            return not_ready("its identifiers are all ones (ffff...): its firmware crashed");
         }
         match nodes.iter().find(|node| !self.host.has(&node.path)) {
             None => Observation::Passed,

@@ -38,7 +38,7 @@ fn link_down(function: &Function) -> Option<Failure> {
     no_traffic(function).map(|why| (Reason::LinkDown, why))
 }
 
-/// Reason for no traffic, as far as known.
+/// Reason for no traffic, if known.
 fn no_traffic(function: &Function) -> Option<String> {
     let is_up = function.interfaces.iter().any(|interface| interface.is_up);
     match function.rdma.first() {

@@ -106,7 +106,7 @@ pub(super) fn is_in_bond(host: &Host, interface: &str) -> bool {
     host.has(format!("{NET}/{interface}/master/bonding"))
 }
 
-/// Master of an interface that is in use, as far as known.
+/// Master of an interface that is in use, if known.
 fn part_in_use(host: &Host, interface: &str) -> Option<String> {
     let master = host.link_name(format!("{NET}/{interface}/master"))?;
     let folder = format!("{NET}/{master}");

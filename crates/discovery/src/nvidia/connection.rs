@@ -75,7 +75,7 @@ struct Round {
     /// The event wait failed: another set is needed.
     wants_events: bool,
     /// Creation time of the event set; limits retries with a driver that refuses every wait.
-    events_made: Instant,
+    events_created: Instant,
 }
 
 /// Result of a blocking thread.
@@ -118,7 +118,7 @@ impl Connection {
                 wants_gpus,
                 is_outdated,
                 wants_events,
-                events_made: now,
+                events_created: now,
             },
             slots: Vec::new(),
             earlier: Arc::new(earlier),

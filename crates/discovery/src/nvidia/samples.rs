@@ -1,7 +1,7 @@
 //! GPU telemetry, read after each passed probe on a thread of its own.
 //!
 //! Separate from the probe: a failing sensor is no reason to distrust a GPU, and the first device list must
-//! not wait for it. A hanging read is not repeated. Numbers that the probe needs for health come from it.
+//! not wait for it. A hanging read is not repeated. The probe passes on the numbers that it has read for health.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,7 +47,7 @@ pub(super) struct Reading {
     energy: (DeviceId, Energy),
 }
 
-/// A GPU and its instances by index, valid while their UUIDs agree, with what the probe has read already.
+/// A GPU and its instances by index, valid while their UUIDs agree, with the readings of the probe.
 struct Target {
     gpu: Gpu,
     id: DeviceId,
@@ -65,8 +65,8 @@ struct LinkCounts {
 
 const KIB: u64 = 1024;
 
-/// Age from which on an energy counter is read again: that takes 3 to 5 ms of CPU, more than all other sensors together
-/// (H100, driver 580).
+/// Minimum age of an energy counter before it is read again. A read takes 3 to 5 ms of CPU, more than all other
+/// sensors together (H100, driver 580).
 const ENERGY_EVERY: SignedDuration = SignedDuration::from_secs(60);
 
 // === impl Samples ===
@@ -77,7 +77,7 @@ impl Samples {
         Self { to, wanted, open, readings, energy }
     }
 
-    /// Marks a GPU for reading after a passed probe, if anybody receives telemetry.
+    /// Marks a GPU for reading after a passed probe, if telemetry has a receiver.
     pub(super) fn want(&mut self, index: usize, probed: &ProbeReport) {
         if !self.to.is_closed() {
             let energy = self.energy.get(&probed.facts.id).copied();

@@ -1,12 +1,12 @@
-//! Repair of claims' documents that were removed, perhaps with their folder and the record's copy in it.
+//! Repair of deleted CDI documents of claims. Their folder may be gone too, with the copy of the record in it.
 
 use windlass_host::blocking;
 
 use super::{Input, Preparer};
 
 impl Preparer {
-    /// Looks for the documents of all claims: a restarting container needs its claim's document, and the
-    /// kubelet does not ask for the claim then.
+    /// Checks the documents of all claims. A restarting container needs its claim's document, and the kubelet calls no
+    /// prepare before a restart.
     pub(super) fn check(&mut self) {
         self.journal.check();
         for uid in self.slots.keys().cloned().collect::<Vec<_>>() {
@@ -14,8 +14,8 @@ impl Preparer {
         }
     }
 
-    /// Rewrites a document that differs from the record, after the record's copy: a folder with documents then has
-    /// all that the next agent needs to write them again.
+    /// Rewrites a document that differs from the record. The copy of the record comes first, so that a folder with
+    /// documents always has the data from which the next agent can write them again.
     pub(super) fn restore(&mut self, uid: &str) {
         let Some(entry) = self.entry(uid).cloned() else { return };
         let (documents, checked) = (self.environment.documents.clone(), self.journal.checked());

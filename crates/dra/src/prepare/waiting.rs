@@ -60,15 +60,15 @@ impl PlanError {
 // === impl Preparer ===
 
 impl Preparer {
-    /// True while the claim waits for other claims to release its devices, up to its patience, and unless
-    /// it is to be released itself.
+    /// Input of a claim that waits for other claims to release its devices. `None` once its deadline has passed, or
+    /// if it is to be released itself.
     pub(super) fn held(&self, uid: &str, cause: &PlanError) -> Option<Input> {
         let (others, slot) = (cause.blocker.clone()?, self.slots.get(uid)?);
         let State::Reading(_, patience) = slot.state else { return None };
         let mut left = patience.unwrap_or_else(|| Deadline::after(self.patience));
         let ledger = self.environment.ledger.watch();
         let ledger = ledger.borrow();
-        // A holder that is missing in the ledger would count as gone at once, again and again.
+        // Without this check, a holder that the ledger lacks would end the wait at once, and the claim would retry in a loop.
         if left.has_passed(Instant::now())
             || !slot.releasing.is_empty()
             || others.have_released(ledger.claims(), &ledger)
@@ -93,14 +93,14 @@ impl Preparer {
         });
     }
 
-    /// Reads the claim again, if a caller still waits: it may have been deleted.
+    /// Reads the claim again, if a caller still waits. The API server may have deleted the claim.
     pub(super) fn released(&mut self, uid: &str, patience: Deadline) {
         let is_abandoned = self.slots.get(uid).is_some_and(Slot::is_abandoned);
         let input = if is_abandoned { Input::Abandoned } else { Input::Released(patience) };
         self.step(uid, input);
     }
 
-    /// Tells the callers that the claim is to be released.
+    /// Answers the callers that the claim is to be released.
     pub(super) fn abandon(&mut self, uid: &str) {
         if let Some(slot) = self.slots.get_mut(uid) {
             slot.prepared(&Err("released before it was prepared".to_owned()));

@@ -59,7 +59,7 @@ const READY: &str = "Ready";
 /// Condition: the device works.
 const HEALTHY: &str = "Healthy";
 
-/// Condition: the claim's containers use more memory of the device than they have.
+/// Condition: the claim's containers use more of the device's memory than their share.
 const EXCEEDED: &str = "MemoryExceeded";
 
 /// The API server's limit for a message, in bytes.
@@ -208,7 +208,7 @@ fn exceeded(excess: &MemoryExcess, since: Timestamp) -> Condition {
         kind: EXCEEDED,
         status: "True",
         reason: "GpuMemoryExceeded".to_owned(),
-        message: format!("{used_mib} MiB in use, {limit_mib} MiB are the share"),
+        message: format!("{used_mib} MiB in use, but the share is {limit_mib} MiB"),
         since,
     }
 }
@@ -227,8 +227,8 @@ fn reason(health: &Health) -> String {
         first.into_iter().chain(letters).collect::<String>()
     };
     let reason: String = words.map(word).collect();
-    let is_one = reason.starts_with(|letter: char| letter.is_ascii_alphabetic());
-    if is_one { reason } else { "Unhealthy".to_owned() }
+    let is_valid = reason.starts_with(|letter: char| letter.is_ascii_alphabetic());
+    if is_valid { reason } else { "Unhealthy".to_owned() }
 }
 
 /// Interface of a NIC. A CNI plugin sets its addresses in the container.

@@ -13,7 +13,7 @@ pub(crate) struct Claims {
     by_name: BTreeMap<(String, String), Claim>,
 }
 
-/// A claim, and its preparation in this life of the kubelet. The checkpoint omits the latter.
+/// A claim, and its preparation since the start of the kubelet. The checkpoint omits the latter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) state: ClaimState,
@@ -31,7 +31,7 @@ pub(crate) struct ClaimRelease {
 // === impl Claims ===
 
 impl Claims {
-    /// Restores the last life's checkpoint. The restored claims count as unprepared.
+    /// Restores the checkpoint of the previous run. The restored claims count as unprepared.
     pub(crate) fn restore(checkpoint: Checkpoint) -> Self {
         let claims = checkpoint.claims.into_iter().flatten();
         let by_name = claims.map(|state| {

@@ -31,7 +31,7 @@ pub(super) struct Batch {
     pub(super) claims: Vec<ClaimId>,
 }
 
-/// Prepares the pod's claims that this life has yet to prepare.
+/// Prepares the pod's claims that are unprepared since the kubelet's start.
 pub(crate) async fn prepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), ClaimError> {
     let asking = pod.clone();
     let (batches, prepared) = handle.update(move |task| task.plan_prepare(&asking)).await??;
@@ -74,8 +74,8 @@ impl Batch {
         Event::DriverAnswered { call: self.call, pod, driver, error }
     }
 
-    /// Each claim with its devices, or the first defect of the answer.
-    pub(super) fn judge<T>(
+    /// Passes each claim and its devices to `keep`. Fails at the first defect of the answer.
+    pub(super) fn check_answer<T>(
         &self,
         answer: BTreeMap<String, Result<T, String>>,
         mut keep: impl FnMut(&ClaimId, T) -> Result<(), ClaimError>,
@@ -128,7 +128,7 @@ impl ManagerTask {
         let claims = &mut self.dra.claims;
         let keep =
             |claim: &ClaimId, devices| claims.add_devices(claim, &batch.driver.name, devices);
-        batch.judge(answer, keep)
+        batch.check_answer(answer, keep)
     }
 
     fn claims_prepared(&mut self, pod: &str, claims: &[ClaimId]) -> Result<(), ClaimError> {

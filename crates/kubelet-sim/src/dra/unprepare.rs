@@ -60,7 +60,7 @@ async fn try_release(handle: &ManagerHandle, release: ClaimRelease) -> Result<()
         let driver = handle.read(move |task| task.dra.drivers.find(&name)).await??;
         let batch = Batch { call: ClaimCall::Unprepare, pod: pod.clone(), driver, claims };
         let answer = batch.run(handle).await?;
-        batch.judge(answer, |_, _| Ok(()))?;
+        batch.check_answer(answer, |_, _| Ok(()))?;
     }
     handle.update(move |task| task.claims_released(&claims)).await?
 }

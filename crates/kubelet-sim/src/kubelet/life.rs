@@ -39,13 +39,13 @@ pub(super) struct Remains {
     capacities: BTreeMap<String, usize>,
 }
 
-/// Both sockets, bound after the folder's cleanup, and the claims of the last life. A start can
+/// Both sockets, bound after the folder's cleanup, and the claims of the previous run. A start can
 /// fail in this part only.
 pub(super) struct Sockets {
     registration: UnixListener,
     pod_resources: UnixListener,
     claims: Claims,
-    /// True if the plugin folder held no file of a last life.
+    /// True if the plugin folder held no file of a previous run.
     is_new_machine: bool,
 }
 

@@ -11,7 +11,7 @@
 //!
 //! Up to 1.36 the key is the resource. So the end of an old stream closes the newest client. The
 //! end of a stream without its key in the table changes nothing. A newest client that still dials
-//! has no connection to close. That client goes on outside of the table, and the end of its stream
+//! has no connection to close. That client continues outside of the table, and the end of its stream
 //! will change nothing. From 1.37 the socket is part of the key.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Lists from plugins, and the devices of a resource after its plugin's loss.
+//! Device lists from plugins, and a resource's devices after its plugin is lost.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Manager {
         self.unhealthy.entry(resource.to_owned()).or_default().extend(lost);
     }
 
-    /// Healthy ids outside of all holdings and choices.
+    /// Healthy ids that are neither allocated nor chosen for an admission in progress.
     pub(super) fn available(&self, resource: &str) -> DeviceIds {
         let healthy = self.healthy.get(resource).into_iter().flatten();
         let in_use = self.allocated.get(resource);

@@ -86,7 +86,7 @@ struct Shared {
     calls: watch::Sender<Vec<Call>>,
     show: watch::Sender<Show>,
     open_streams: watch::Sender<usize>,
-    lists_seen: Mutex<Option<windlass_kubelet_sim::Calls>>,
+    lists_seen: Mutex<Option<windlass_kubelet_sim::EventReader>>,
 }
 
 struct Service(Arc<Shared>);

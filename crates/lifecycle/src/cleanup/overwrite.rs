@@ -21,14 +21,14 @@ pub(super) struct Scrubber {
     program: PathBuf,
     host_root: PathBuf,
     roots: Roots,
-    /// `None` is searched for each time: a driver may be installed later.
+    /// If `None`, each run searches for the library: a driver may be installed later.
     nvml_library: Option<PathBuf>,
 }
 
 /// This program, even if its file was replaced since the start (`proc_pid_exe(5)`).
 const THIS: &str = "/proc/self/exe";
 
-/// Search path for a library without a path; the agent found the driver's there.
+/// Variable with the search path for a library's bare name. The agent may have found the driver's libraries by it.
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
 /// Name of the process in errors.

@@ -15,10 +15,10 @@ pub(super) enum ControlError {
     Late { command: String, deadline: Duration },
     #[error("{command} was refused: {output}")]
     Refused { command: String, output: String },
-    #[error("{command} answers {output} though {wanted} was set")]
+    #[error("{command} answers {output} although {wanted} was set")]
     NotTaken { command: String, output: String, wanted: String },
     #[error(
-        "its server {server} had a fatal fault: it takes no program before all of its programs have ended"
+        "its server {server} had a fatal fault: it accepts no client before all of its clients have ended"
     )]
     Fault { server: u32 },
     #[error("no server of the daemon has the process {0} as a client")]
@@ -32,13 +32,13 @@ const MIB_PER_GIB: u64 = 1024;
 /// State of a server after a fault of its GPU (NVIDIA's MPS guide, "Error Containment").
 const FAULT: &str = "FAULT";
 
-/// The daemon's own number of its only device.
+/// Index of the daemon's only device.
 const DEVICE: u32 = 0;
 
 // === impl Program ===
 
 impl Program {
-    /// Checks that the daemon answers, and that its servers take programs.
+    /// Checks that the daemon answers, and that its servers accept clients.
     pub(super) async fn check(
         &self,
         place: &Place,
@@ -48,7 +48,7 @@ impl Program {
         for server in self.servers(place, deadline).await? {
             let asked = format!("get_server_status {server}");
             let status = match self.send(place, &asked, deadline).await {
-                // The server has ended, or the program is older than the question.
+                // The server has ended, or the installed MPS is too old for this command.
                 Err(ControlError::Refused { .. }) => continue,
                 status => status?,
             };
@@ -59,7 +59,7 @@ impl Program {
         Ok(())
     }
 
-    /// Has the daemon destroy the contexts of a client, so that the end of its process disturbs no other client.
+    /// Makes the daemon destroy the contexts of a client, so that the end of its process disturbs no other client.
     pub(super) async fn terminate(
         &self,
         place: &Place,
@@ -200,7 +200,7 @@ impl Program {
     }
 }
 
-/// Process ids of an answer, which has one in a line.
+/// Process ids of an answer, one per line.
 fn numbers(output: &str) -> impl Iterator<Item = u32> {
     output.split_whitespace().filter_map(|word| word.parse().ok())
 }

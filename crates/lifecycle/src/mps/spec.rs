@@ -63,7 +63,7 @@ const MIB: u64 = 1024 * 1024;
 // === impl MpsSpec ===
 
 impl MpsSpec {
-    /// Specification for this device, with an equal part for each of so many containers.
+    /// Specification for this device, with an equal part for each of this many containers.
     pub fn new(device: &Device, replicas: Replicas) -> Self {
         let memory = device.capacity.get(&MEMORY);
         Self {

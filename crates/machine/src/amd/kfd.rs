@@ -1,4 +1,4 @@
-//! KFD's topology: one node for each processor and each part of a GPU, with links between nodes.
+//! KFD's topology: one node for each processor and each partition of a GPU, with links between nodes.
 //!
 //! Names and order of the properties come from the kernel's `kfd_topology.c`. The numbers for `MI300X` come
 //! from AMD's recordings of real machines.
@@ -21,8 +21,8 @@ const NODES: &str = "sys/devices/virtual/kfd/kfd/topology/nodes";
 const PCIE: u32 = 2;
 const XGMI: u32 = 11;
 
-/// Link weights, from `kfd_crat.h`: nearby processor, far processor, xGMI between GPUs, xGMI between parts
-/// of one GPU, and both.
+/// Link weights, from `kfd_crat.h`: nearby processor, far processor, xGMI between GPUs, xGMI between partitions
+/// of one GPU. A link between partitions of two GPUs adds both.
 const NEAR: u32 = 20;
 const FAR: u32 = 41;
 const BY_XGMI: u32 = 15;
@@ -76,15 +76,15 @@ impl Topology<'_> {
     /// Files of the topology node for a part of a GPU.
     pub(super) fn gpu(&self, part: &Part<'_>, node: usize) -> BTreeMap<PathBuf, String> {
         let folder = Path::new(NODES).join(node.to_string());
-        let (links, ways) = (self.links(part, node), self.ways(part));
-        let counts = [links.len(), ways.len()];
+        let (io_links, p2p_links) = (self.io_links(part, node), self.p2p_links(part));
+        let counts = [io_links.len(), p2p_links.len()];
         let mut files = BTreeMap::from([
             (folder.join("properties"), self.properties(part, counts)),
             (folder.join("gpu_id"), (hash(&format!("{}/{node}", self.seed)) % 65_536).to_string()),
             (folder.join("name"), "ip discovery".to_owned()),
             (folder.join("mem_banks/0/properties"), self.memory(part)),
         ]);
-        for (kind, links) in [("io_links", &links), ("p2p_links", &ways)] {
+        for (kind, links) in [("io_links", &io_links), ("p2p_links", &p2p_links)] {
             for (nth, link) in links.iter().enumerate() {
                 let path = folder.join(kind).join(nth.to_string()).join("properties");
                 files.insert(path, link.properties(node));
@@ -93,7 +93,7 @@ impl Topology<'_> {
         files
     }
 
-    fn properties(&self, part: &Part<'_>, [links, ways]: [usize; 2]) -> String {
+    fn properties(&self, part: &Part<'_>, [io_links, p2p_links]: [usize; 2]) -> String {
         let (card, address) = (&self.amd.card, part.gpu.path.address());
         let dies = card.dies / part.gpu.compute.parts(card.dies);
         let number = |number: u64| number.to_string();
@@ -101,8 +101,8 @@ impl Topology<'_> {
             ("cpu_cores_count", number(0)),
             ("simd_count", number((card.compute_units * dies / card.dies * SIMDS).into())),
             ("mem_banks_count", number(1)),
-            ("io_links_count", number(links as u64)),
-            ("p2p_links_count", number(ways as u64)),
+            ("io_links_count", number(io_links as u64)),
+            ("p2p_links_count", number(p2p_links as u64)),
             ("max_waves_per_simd", number(8)),
             ("lds_size_in_kb", number(64)),
             ("wave_front_size", number(64)),
@@ -153,7 +153,7 @@ impl Topology<'_> {
     }
 
     /// Links to the nearby processor, and to every part that xGMI reaches.
-    fn links(&self, part: &Part<'_>, own: usize) -> Vec<Link> {
+    fn io_links(&self, part: &Part<'_>, own: usize) -> Vec<Link> {
         let near = part.gpu.numa.unwrap_or(0) as usize;
         let others = self.parts.iter().filter_map(|other| {
             let to = other.node.filter(|node| *node != own)?;
@@ -172,7 +172,7 @@ impl Topology<'_> {
     }
 
     /// Links through a processor: to far processors, and to GPUs without xGMI.
-    fn ways(&self, part: &Part<'_>) -> Vec<Link> {
+    fn p2p_links(&self, part: &Part<'_>) -> Vec<Link> {
         let near = part.gpu.numa.unwrap_or(0) as usize;
         let processors = (0..self.numa.len()).filter(|node| *node != near);
         let gpus = self.parts.iter().filter_map(|other| {

@@ -62,7 +62,7 @@ fn answer(target: &str, chip: &Chip) -> Result<String, String> {
             Ok(format!("{mhz}\n"))
         }
         (path @ ("/last_running_time" | "/last_tcp_time"), _) => {
-            chip.happened(BoardEvent::Asked(path.to_owned()));
+            chip.happened(BoardEvent::Get(path.to_owned()));
             let model = chip.model();
             let time =
                 if path == "/last_tcp_time" { model.transfer_time } else { model.running_time };

@@ -16,7 +16,7 @@ pub enum MigMode {
 
 /// Outcome of a mode request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum ModeChange {
     /// The mode is in effect.
     Done,
     /// The mode is unchanged: an instance exists, or a process computes.
@@ -37,20 +37,20 @@ impl Gpu {
     }
 
     /// Requests a mode.
-    pub fn ask_for_mig(&mut self, wanted: MigMode) -> Asked {
+    pub fn ask_for_mig(&mut self, wanted: MigMode) -> ModeChange {
         if self.mig_mode() == wanted {
             self.mig_at_reset = None;
-            return Asked::Done;
+            return ModeChange::Done;
         }
         let is_cut = self.mig.as_ref().is_some_and(|instances| !instances.is_empty());
         if is_cut || !self.live.processes.is_empty() {
-            return Asked::InUse;
+            return ModeChange::InUse;
         }
         if self.card.compute_capability.major < HOPPER {
             self.mig_at_reset = Some(wanted);
-            return Asked::AtReset;
+            return ModeChange::AtReset;
         }
         self.mig = (wanted == MigMode::On).then(Vec::new);
-        Asked::Done
+        ModeChange::Done
     }
 }

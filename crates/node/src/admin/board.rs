@@ -218,7 +218,7 @@ fn set_amounts(view: &mut HolderView, mib: u64, percent: u32) {
     view.compute = (percent > 0).then(|| f64::from(percent) / 100.0);
 }
 
-/// The part of a device that nobody has, by the scarcer of memory and compute. A holder without amounts has all of it.
+/// The part of a device without a holder, by the scarcer of memory and compute. A holder without amounts has all of it.
 fn idle(memory_bytes: Option<u64>, holders: &[HolderView]) -> f64 {
     let has_all = |it: &HolderView| it.memory_bytes.is_none() && it.compute.is_none();
     if holders.iter().any(has_all) {

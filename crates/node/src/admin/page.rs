@@ -25,7 +25,7 @@ enum Route {
     File(&'static Asset),
     /// The state that the page shows.
     State,
-    /// The page without the slash that its files' addresses need.
+    /// `/page` without the final slash, which relative addresses of its files need.
     ToPage,
 }
 
@@ -107,7 +107,7 @@ fn exposition(registry: &Registry, request: &Request) -> Response {
     }
 }
 
-/// A page that leads on, by an address that holds behind a proxy too.
+/// Redirect by a relative address, which works behind a proxy too.
 fn to_page() -> Response {
     let body = "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=page/\">\n".into();
     Response { status: StatusCode::OK, content_type: "text/html; charset=utf-8", body }

@@ -56,9 +56,8 @@ impl Format {
     }
 }
 
-/// Converts `OpenMetrics` to the classic format, in which counters include `_total` in their name; infos, units and
-/// the end marker do not exist; help escapes only `\\\\` and `\
-/// `.
+/// Converts `OpenMetrics` to the classic format. There, counters have `_total` in the name of their family; infos,
+/// units and the end marker do not exist; help texts escape backslashes and line ends only.
 fn classic(open: &str) -> Result<String, fmt::Error> {
     let (mut page, mut help) = (String::with_capacity(open.len()), "");
     for line in open.lines() {

@@ -23,7 +23,7 @@ pub(crate) type SharedGpus = BTreeMap<DeviceId, SharedGpu>;
 pub(crate) struct SharedGpu {
     /// False while its processes cannot be read.
     pub(crate) is_measured: bool,
-    /// Memory that the driver counts for no process, if it tells.
+    /// Memory that the driver attributes to no process; `None` if the driver does not report it.
     pub(crate) uncounted_bytes: Option<u64>,
     /// Limits of the holders.
     pub(crate) limits: Vec<HolderLimit>,
@@ -40,22 +40,22 @@ pub(crate) struct HolderLimit {
     pub(crate) is_claim: bool,
     /// In MiB.
     pub(crate) mib: u64,
-    /// Compute that it asked for, in percent of the GPU; 0 for none.
+    /// Requested compute, in percent of the GPU; 0 for none.
     pub(crate) compute_percent: u32,
-    /// The strongest means against excess that was seen to work.
+    /// The strongest enforcement that the node verified.
     pub(crate) by: Enforcement,
 }
 
 /// Use of a GPU by a container with a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerUse {
-    /// Namespace and name of the pod; its UID alone while the API server has not told them.
+    /// Namespace and name of the pod. Until the API server reports them, the name is the UID.
     pub(crate) namespace: String,
     pub(crate) pod: String,
     /// Name of the container, or its id.
     pub(crate) container: String,
     pub(crate) bytes: u64,
-    /// Time in which its kernels ran, in percent of the GPU's, if the driver measures it.
+    /// Time in which its CUDA kernels ran, in percent of all time, if the driver measures it.
     pub(crate) compute_percent: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct WatchdogMetrics {
     compute_excesses: Counter,
 }
 
-/// Writer of the memory on shared GPUs.
+/// Exporter of limits and use of shared GPUs.
 #[derive(Debug)]
 pub(crate) struct SharedGpuCollector {
     pub(crate) memory: watch::Receiver<Arc<SharedGpus>>,
@@ -106,12 +106,12 @@ const MIB: u64 = 1 << 20;
 impl WatchdogMetrics {
     /// Registers the counter.
     pub(crate) fn register(registry: &mut Registry) -> Self {
-        let help = "Uses of more memory of a GPU than a share has, by action";
+        let help = "Times that a holder used more GPU memory than its share, by action";
         let actions = ["observe", "evict", "kill"];
         let violations =
             Counted::register(registry, "share_memory_violations", help, "action", &actions);
         let compute_excesses = Counter::default();
-        let help = "Uses of far more of a busy GPU's time than a share has";
+        let help = "Times that a holder used far more of a busy GPU's time than its share";
         registry.register("share_compute_excesses", help, compute_excesses.clone());
         Self { violations, compute_excesses }
     }
@@ -121,7 +121,7 @@ impl WatchdogMetrics {
         self.violations.count(action);
     }
 
-    /// Counts a use of far more of a GPU's time than the share.
+    /// Counts a holder that used far more of a GPU's time than its share.
     pub(crate) fn exceeded_compute(&self) {
         self.compute_excesses.inc();
     }
@@ -195,7 +195,7 @@ fn whole((labels, value): (Labels, u64)) -> (Labels, Value) {
     (labels, Value::Whole(value))
 }
 
-/// A part of a whole, from percent.
+/// A ratio from 0 to 1, from percent.
 #[expect(clippy::cast_precision_loss, reason = "percentages are small")]
 fn ratio((labels, percent): (Labels, u64)) -> (Labels, Value) {
     (labels, Value::Real(percent as f64 / 100.0))

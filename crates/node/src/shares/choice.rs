@@ -56,7 +56,7 @@ pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
     texts.find_map(|text| placed(pod, text, count)).unwrap_or_default()
 }
 
-/// GPUs of a placement on so many GPUs.
+/// GPUs of a placement on this many GPUs.
 fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
     match PodPlacement::from_annotation(text) {
         Ok(PodPlacement { devices }) if devices.len() == count => {

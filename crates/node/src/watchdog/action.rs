@@ -1,4 +1,4 @@
-//! Actions against pods that use more memory of a GPU than they have.
+//! Actions against pods that use more memory of a GPU than their share.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,5 @@
 //! Use of a shared GPU's time by its holders, beside the compute that each asked for. Time slices limit no holder's use: one that
-//! takes far more than its share while others wait is reported, and goes on. Pure.
+//! takes far more than its share while others wait is reported, and continues. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ pub(super) struct ComputeExcess {
 /// Measurements of an average: about a minute of the default interval, in which the driver tells the use of time six times.
 const MEASUREMENTS: f64 = 60.0;
 
-/// Use that is far above a share: half as much again, and at least so many percent of the GPU.
+/// Use that is far above a share: half as much again, and at least this many percent of the GPU.
 const FAR_ABOVE: f64 = 1.5;
 const FAR_PERCENT: f64 = 10.0;
 
@@ -122,7 +122,7 @@ mod tests {
         [ClaimRef::of_share("ns", name, name)].into()
     }
 
-    /// Excesses after so many measurements of pods that have a share of 25 % each, and use so much.
+    /// Excesses after this many measurements of pods that have a share of 25 % each, and use so much.
     fn told(
         accounts: &mut ComputeAccounts,
         looks: u32,

@@ -24,7 +24,7 @@ fn attribute(device: &Device, name: &str) -> Option<AttributeValue> {
     attributes.find(|(known, _)| known.to_string() == name).map(|(_, value)| value.clone())
 }
 
-/// Waits until the GPU has an attribute with this truth value.
+/// Waits until the GPU has an attribute with this boolean value.
 async fn until_told(agent: &Running, index: u32, name: &str, truth: bool) -> Arc<NodeState> {
     let told = |state: &Arc<NodeState>| {
         let value = gpu(state, index).and_then(|gpu| attribute(gpu, name));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use windlass_cluster_sim::node as bound;
 use windlass_config::{Config, DraOffer, DraPolicy};
-use windlass_kubelet_sim::{Calls, Container, Event, Misbehaviour, Pod, PodFault};
+use windlass_kubelet_sim::{Container, Event, EventReader, Misbehaviour, Pod, PodFault};
 use windlass_testkit::{GPU, in_time};
 
 use crate::claims::{
@@ -34,7 +34,7 @@ fn one_gpu(name: &str) -> Container {
 }
 
 /// Waits until the kubelet was sent a list of GPUs after this event, and wrote its record for it.
-async fn rewritten(calls: &Calls, mut after: u64) {
+async fn rewritten(calls: &EventReader, mut after: u64) {
     let is_list =
         |event: &Event| matches!(event, Event::ListReceived { resource, .. } if resource == GPU);
     let sent = async { while !calls.news(&mut after).await.iter().any(is_list) {} };

@@ -80,7 +80,7 @@ async fn probing_touches_the_control_port_alone() {
     counts(&kubelet, (1, 1)).await;
     drop(agent);
     let probed = |event: &BoardEvent| match event {
-        BoardEvent::Asked(what) | BoardEvent::Refused(what) => what.contains("/last_running_time"),
+        BoardEvent::Get(what) | BoardEvent::Refused(what) => what.contains("/last_running_time"),
         _ => false,
     };
     let events = board.take_events();
@@ -103,7 +103,7 @@ async fn happens(board: &Board, expected: &[BoardEvent]) {
     let mut seen = Vec::new();
     let all = || {
         let events = board.take_events().into_iter();
-        seen.extend(events.filter(|event| !matches!(event, BoardEvent::Asked(_))));
+        seen.extend(events.filter(|event| !matches!(event, BoardEvent::Get(_))));
         ready(if seen.len() < expected.len() { Err(seen.clone()) } else { Ok(seen.clone()) })
     };
     assert_eq!(until("what happens to the board", all).await, expected);

@@ -483,7 +483,7 @@ async fn a_claim_that_uses_more_memory_than_it_has_says_so_in_its_status() {
     };
     uses(30_000);
     let message = until("the condition", async || exceeded(0).ok_or("none")).await;
-    assert_eq!(message, "30000 MiB in use, 20480 MiB are the share");
+    assert_eq!(message, "30000 MiB in use, but the share is 20480 MiB");
     assert_eq!(exceeded(1), None);
     uses(10_000);
     until("no condition", async || exceeded(0).map_or(Ok(()), Err)).await;

@@ -58,9 +58,9 @@ pub struct Inputs<'a> {
     pub previous: &'a Offers,
     /// Ids that containers hold.
     pub held: &'a HeldIds,
-    /// Kinds of held replicas, as far as known.
+    /// Kinds of held replicas, if known.
     pub kinds: &'a ReplicaKinds,
-    /// Pools that devices were part of, as far as known.
+    /// Pools that devices were part of, if known.
     pub pools: &'a Pools,
     /// Hardware of every id that a container may hold.
     pub fingerprints: &'a Fingerprints,

@@ -192,7 +192,7 @@ fn memory(gib: u64) -> BTreeMap<AttributeName, Quantity> {
     BTreeMap::from([(AttributeName::new("nvidia.com", "memory"), Quantity::Bytes(gib << 30))])
 }
 
-/// Replicas of so much memory each, and at most so many.
+/// Replicas of so much memory each, and at most this many.
 fn shared_by_memory(gib: u64, replicas: u64) -> Sharing {
     let Sharing::Shared(shared) = shared(replicas) else { unreachable!("it is shared") };
     Sharing::Shared(Shared { memory_mib: Some(gib << 10), ..shared })

@@ -257,7 +257,7 @@ impl<'a> Room<'a> {
             && (self.is_counted(device) || self.counters.suffice(candidate.pool, &candidate.draws))
     }
 
-    /// Nobody has any of the device.
+    /// The device has no holder.
     fn is_free(&mut self, device: usize) -> bool {
         self.holding(device).is_none() && !self.is_chosen(device, |_| true) && self.is_open(device)
     }

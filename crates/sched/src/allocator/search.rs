@@ -39,15 +39,15 @@ pub(super) struct Search<'a> {
     /// Number of each candidate's signature; without them each candidate is tried by itself.
     signatures: Option<&'a [u32]>,
     selections: &'a mut Selections,
-    everything: BTreeMap<Asked, Vec<usize>>,
+    everything: BTreeMap<AlternativeIx, Vec<usize>>,
     /// Most devices found.
-    reached: BTreeMap<Asked, usize>,
-    refused: BTreeMap<Asked, Refusals>,
+    reached: BTreeMap<AlternativeIx, usize>,
+    refused: BTreeMap<AlternativeIx, Refusals>,
 }
 
 /// Results of expressions that were evaluated, by request and device signature.
 #[derive(Debug, Default)]
-pub struct Selections(HashMap<(Asked, usize), bool>);
+pub struct Selections(HashMap<(AlternativeIx, usize), bool>);
 
 /// Most results that are kept.
 const MAX_SELECTIONS: usize = 1 << 16;
@@ -64,7 +64,7 @@ pub(super) struct Choice {
 
 /// Indices of a claim, its request and the alternative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Asked {
+struct AlternativeIx {
     claim: usize,
     request: usize,
     alternative: usize,
@@ -132,8 +132,8 @@ impl<'a> Search<'a> {
             for (request, wanted) in requests.iter().enumerate() {
                 let mut least_of_request = usize::MAX;
                 for alternative in 0..wanted.alternatives.len() {
-                    let asked = Asked { claim, request, alternative };
-                    least_of_request = least_of_request.min(self.count(asked)?);
+                    let ix = AlternativeIx { claim, request, alternative };
+                    least_of_request = least_of_request.min(self.count(ix)?);
                 }
                 least = least.saturating_add(least_of_request);
             }
@@ -147,8 +147,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn count(&mut self, asked: Asked) -> Result<usize, Unallocated> {
-        if let HowMany::Exactly(count) = self.alternative(asked).how_many {
+    fn count(&mut self, ix: AlternativeIx) -> Result<usize, Unallocated> {
+        if let HowMany::Exactly(count) = self.alternative(ix).how_many {
             return Ok(count);
         }
         for Pool { id, state } in &self.pools.all {
@@ -157,8 +157,8 @@ impl<'a> Search<'a> {
                 State::Incomplete => "being updated",
                 State::Invalid(_) => "invalid",
             };
-            let title = &self.claims[asked.claim].title;
-            let request = &self.alternative(asked).full_name;
+            let title = &self.claims[ix.claim].title;
+            let request = &self.alternative(ix).full_name;
             return Err(Unallocated::Wrong(format!(
                 "claim {title}, request {request}: asks for all devices, but resource pool \
                  {id} is currently {state}"
@@ -166,17 +166,17 @@ impl<'a> Search<'a> {
         }
         let mut all = Vec::new();
         for candidate in 0..self.pools.len() {
-            if self.is_selected(asked, candidate)? && self.has_capacity(asked, candidate) {
+            if self.is_selected(ix, candidate)? && self.has_capacity(ix, candidate) {
                 all.push(candidate);
             }
         }
         let count = all.len();
-        self.everything.insert(asked, all);
+        self.everything.insert(ix, all);
         Ok(count)
     }
 
-    fn alternative(&self, asked: Asked) -> &'a Alternative {
-        &self.claims[asked.claim].requests[asked.request].alternatives[asked.alternative]
+    fn alternative(&self, ix: AlternativeIx) -> &'a Alternative {
+        &self.claims[ix.claim].requests[ix.request].alternatives[ix.alternative]
     }
 
     /// Places a request and all requests after it.
@@ -191,7 +191,7 @@ impl<'a> Search<'a> {
         let count = wanted.alternatives.len();
         let mut too_many = true;
         for alternative in 0..count {
-            match self.place_device(Asked { claim, request, alternative }, 0, 0) {
+            match self.place_device(AlternativeIx { claim, request, alternative }, 0, 0) {
                 Err(Stop::TooMany) if count > 1 => {}
                 Ok(true) => {
                     self.alternatives.insert((claim, request), alternative);
@@ -205,13 +205,13 @@ impl<'a> Search<'a> {
     }
 
     /// Places the device with this number, from a candidate on, and everything after it.
-    fn place_device(&mut self, asked: Asked, number: usize, from: usize) -> Step {
-        let all = self.everything.get(&asked).cloned();
-        self.note_reached(asked, number);
-        let wanted = match (&all, self.alternative(asked).how_many) {
+    fn place_device(&mut self, ix: AlternativeIx, number: usize, from: usize) -> Step {
+        let all = self.everything.get(&ix).cloned();
+        self.note_reached(ix, number);
+        let wanted = match (&all, self.alternative(ix).how_many) {
             (Some(all), _) if all.is_empty() => {
                 for candidate in 0..self.pools.len() {
-                    self.refuse(asked, candidate, "not selected");
+                    self.refuse(ix, candidate, "not selected");
                 }
                 return Ok(false);
             }
@@ -220,18 +220,16 @@ impl<'a> Search<'a> {
             (None, HowMany::All) => unreachable!("found before the search began"),
         };
         if number >= wanted {
-            return self.place_request(asked.claim, asked.request + 1);
+            return self.place_request(ix.claim, ix.request + 1);
         }
-        if self.chosen[asked.claim].len() + wanted - number > MAX_RESULTS {
+        if self.chosen[ix.claim].len() + wanted - number > MAX_RESULTS {
             return Err(Stop::TooMany);
         }
         if let Some(all) = all {
-            return self.try_candidate(asked, (number, all[number]));
+            return self.try_candidate(ix, (number, all[number]));
         }
         for candidate in from..self.pools.len() {
-            if self.is_possible(asked, candidate)?
-                && self.try_candidate(asked, (number, candidate))?
-            {
+            if self.is_possible(ix, candidate)? && self.try_candidate(ix, (number, candidate))? {
                 return Ok(true);
             }
         }
@@ -239,13 +237,13 @@ impl<'a> Search<'a> {
     }
 
     /// Takes a candidate and continues. Gives the candidate back if the search fails.
-    fn try_candidate(&mut self, asked: Asked, (number, candidate): (usize, usize)) -> Step {
-        if !self.take(asked, candidate)? {
+    fn try_candidate(&mut self, ix: AlternativeIx, (number, candidate): (usize, usize)) -> Step {
+        if !self.take(ix, candidate)? {
             return Ok(false);
         }
-        let step = self.place_device(asked, number + 1, candidate + 1);
+        let step = self.place_device(ix, number + 1, candidate + 1);
         if !matches!(step, Ok(true)) {
-            self.give_back(asked, candidate);
+            self.give_back(ix, candidate);
         }
         step
     }

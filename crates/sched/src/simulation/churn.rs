@@ -21,7 +21,7 @@ use crate::{
 const LIFE: u64 = 1_000_000;
 /// The cluster fills for so long.
 const WARM_UP: u64 = 2 * LIFE;
-/// The measurement goes on for so long.
+/// The measurement continues for so long.
 const MEASURED: u64 = 4 * LIFE;
 
 /// Arrivals of a run, and the fate of pods that fit nowhere.

@@ -1,7 +1,7 @@
-//! Pods that stay for ever fill a cluster: the protocol of the published experiment.
+//! Pods that never end fill a cluster: the protocol of the experiment in the FGD paper (USENIX ATC 2023).
 //!
-//! The pods of the trace come in random order, then copies of random ones, until the next would exceed `load` times the
-//! cluster's GPUs. A pod that fits nowhere is refused and does not come again.
+//! The pods of the trace arrive in random order, then copies of random pods. Arrivals end when the next pod would
+//! raise the demand above `load` times the cluster's GPUs. A pod that fits nowhere is refused and does not arrive again.
 
 use super::{Classes, Settings, Simulation};
 use crate::{random::Random, request::Request};
@@ -9,10 +9,10 @@ use crate::{random::Random, request::Request};
 /// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Filling {
-    /// For each percent of the cluster's GPUs that were asked for so far, the mean percentage that was allocated; none
-    /// where no arrival fell on that percent.
+    /// Mean percentage of allocated GPUs, by percent of GPUs requested so far; `None` where no arrival fell on that
+    /// percent.
     pub allocated: Vec<Option<f64>>,
-    /// Pods that came and were refused.
+    /// Arrived and refused pods.
     pub classes: Classes,
     /// Decisions made.
     pub decisions: u64,

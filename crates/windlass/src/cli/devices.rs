@@ -25,7 +25,7 @@ fn meaning(kind: DeviceKind) -> &'static str {
         DeviceKind::Gpu => "Whole GPUs, and partitions of AMD GPUs",
         DeviceKind::Mig => "MIG instances",
         DeviceKind::Nic => "Network and RDMA interfaces, and their virtual functions",
-        DeviceKind::Fpga => "Reconfigurable boards",
+        DeviceKind::Fpga => "FPGA boards and their functions",
         DeviceKind::Nvme => "NVMe drives",
         DeviceKind::Other => "Devices of configured sources",
     }

@@ -52,7 +52,6 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         DevicesOutputArg::Json => (OutputArg::Json, Width::Normal),
         DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Normal),
     };
-    node.lacks.problems.extend(caveats.into_iter().map(|why| format!("holders unknown: {why}")));
     let inventory = &node.inventory;
     let lacks = node.lacks.problems.as_slice();
     let document = DevicesDocument {
@@ -60,10 +59,11 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         offerings: &offerings,
         holders: &owners,
         lacks,
+        holders_unknown: &caveats,
         without_devices: &node.empty,
     };
     let status = DeviceStatus { offerings: &offerings, owners: &owners };
-    answer(output, &document, || show(&node, status, &host, width))?;
+    answer(output, &document, || show(&node, status, &caveats, &host, width))?;
     require_driver_answers(inventory)
 }
 
@@ -90,15 +90,24 @@ struct DevicesDocument<'a> {
     /// Holders of each device, by API.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     holders: &'a Owners,
-    /// Missing driver files, and reasons why holders are unknown.
+    /// Missing driver files.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
+    /// Reasons why holders are unknown.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    holders_unknown: &'a [String],
     /// Configured resources without devices, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     without_devices: &'a BTreeMap<ResourceName, String>,
 }
 
-fn show(node: &NodeState, status: DeviceStatus<'_>, host: &Host, width: Width) -> Result<()> {
+fn show(
+    node: &NodeState,
+    status: DeviceStatus<'_>,
+    holders_unknown: &[String],
+    host: &Host,
+    width: Width,
+) -> Result<()> {
     let inventory = &node.inventory;
     let paint = Paint::for_stdout();
     print_origin_notice(inventory, paint)?;
@@ -107,7 +116,7 @@ fn show(node: &NodeState, status: DeviceStatus<'_>, host: &Host, width: Width) -
         line("")?;
         table.print()?;
     }
-    let notes = notes(node, status);
+    let notes = notes(node, status, holders_unknown);
     if !notes.is_empty() {
         line("")?;
     }
@@ -116,17 +125,20 @@ fn show(node: &NodeState, status: DeviceStatus<'_>, host: &Host, width: Width) -
 }
 
 /// Facts beyond the table's columns.
-fn notes(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
+fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String]) -> Vec<String> {
     let empty = node.empty.iter().flat_map(|(name, why)| {
         let text = format!("{name} has no device on this node: {why}");
         wrapped("", text.split_whitespace())
     });
     // Without devices there are no containers that lack files.
-    let lacks = node.lacks.problems.iter().filter(|_| !node.inventory.devices.is_empty());
+    let has_devices = !node.inventory.devices.is_empty();
+    let lacks = node.lacks.problems.iter().filter(|_| has_devices);
     let lacks = lacks.map(|what| format!("note: {what}"));
+    let unknown = holders_unknown.iter().filter(|_| has_devices);
+    let unknown = unknown.map(|why| format!("note: holders unknown: {why}"));
     let obstacles = obstacles(&node.inventory, status.offerings).into_iter();
     let entry = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
-    entry.chain(empty).chain(lacks).collect()
+    entry.chain(empty).chain(lacks).chain(unknown).collect()
 }
 
 /// Devices that one API withholds because the other has allocated them.

@@ -14,7 +14,7 @@ pub(super) struct Boards(Vec<Board>);
 /// Address of the first board; a real one is shipped as 172.31.111.35.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 31, 111, 35);
 
-/// Ports for control and for networks.
+/// Ports for control and for deployment of neural networks.
 const PORTS: (u16, u16) = (6001, 6000);
 
 /// Limit of tried addresses.
@@ -58,7 +58,7 @@ fn in_words(event: BoardEvent) -> Option<String> {
     match event {
         BoardEvent::Reset => Some("its chip is reset".to_owned()),
         BoardEvent::Frequency(mhz) => Some(format!("its clock is set to {mhz} MHz")),
-        BoardEvent::Asked(_) => None,
+        BoardEvent::Get(_) => None,
         other => Some(format!("{other:?}")),
     }
 }

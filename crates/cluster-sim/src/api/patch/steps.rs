@@ -1,27 +1,29 @@
-//! JSON patches (RFC 6902). The operations of a patch, here called steps, apply in order.
+//! JSON patches (RFC 6902).
 
 use serde_json::Value;
 
-/// Applies the steps of a patch in order. The first one that fails ends it with the API server's
-/// message; the caller then drops `target`.
-pub(crate) fn carry_out(target: &mut Value, steps: &Value) -> Result<(), String> {
-    let steps = steps.as_array().ok_or("a JSON patch is a list of operations")?;
-    steps.iter().try_for_each(|step| carry_out_one(target, step))
+/// Applies the operations of a patch in order. Ends at the first failure, with the API server's message; the
+/// caller then drops `target`.
+pub(crate) fn carry_out(target: &mut Value, operations: &Value) -> Result<(), String> {
+    let operations = operations.as_array().ok_or("a JSON patch is a list of operations")?;
+    operations.iter().try_for_each(|operation| carry_out_one(target, operation))
 }
 
-fn carry_out_one(target: &mut Value, step: &Value) -> Result<(), String> {
-    let text = |key: &str| step[key].as_str().unwrap_or_default();
-    let (operation, path, from) = (text("op"), text("path"), text("from"));
-    let missing = || format!("{operation} operation does not apply: doc is missing path: {path:?}");
-    match operation {
-        "add" => add(target, path, step["value"].clone()),
+fn carry_out_one(target: &mut Value, operation: &Value) -> Result<(), String> {
+    let text = |key: &str| operation[key].as_str().unwrap_or_default();
+    let (op, path, from) = (text("op"), text("path"), text("from"));
+    let missing = || format!("{op} operation does not apply: doc is missing path: {path:?}");
+    match op {
+        "add" => add(target, path, operation["value"].clone()),
         "remove" => take(target, path).map(drop),
-        "replace" => target.pointer_mut(path).map(|slot| *slot = step["value"].clone()),
+        "replace" => target.pointer_mut(path).map(|slot| *slot = operation["value"].clone()),
         "move" => take(target, from).and_then(|value| add(target, path, value)),
         "copy" => target.pointer(from).cloned().and_then(|value| add(target, path, value)),
-        "test" if target.pointer(path).is_some_and(|value| *value == step["value"]) => Some(()),
+        "test" if target.pointer(path).is_some_and(|value| *value == operation["value"]) => {
+            Some(())
+        }
         "test" => return Err(format!("testing value {path} failed")),
-        _ => return Err(format!("unexpected kind: {operation}")),
+        _ => return Err(format!("unexpected kind: {op}")),
     }
     .ok_or_else(missing)
 }
@@ -68,9 +70,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_carried_out_in_order() {
+    fn operations_apply_in_order() {
         let mut target = json!({"labels": {"a": "1"}, "list": [1, 2]});
-        let steps = json!([
+        let operations = json!([
             {"op": "test", "path": "/labels/a", "value": "1"},
             {"op": "add", "path": "/labels/x.y~1z", "value": "2"},
             {"op": "replace", "path": "/labels/a", "value": "3"},
@@ -79,19 +81,19 @@ mod tests {
             {"op": "copy", "from": "/labels/a", "path": "/copied"},
             {"op": "move", "from": "/copied", "path": "/moved"},
         ]);
-        assert_eq!(carry_out(&mut target, &steps), Ok(()));
+        assert_eq!(carry_out(&mut target, &operations), Ok(()));
         let expected = json!({"labels": {"a": "3", "x.y/z": "2"}, "list": [2, 3], "moved": "3"});
         assert_eq!(target, expected);
     }
 
     #[test]
-    fn a_step_that_cannot_be_carried_out_is_named() {
-        for (step, expected) in [
+    fn an_operation_that_cannot_be_applied_is_named() {
+        for (operation, expected) in [
             (json!({"op": "remove", "path": "/no"}), "missing path: \"/no\""),
             (json!({"op": "test", "path": "/a", "value": 2}), "testing value /a failed"),
             (json!({"op": "jump", "path": "/a"}), "unexpected kind: jump"),
         ] {
-            let why = carry_out(&mut json!({"a": 1}), &json!([step])).expect_err("it cannot");
+            let why = carry_out(&mut json!({"a": 1}), &json!([operation])).expect_err("it cannot");
             assert!(why.contains(expected), "{why}");
         }
     }

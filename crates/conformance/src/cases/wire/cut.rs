@@ -1,4 +1,4 @@
-//! A call that breaks off in the middle, in HTTP/2 by hand: a dropped client would notify its server.
+//! A call that breaks off in the middle, as raw HTTP/2 frames: a dropped gRPC client would reset its stream.
 
 use std::{io, time::Duration};
 
@@ -37,7 +37,7 @@ pub(super) async fn in_the_middle(
     (path, limit): (&str, Duration),
 ) -> Result<(), Unmet> {
     let message = allocation(&[vec!["a device".to_owned()]]).encode_to_vec();
-    // Uncompressed, and the length.
+    // Prefix of a gRPC message: not compressed, and its length.
     let mut body = vec![0];
     body.extend(u32::try_from(message.len()).unwrap_or_default().to_be_bytes());
     body.extend(message);

@@ -19,7 +19,7 @@ enum Step {
 #[derive(Debug, Default)]
 struct History {
     last_failure: Option<(Timestamp, Reason)>,
-    /// True once a probe passed in this agent's life, a quiet period after the last failure.
+    /// True once a probe passed since the agent's start, a quiet period after the last failure.
     is_seen_working: bool,
 }
 
@@ -88,7 +88,7 @@ fn resumed(tracker: &HealthTracker, now: Timestamp) -> Result<HealthTracker, Tes
     let written = serde_json::to_string(&tracker.record()).expect("a record is written");
     let read = serde_json::from_str(&written).expect("and read");
     let next = HealthTracker::resume(read, QUIET, now);
-    prop_assert!(!next.health().is_healthy(), "what was healthy is not known to be");
+    prop_assert!(!next.health().is_healthy(), "health is unknown after a restart");
     if tracker.health().state == HealthState::Unhealthy {
         prop_assert_eq!(next.recovers_at(), tracker.recovers_at(), "a restart shortens no wait");
         prop_assert_eq!(next.health(), tracker.health());
@@ -123,6 +123,6 @@ proptest! {
         }
         now += LONGEST;
         tracker.observe(&Observation::Passed, now);
-        prop_assert!(tracker.health().is_healthy(), "quiet for so long, and not trusted");
+        prop_assert!(tracker.health().is_healthy(), "still unhealthy after the longest quiet period");
     }
 }

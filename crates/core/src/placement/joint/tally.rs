@@ -1,4 +1,7 @@
-//! Pair distances of a choice and of its remainder.
+//! Counts of GPU-NIC pairs by distance, for chosen devices and for those that remain.
+//!
+//! A junction is a switch, host bridge or NUMA node where GPUs and NICs meet ([`super::junctions`]). The kind with
+//! fewer chosen devices gives each of them several partners: `least` or one more, `extra` times ([`super::loads`]).
 
 use super::{
     junctions::{JunctionPath, LEVELS},
@@ -10,7 +13,7 @@ use crate::{
     topology::PcieLevel,
 };
 
-/// Number of pairs that are farther apart than each level.
+/// Number of pairs that are farther apart than each of [`LEVELS`].
 pub(super) type FarPairs = [i64; LEVELS.len()];
 
 /// Chosen devices of one kind.
@@ -21,11 +24,14 @@ pub(super) struct Chosen {
     pub(super) at: Vec<usize>,
 }
 
-/// Reused buffers.
+/// Counter of pairs, with reused buffers.
 #[derive(Debug, Default)]
 pub(super) struct PairCounter {
-    holders: Vec<JunctionPath>,
+    /// Junctions of each device of the kind with fewer devices.
+    paths: Vec<JunctionPath>,
+    /// 1 for each of these devices that may take an extra pair.
     spare: Vec<usize>,
+    /// Pairs that each junction has room for.
     slots: Vec<usize>,
 }
 
@@ -62,11 +68,11 @@ impl Chosen {
 
 impl PairCounter {
     pub(super) fn new(problem: &JointProblem) -> Self {
-        let holders = problem.fewer().holders();
-        Self { holders, ..Self::default() }
+        let paths = problem.fewer().holders();
+        Self { paths, ..Self::default() }
     }
 
-    /// Distances of the best pairing of a complete choice.
+    /// Counts the pairs of the best pairing of a complete choice, by distance.
     pub(super) fn far(&mut self, problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> FarPairs {
         let gpus_are_fewer = problem.loads.gpu.most > problem.loads.nic.most;
         let (load, fewer, more) = if gpus_are_fewer {
@@ -76,12 +82,12 @@ impl PairCounter {
         };
         self.slots.clear();
         self.slots.extend(fewer.at.iter().map(|&chosen| chosen * load.least));
-        let required = self.holders.len() - fewer.state.counts.len();
+        let required = self.paths.len() - fewer.state.counts.len();
         self.spare.clear();
         self.spare.resize(required, 1);
         self.spare.extend(&fewer.state.counts);
         let extra = problem.loads.extra;
-        give_extra(&self.holders, &mut self.spare, &more.at, &mut self.slots, extra);
+        give_extra(&self.paths, &mut self.spare, &more.at, &mut self.slots, extra);
         let mut far = [count(problem.loads.pairs); LEVELS.len()];
         for (at, &level) in problem.junctions.levels.iter().enumerate() {
             far[level] -= count(more.at[at].min(self.slots[at]));
@@ -90,8 +96,8 @@ impl PairCounter {
     }
 }
 
-/// Affinity of the remaining GPUs and NICs, paired one to one as near as possible. An upper bound while NICs
-/// are still to choose.
+/// Affinity of the remaining GPUs and NICs, paired one to one as near as possible. It is an upper bound until
+/// all NICs are chosen.
 pub(super) fn remaining_pairs(problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> i64 {
     let all = problem.gpus.rest.min(problem.nics.rest);
     let mut near = [0; LEVELS.len()];

@@ -27,6 +27,7 @@ impl Connection {
         }
     }
 
+    /// Starts a round: counts the GPUs and compares procfs with the last round.
     pub(super) fn start_round(&mut self, now: Instant) {
         if self.round.call.begin(now, self.policy.call_deadline) {
             let (nvml, host) = (self.nvml.clone(), self.roots.host.clone());
@@ -42,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Probes each GPU if the event wait failed: indices are as reliable as they get.
+    /// Probes each GPU if the event wait failed. The caller has counted the GPUs again, or could not.
     pub(super) fn probe_wanted_gpus(&mut self, known: &KnownDevices) {
         if std::mem::take(&mut self.round.wants_gpus) {
             self.probe_every_gpu(Instant::now(), known);
@@ -94,6 +95,7 @@ impl Connection {
         }
     }
 
+    /// Starts a listing of the GPUs in procfs.
     pub(super) fn start_listing(&mut self) {
         if self.listing.begin(Instant::now(), self.policy.call_deadline) {
             let roots = self.roots.clone();
@@ -102,11 +104,11 @@ impl Connection {
     }
 
     pub(super) fn start_event_wait(&mut self, now: Instant) {
-        let long_ago = now >= self.round.events_made + self.policy.probe_interval;
-        if !(self.round.wants_events && long_ago) {
+        let is_due = now >= self.round.events_created + self.policy.probe_interval;
+        if !(self.round.wants_events && is_due) {
             return;
         }
-        (self.round.wants_events, self.round.events_made) = (false, now);
+        (self.round.wants_events, self.round.events_created) = (false, now);
         let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
         self.answers.spawn_blocking(move || CallResult::Events(listen(&nvml, event_wait)));
     }

@@ -68,7 +68,7 @@ fn what_no_such_device_says_is_told_with_what_is_right() {
     for (keys, expected) in [
         (
             "find: {bus: pci}, match: 'device.attributes[\"windlass.dev\"].pciClass == 3'",
-            "match: column 35: pciClass is a text such as \"0x120000\", and 3 is a number: write a text in quotes",
+            "match: column 35: pciClass is a string such as \"0x120000\", and 3 is a number: write a string in quotes",
         ),
         (
             "find: {bus: usb}, match: 'device.attributes[\"windlass.dev\"].usbVendro == \"1\"'",
@@ -80,7 +80,7 @@ fn what_no_such_device_says_is_told_with_what_is_right() {
         ),
         (
             "find: {bus: pci}, facts: {cores: 5}, match: 'device.attributes[\"windlass.dev\"].cores in [\"5\"]'",
-            "cores is a number, and \"5\" is a text: write 5, without quotes",
+            "cores is a number, and \"5\" is a string: write 5, without quotes",
         ),
     ] {
         let text = refused(&described(keys));
@@ -111,7 +111,7 @@ fn what_cannot_be_is_told_with_its_place() {
         ("find: {endpoints: [h]}, attributes: {a: state}", "have no folder in sysfs"),
         (
             "find: {class: drm}, match: 'device.attributes[\"windlass.dev\"].driver > 5'",
-            "driver is a text, and 5 is a number",
+            "driver is a string, and 5 is a number",
         ),
         (
             "find: {class: drm}, match: 'device.index'",

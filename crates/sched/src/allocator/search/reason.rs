@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Asked, Search};
+use super::{AlternativeIx, Search};
 use crate::allocator::{
     pool::{Pool, State},
     request::HowMany,
@@ -22,16 +22,21 @@ pub(super) type Refusals = BTreeMap<&'static str, BTreeSet<usize>>;
 
 impl Search<'_> {
     /// Records the number of devices that a request found.
-    pub(super) fn note_reached(&mut self, asked: Asked, number: usize) {
-        let best = self.reached.entry(asked).or_default();
+    pub(super) fn note_reached(&mut self, ix: AlternativeIx, number: usize) {
+        let best = self.reached.entry(ix).or_default();
         *best = number.max(*best);
     }
 
     /// Records the reason of a refusal.
-    pub(super) fn refuse(&mut self, asked: Asked, candidate: usize, why: &'static str) -> bool {
+    pub(super) fn refuse(
+        &mut self,
+        ix: AlternativeIx,
+        candidate: usize,
+        why: &'static str,
+    ) -> bool {
         // A search by signatures is for a rank, and nobody reads its reasons.
         if self.signatures.is_none() {
-            self.refused.entry(asked).or_default().entry(why).or_default().insert(candidate);
+            self.refused.entry(ix).or_default().entry(why).or_default().insert(candidate);
         }
         false
     }
@@ -53,14 +58,14 @@ impl Search<'_> {
     /// By name, since requests of several claims may have the same.
     fn shortages(&self) -> BTreeMap<&str, Shortage> {
         let mut shortages = BTreeMap::new();
-        for (asked, found) in &self.reached {
-            let alternative = self.alternative(*asked);
+        for (ix, found) in &self.reached {
+            let alternative = self.alternative(*ix);
             let first =
                 || Shortage { how_many: alternative.how_many, found: 0, refused: Refusals::new() };
             let shortage: &mut Shortage =
                 shortages.entry(alternative.full_name.as_str()).or_insert_with(first);
             shortage.found = shortage.found.max(*found);
-            for (why, candidates) in self.refused.get(asked).into_iter().flatten() {
+            for (why, candidates) in self.refused.get(ix).into_iter().flatten() {
                 shortage.refused.entry(why).or_default().extend(candidates);
             }
         }

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use windlass_core::selector::Amount;
 
-use super::{Asked, Choice, Search, Step, Stop};
+use super::{AlternativeIx, Choice, Search, Step, Stop};
 use crate::allocator::{
     Unallocated, capacity,
     constraint::Asker,
@@ -14,24 +14,24 @@ use crate::allocator::{
 
 impl<'a> Search<'a> {
     /// True if a candidate is free, selected, and has the capacity.
-    pub(super) fn is_possible(&mut self, asked: Asked, candidate: usize) -> Step {
-        if self.is_gone(asked, candidate) {
-            return Ok(self.refuse(asked, candidate, "in use"));
+    pub(super) fn is_possible(&mut self, ix: AlternativeIx, candidate: usize) -> Step {
+        if self.is_gone(ix, candidate) {
+            return Ok(self.refuse(ix, candidate, "in use"));
         }
-        if !self.is_selected(asked, candidate).map_err(Stop::Wrong)? {
-            return Ok(self.refuse(asked, candidate, "not selected"));
+        if !self.is_selected(ix, candidate).map_err(Stop::Wrong)? {
+            return Ok(self.refuse(ix, candidate, "not selected"));
         }
-        if !self.has_capacity(asked, candidate) {
-            return Ok(self.refuse(asked, candidate, "without the capacity"));
+        if !self.has_capacity(ix, candidate) {
+            return Ok(self.refuse(ix, candidate, "without the capacity"));
         }
         Ok(true)
     }
 
     /// True if the device is in use. Admin access ignores other claims, and excludes a repeat in its own.
-    fn is_gone(&self, asked: Asked, candidate: usize) -> bool {
+    fn is_gone(&self, ix: AlternativeIx, candidate: usize) -> bool {
         let claims = self.allocating.get(&candidate);
-        if self.alternative(asked).admin_access {
-            return claims.is_some_and(|claims| claims.contains(&asked.claim));
+        if self.alternative(ix).admin_access {
+            return claims.is_some_and(|claims| claims.contains(&ix.claim));
         }
         self.holding(candidate).is_some_and(|holding| holding.whole > 0)
             || claims.is_some_and(|claims| !claims.is_empty())
@@ -45,20 +45,20 @@ impl<'a> Search<'a> {
 
     pub(super) fn is_selected(
         &mut self,
-        asked: Asked,
+        ix: AlternativeIx,
         candidate: usize,
     ) -> Result<bool, Unallocated> {
         let signature = self.signatures.map_or(candidate, |numbers| numbers[candidate] as usize);
-        if let Some(known) = self.selections.0.get(&(asked, signature)) {
+        if let Some(known) = self.selections.0.get(&(ix, signature)) {
             return Ok(*known);
         }
         let device = &self.pools.candidates[candidate];
-        let selected = self.alternative(asked).selects(device.facts())? && device.is_here;
-        self.selections.0.insert((asked, signature), selected);
+        let selected = self.alternative(ix).selects(device.facts())? && device.is_here;
+        self.selections.0.insert((ix, signature), selected);
         Ok(selected)
     }
 
-    pub(super) fn has_capacity(&self, asked: Asked, candidate: usize) -> bool {
+    pub(super) fn has_capacity(&self, ix: AlternativeIx, candidate: usize) -> bool {
         let mut chosen = Consumed::new();
         for (name, amount) in self.sharing.get(&candidate).into_iter().flatten().flatten() {
             let sum = chosen.entry(name.clone()).or_insert(Amount::ZERO);
@@ -66,35 +66,35 @@ impl<'a> Search<'a> {
         }
         let others = [self.holding(candidate).map(|holding| &holding.consumed), Some(&chosen)];
         let device = self.pools.candidates[candidate].device();
-        capacity::fits(device, self.alternative(asked).capacity.as_ref(), others)
+        capacity::fits(device, self.alternative(ix).capacity.as_ref(), others)
     }
 
-    pub(super) fn take(&mut self, asked: Asked, candidate: usize) -> Step {
-        let alternative = self.alternative(asked);
+    pub(super) fn take(&mut self, ix: AlternativeIx, candidate: usize) -> Step {
+        let alternative = self.alternative(ix);
         let device = &self.pools.candidates[candidate];
-        if self.is_gone(asked, candidate) {
-            return Ok(self.refuse(asked, candidate, "in use"));
+        if self.is_gone(ix, candidate) {
+            return Ok(self.refuse(ix, candidate, "in use"));
         }
         if self.counts(candidate) && !self.counters.take(device.pool, &device.draws) {
-            return Ok(self.refuse(asked, candidate, "without enough counters"));
+            return Ok(self.refuse(ix, candidate, "without enough counters"));
         }
         // A candidate refused below keeps its counters, as upstream.
         if alternative.is_kept_away_by(device.taints()) {
-            return Ok(self.refuse(asked, candidate, "tainted"));
+            return Ok(self.refuse(ix, candidate, "tainted"));
         }
-        if !self.add_to_constraints(asked, candidate) {
-            if self.everything.contains_key(&asked) {
-                let (title, request) = (&self.claims[asked.claim].title, &alternative.full_name);
+        if !self.add_to_constraints(ix, candidate) {
+            if self.everything.contains_key(&ix) {
+                let (title, request) = (&self.claims[ix.claim].title, &alternative.full_name);
                 let id = device.facts().id();
                 return Err(Stop::Wrong(Unallocated::Wrong(format!(
                     "claim {title}, request {request}: cannot add device {id} because a claim \
                      constraint would not be satisfied"
                 ))));
             }
-            return Ok(self.refuse(asked, candidate, "against a constraint"));
+            return Ok(self.refuse(ix, candidate, "against a constraint"));
         }
-        if !self.has_capacity(asked, candidate) {
-            return Ok(self.refuse(asked, candidate, "without the capacity"));
+        if !self.has_capacity(ix, candidate) {
+            return Ok(self.refuse(ix, candidate, "without the capacity"));
         }
         let mut consumed = None;
         if device.is_shared() {
@@ -104,9 +104,9 @@ impl<'a> Search<'a> {
             self.sharing.entry(candidate).or_default().push(amounts.iter().map(of).collect());
             consumed = Some(amounts);
         } else {
-            self.allocating.entry(candidate).or_default().insert(asked.claim);
+            self.allocating.entry(candidate).or_default().insert(ix.claim);
         }
-        let Asked { claim, request, alternative } = asked;
+        let AlternativeIx { claim, request, alternative } = ix;
         self.chosen[claim].push(Choice { candidate, request, alternative, consumed });
         Ok(true)
     }
@@ -119,11 +119,11 @@ impl<'a> Search<'a> {
         !(device.draws.is_empty() || device.is_shared() && in_use)
     }
 
-    fn add_to_constraints(&mut self, asked: Asked, candidate: usize) -> bool {
-        let whom = self.asker(asked);
+    fn add_to_constraints(&mut self, ix: AlternativeIx, candidate: usize) -> bool {
+        let whom = self.asker(ix);
         let candidate = &self.pools.candidates[candidate];
         let (device, driver) = (candidate.device(), candidate.driver());
-        let constraints = &mut self.constraints[asked.claim];
+        let constraints = &mut self.constraints[ix.claim];
         let refusing = constraints.iter_mut().position(|c| !c.add(whom, device, driver));
         if let Some(refusing) = refusing {
             constraints[..refusing].iter_mut().for_each(|constraint| constraint.remove(whom));
@@ -131,21 +131,21 @@ impl<'a> Search<'a> {
         refusing.is_none()
     }
 
-    pub(super) fn give_back(&mut self, asked: Asked, candidate: usize) {
-        let whom = self.asker(asked);
-        self.constraints[asked.claim].iter_mut().for_each(|c| c.remove(whom));
-        let choice = self.chosen[asked.claim].pop();
+    pub(super) fn give_back(&mut self, ix: AlternativeIx, candidate: usize) {
+        let whom = self.asker(ix);
+        self.constraints[ix.claim].iter_mut().for_each(|c| c.remove(whom));
+        let choice = self.chosen[ix.claim].pop();
         if choice.is_some_and(|choice| choice.consumed.is_some()) {
             self.sharing.get_mut(&candidate).and_then(Vec::pop);
         } else {
-            self.allocating.get_mut(&candidate).map(|claims| claims.remove(&asked.claim));
+            self.allocating.get_mut(&candidate).map(|claims| claims.remove(&ix.claim));
             let device = &self.pools.candidates[candidate];
             self.counters.give_back(device.pool, &device.draws);
         }
     }
 
-    fn asker(&self, asked: Asked) -> Asker<'a> {
-        let request = &self.claims[asked.claim].requests[asked.request];
-        Asker { request: &request.name, full_name: &self.alternative(asked).full_name }
+    fn asker(&self, ix: AlternativeIx) -> Asker<'a> {
+        let request = &self.claims[ix.claim].requests[ix.request];
+        Asker { request: &request.name, full_name: &self.alternative(ix).full_name }
     }
 }

@@ -33,11 +33,11 @@ struct Report {
     nodes: Vec<NodeRow>,
     /// GPUs of all nodes.
     gpus: usize,
-    /// Healthy GPUs that nobody has any of.
+    /// Healthy GPUs without a holder.
     free_gpus: u32,
-    /// Healthy GPUs and parts of GPUs that nobody has, in GPUs.
+    /// Healthy GPUs and parts of GPUs without a holder, in GPUs.
     idle_gpus: f64,
-    /// Idle GPUs that a pod like those that are there cannot use, in expectation.
+    /// Expected part of the idle GPUs that a typical pod of this cluster cannot use.
     fragmented_gpus: f64,
 }
 
@@ -55,11 +55,11 @@ struct NodeRow {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct GpuRow {
-    /// Its id; absent where nobody published one.
+    /// Its id; absent if no agent published one.
     id: Option<String>,
     model: String,
     memory_mib: u32,
-    /// Part that nobody has, in percent, by the scarcer of compute and memory.
+    /// Part without a holder, in percent, by the scarcer of compute and memory.
     idle_percent: u16,
     obstacle: Option<String>,
     holders: Vec<HolderRow>,
@@ -132,7 +132,7 @@ impl Report {
         Ok(self.picture(gpus, terminal_width()).into_iter().try_for_each(line)?)
     }
 
-    /// The lines, of a width if one is given.
+    /// Lines of the table and the sums, cut to a width if one is given.
     fn picture(&self, gpus: bool, width: Option<usize>) -> Vec<String> {
         let table = if gpus { self.gpu_table() } else { self.node_table() };
         let mut lines = width.map_or_else(|| table.lines(""), |width| table.lines_within(width));

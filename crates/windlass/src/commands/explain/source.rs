@@ -26,11 +26,9 @@ struct SourceDocument<'a> {
     origin: Origin<'a>,
     source: &'a str,
     state: Option<&'a SourceState>,
-    #[serde(rename = "lookedAt")]
-    places: &'a [String],
+    examined: &'a [String],
     #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
     expression: Option<&'a str>,
-    #[serde(rename = "remarks")]
     notes: &'a [String],
     candidates: &'a [ExplainedCandidate],
     /// Number of omitted candidates. Candidates that became devices are shown first.
@@ -62,7 +60,7 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
         origin: Origin::of(&node.inventory),
         source: name,
         state: node.inventory.sources.get(name),
-        places: &places,
+        examined: &places,
         expression: rule.expression.as_ref().map(DeviceExpression::as_str),
         notes: &notes,
         candidates: &explained,
@@ -98,7 +96,7 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     let mut alone = node.inventory.clone();
     alone.sources.retain(|name, _| name == document.source);
     sources(&alone, paint).into_iter().try_for_each(line)?;
-    line(paint.text(Tone::Quiet, format!("examined {}", document.places.join(", "))))?;
+    line(paint.text(Tone::Quiet, format!("examined {}", document.examined.join(", "))))?;
     for note in document.notes {
         line(paint.text(Tone::Notable, format!("note: {note}")))?;
     }

@@ -47,7 +47,7 @@ fn sentence(event: &BoardEvent) -> String {
     match event {
         BoardEvent::Reset => "chip reset".to_owned(),
         BoardEvent::Frequency(mhz) => format!("frequency set to {mhz} MHz"),
-        BoardEvent::Asked(path) => format!("asked for {path}"),
+        BoardEvent::Get(path) => format!("asked for {path}"),
         BoardEvent::Refused(why) => format!("refused {why}"),
         BoardEvent::Deployed(number) => format!("network deployed: {}", flits(*number)),
         BoardEvent::Ran(number) => format!("ran with {}", flits(*number)),

@@ -50,7 +50,7 @@ const KINDS: &[Kind] = &[
 /// Order of the pods, the same in each demo.
 const SEED: u64 = 1;
 
-/// Draws kinds until they ask for so many thousandths of GPUs.
+/// Draws kinds until they ask for this many thousandths of GPUs.
 pub(super) fn arrivals(milli: u64) -> Vec<&'static Kind> {
     let mut random = Random::new(SEED);
     let (mut asked, mut kinds) = (0, Vec::new());

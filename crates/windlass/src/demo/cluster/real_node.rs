@@ -22,7 +22,7 @@ use crate::demo::{
 pub(super) struct RealNode {
     /// Pods whose containers have the GPUs that were decided.
     pub(super) as_decided: usize,
-    /// Pods with other GPUs of the node.
+    /// Pods with other GPUs of the node than decided.
     pub(super) elsewhere: usize,
     /// The container of the last pod.
     pub(super) last: Option<Gets>,
@@ -53,7 +53,7 @@ impl RealNode {
         };
         let decided: BTreeSet<String> = facts.gpus.iter().map(ToString::to_string).collect();
         if given.len() != decided.len() {
-            bail!("pod {} has {given:?}, and {decided:?} was decided", facts.title());
+            bail!("pod {} has {given:?}, but the cluster half decided {decided:?}", facts.title());
         }
         if given == decided {
             self.as_decided += 1;

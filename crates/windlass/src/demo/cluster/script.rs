@@ -62,7 +62,7 @@ struct Accounts {
     stock: Account,
 }
 
-/// All pods ask for so many percent of the cluster's GPUs.
+/// All pods ask for this many percent of the cluster's GPUs.
 const LOAD: u64 = 115;
 /// Percentages at which figures are told.
 const TOLD_AT: [u64; 6] = [25, 50, 75, 90, 100, LOAD];

@@ -79,7 +79,7 @@ impl ApiServerFault {
             ["POST", "PUT", "PATCH", "DELETE"].map(to).to_vec()
         };
         let refusal =
-            |code, reason| Effect::Refuse(Refusal::new(code, reason, "as the soak wants"));
+            |code, reason| Effect::Refuse(Refusal::new(code, reason, "injected by the soak"));
         match self {
             Self::Fails => everything(refusal(500, "InternalError")),
             Self::Overloaded => everything(Effect::Refuse(Refusal::too_many_requests())),
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mischief_has_a_name_of_its_own() {
+    fn each_fault_has_a_unique_name() {
         let all = ApiServerFault::value_variants();
         let kinds: BTreeSet<_> = all.iter().map(|what| what.kind()).collect();
         assert_eq!(kinds.len(), all.len());

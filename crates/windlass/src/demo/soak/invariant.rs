@@ -23,7 +23,7 @@ pub(super) enum Violation {
     #[error("{device} is reported unhealthy without a fault")]
     FalseAlarm { device: String },
     #[error("{device} is reported healthy again but is still broken")]
-    TakenBack { device: String },
+    HealthyTooEarly { device: String },
     #[error("{owner} held {held:?}, but the {who} reports {now:?}")]
     Lost { owner: Owner, held: BTreeSet<String>, who: &'static str, now: BTreeSet<String> },
     #[error("the kubelet reports the holders {kubelet:?}, but the agent {agent:?}")]
@@ -114,7 +114,7 @@ impl Monitor {
             if !device.is_healthy() {
                 self.reported.insert(id.clone());
             } else if self.reported.contains(id) {
-                return Err(Violation::TakenBack { device: id.clone() });
+                return Err(Violation::HealthyTooEarly { device: id.clone() });
             } else if let Some(runs_since) = truth.agent_runs_since {
                 let after = now.saturating_duration_since(runs_since.max(*since));
                 let device = id.clone();
@@ -294,7 +294,7 @@ mod tests {
         };
         let mut monitor = Monitor::default();
         assert_eq!(monitor.check(now, &truth, &listed("0", "Unhealthy")), Ok(()));
-        let lie = Violation::TakenBack { device: "0".to_owned() };
+        let lie = Violation::HealthyTooEarly { device: "0".to_owned() };
         assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Err(lie));
         truth.broken.clear();
         assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Ok(()));
