@@ -1,6 +1,7 @@
 """Fixtures: stages of both kits as processes of this machine, a source, and a listener to the ends."""
 
 import asyncio
+import contextlib
 import os
 import queue
 import random
@@ -11,18 +12,19 @@ import sys
 import threading
 import time
 import unittest
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from grpc import aio
 
+from windlass_stage import Stage, wire
 from windlass_stage import stage_pb2 as pb
-from windlass_stage import wire
 from windlass_stage.address import dialed, parse_all
 from windlass_stage.deadline import within
 from windlass_stage.item import Outgoing
 from windlass_stage.outlet import Outlet
+from windlass_stage.serve import Running
 from windlass_stage.settings import Identity, Settings
 
 #: Longest wait of a test for anything, in seconds.
@@ -124,6 +126,16 @@ def python(test: unittest.TestCase, work: str, name: str, *flags: str, listen: s
 def follows(name: str, *processes: Process) -> tuple[str, str]:
     """The flag that sends results to these replicas."""
     return "--next", f"{name}={','.join(process.address for process in processes)}"
+
+
+@contextlib.asynccontextmanager
+async def served(stage: Stage) -> AsyncIterator[tuple[Running, str]]:
+    """A stage in this process, with its address. Killed at the end."""
+    running = Running(stage)
+    try:
+        yield running, str(await running.start(stage.listen))
+    finally:
+        await running.end()
 
 
 class Source:

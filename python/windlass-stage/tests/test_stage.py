@@ -1,7 +1,6 @@
 """Stages of this kit by themselves, in this process."""
 
 import asyncio
-import contextlib
 import tempfile
 import time
 import unittest.mock
@@ -12,20 +11,9 @@ from grpc import aio
 from windlass_stage import Stage, wire
 from windlass_stage import stage_pb2 as pb
 from windlass_stage.deadline import within
-from windlass_stage.serve import Running
 from windlass_stage.settings import Settings
 
-from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, rust, until
-
-
-@contextlib.asynccontextmanager
-async def served(stage: Stage):
-    """The stage, with its address."""
-    running = Running(stage)
-    try:
-        yield running, str(await running.start(stage.listen))
-    finally:
-        await running.end()
+from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, rust, served, until
 
 
 class Stages(Case):

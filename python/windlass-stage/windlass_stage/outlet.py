@@ -24,6 +24,9 @@ _log = logging.getLogger("windlass_stage")
 #: Pause between two pings of a stream in seconds, a few of which are in each span of `link_time`.
 _PING_EVERY = 3
 
+#: Time in seconds that a stage waits for its own signal when the only replica of the next stage drains.
+_ALONE = 0.5
+
 _STOPPED = "the stage stopped while it had the item"
 
 
@@ -42,6 +45,7 @@ class Outlet:
         self._turn = asyncio.Lock()
         self._moved = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
+        self._is_draining = False
         self._replicas = Replicas(stage, addresses, settings.resolve_every, self._dial, self._use)
 
     async def run(self) -> None:
@@ -64,6 +68,11 @@ class Outlet:
             self._waiting.append(outgoing)
             self._move()
 
+    def drain(self) -> None:
+        """This stage drains itself."""
+        self._is_draining = True
+        self._move()
+
     async def finish(self) -> None:
         """Waits until everything that was given away is passed on."""
         await self._until(lambda: not self._waiting and all(link.count == 0 for link in self._links.values()))
@@ -85,6 +94,7 @@ class Outlet:
             while (kind := await link.receive()) is not None:
                 if kind == "closing":
                     _log.info("the replica drains: %s (%s)", self._stage, link.replica)
+                    asyncio.get_running_loop().call_later(_ALONE, self._left_alone, link)
                 self._move()
             self._lose(self._links.pop(target))
         finally:
@@ -106,6 +116,7 @@ class Outlet:
 
     def _move(self) -> None:
         """Sends waiting items while a replica has room for the first. Called after everything that changes that."""
+        self._close_drained()
         while self._waiting and (link := self._choose(self._waiting[0])):
             head = self._waiting.popleft()
             limit = self._limit(link)
@@ -116,13 +127,28 @@ class Outlet:
         self._set_alarm()
         self._moved.set()
 
+    def _close_drained(self) -> None:
+        """Sends nothing more to replicas that drain, once others are there.
+
+        A stage of the same pod drains at the same time as this one, and no other takes what this one still has: it is
+        sent to until this one has finished. Such a stage may say so before this one hears its own signal."""
+        if any(link.is_open for link in self._links.values()):
+            for link in self._links.values():
+                if link.is_last_resort:
+                    link.close()
+
+    def _left_alone(self, link: Link) -> None:
+        """The link's replica has drained for a while, and this stage goes on."""
+        if not self._is_draining:
+            link.close()
+
     def _choose(self, head: Outgoing) -> Link | None:
         def has_room(link: Link) -> bool:
             # Too large an item goes as a failure, without its payload.
             size = len(head.payload)
             return link.has_room(self._settings, 0 if size > self._limit(link) else size)
 
-        return replica(self._links, head.id, has_room)
+        return replica(self._links, head.id, self._is_draining, has_room)
 
     def _limit(self, link: Link) -> int:
         """Largest payload that both sides take."""

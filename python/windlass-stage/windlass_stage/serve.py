@@ -89,6 +89,8 @@ class Running:
     async def drain(self) -> None:
         """Takes no more, and returns when everything was passed on."""
         stopping = asyncio.ensure_future(self._server.stop(self._settings.drain_timeout))
+        for outlet in self._outlets:
+            outlet.drain()
         await self._inlet.drain()
         (self._join or self._items).close()
         await asyncio.gather(*self._working)
@@ -96,14 +98,13 @@ class Running:
             self._exit.close()
         for outlet in self._outlets:
             await outlet.finish()
+        # A next stage that drains too waits for the end of its streams.
+        await _cancelled(self._sending)
         await stopping
 
     async def end(self) -> None:
         """Ends the tasks and cuts all connections."""
-        tasks = [*self._working, *self._sending]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancelled([*self._working, *self._sending])
         await self._server.stop(None)
 
 
@@ -126,6 +127,13 @@ async def serve(stage: Stage) -> None:
             _log.warning("the stage ends with items that it could not pass on in time: %s", name)
     finally:
         await running.end()
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    """Ends tasks."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _is_alive(path: str) -> bool:
