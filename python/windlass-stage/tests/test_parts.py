@@ -8,8 +8,9 @@ from windlass_stage import arguments
 from windlass_stage import stage_pb2 as pb
 from windlass_stage.address import Address, dialed, parse_all
 from windlass_stage.choice import weight
-from windlass_stage.exit import BACKLOG, Exit
-from windlass_stage.item import Queued
+from windlass_stage.custody import Custody, Receipts
+from windlass_stage.exit import BACKLOG, RECENT, Exit
+from windlass_stage.item import Queued, from_wire
 from windlass_stage.link_time import SPAN_NS, LinkTime
 from windlass_stage.outlet import too_large
 from windlass_stage.seen import REMEMBERED, Seen
@@ -121,6 +122,20 @@ class Ids(unittest.TestCase):
         self.assertTrue(all(850 < count < 1150 for count in counts.values()), counts)
 
 
+def ended(number: int) -> Queued:
+    """An item that leaves."""
+    return Queued(number, [], None, [], None, [], 0, 0, b"abc")
+
+
+class Deadlines(unittest.TestCase):
+    """Time that remains of an item."""
+
+    def test_the_time_on_the_link_is_a_part_of_the_time_that_remained(self) -> None:
+        item = pb.Item(id=1, remaining_us=10_000, half_round_trip_ns=MS)
+        arrived = from_wire(item, 100 * MS, 2 * MS, Custody(Receipts(1), 0))
+        self.assertEqual((arrived.deadline, arrived.link), ((100 - 2 - 1 + 10) * MS, 3 * MS))
+
+
 class Exits(unittest.IsolatedAsyncioTestCase):
     """Ends and their listeners."""
 
@@ -128,7 +143,7 @@ class Exits(unittest.IsolatedAsyncioTestCase):
         exit = Exit()
         listener = exit.listen()
         for number in range(BACKLOG + 7):
-            exit.end(Queued(number, [], None, [], None, [], 0, 0, b"abc"))
+            exit.end(ended(number))
         exit.close()
         told = []
         while (end := await listener.next()) is not None:
@@ -141,10 +156,22 @@ class Exits(unittest.IsolatedAsyncioTestCase):
         exit = Exit()
         listener = exit.listen()
         for _ in range(2):
-            exit.end(Queued(9, [], None, [], None, [], 0, 0, b"abc"))
+            exit.end(ended(9))
         exit.close()
         self.assertIsNotNone(await listener.next())
         self.assertIsNone(await listener.next())
+
+    async def test_a_listener_that_comes_late_is_told_the_newest_ends_once(self) -> None:
+        exit = Exit()
+        for number in range(RECENT + 5):
+            exit.end(ended(number))
+        listener = exit.listen()
+        exit.end(ended(7000))
+        exit.close()
+        told = []
+        while (end := await listener.next()) is not None:
+            told.append(end.ended.id)
+        self.assertEqual((len(told), told[0], told[RECENT]), (RECENT + 1, 5, 7000))
 
 
 class Sizes(unittest.TestCase):

@@ -5,11 +5,13 @@ import unittest
 
 from windlass_stage import Stage
 from windlass_stage import stage_pb2 as pb
+from windlass_stage.address import Address
 from windlass_stage.choice import replica
 from windlass_stage.deadline import within
 from windlass_stage.dial import Opened
 from windlass_stage.item import Outgoing
 from windlass_stage.link import Link
+from windlass_stage.replicas import Replicas
 
 from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, served
 
@@ -89,7 +91,39 @@ class Choice(unittest.IsolatedAsyncioTestCase):
         self.assertTrue(0.1 * SECOND <= one.expected(sent) <= 0.2 * SECOND, one.expected(sent))
 
 
-class Replicas(Case):
+class Name(Address):
+    """A name in the DNS, behind which a second replica comes a little later than the first."""
+
+    begun: float | None = None
+
+    async def resolve(self) -> set[str]:
+        now = asyncio.get_running_loop().time()
+        begun = Name.begun = Name.begun or now
+        return {"one"} if now < begun + 1.3 else {"one", "two"}
+
+
+class Names(unittest.IsolatedAsyncioTestCase):
+    """Looks at a name."""
+
+    async def test_a_name_is_looked_at_again_soon_after_a_change(self) -> None:
+        opened: asyncio.Queue[str] = asyncio.Queue()
+
+        async def dial(_target: str) -> Opened:
+            return Opened(pb.DescribeResponse(), None, None, 0)
+
+        async def use(target: str, _opened: Opened) -> None:
+            opened.put_nowait(target)
+            await asyncio.Event().wait()
+
+        running = asyncio.ensure_future(Replicas("detect", [Name("detect", 7000)], 10.0, dial, use).run())
+        try:
+            self.assertEqual([await within(5, opened.get()) for _ in range(2)], ["one", "two"])
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+
+
+class Spread(Case):
     """Items between stages of this process."""
 
     async def test_few_items_go_to_a_slow_replica(self) -> None:

@@ -123,6 +123,37 @@ class Stages(Case):
                     await waiting
                     await source.finish()
 
+    async def test_the_wait_for_a_slow_stage_is_time_in_its_queue_and_not_on_the_link(self) -> None:
+        async def slow(payload: bytes) -> bytes:
+            await asyncio.sleep(0.005)
+            return payload
+
+        async with served(Stage("detect", listen=ANYWHERE).work(slow)) as (_, address):
+            async with Ends(address) as ends, Source("detect", address) as source:
+                await source.load(40)
+                visits = [end.visits[0] for end in (await ends.count(40)).values()]
+        link, waited = sum(visit.link_us for visit in visits), sum(visit.waited_us for visit in visits)
+        self.assertLess(link, waited / 5)
+        self.assertTrue(all(visit.worked_us >= 5000 for visit in visits))
+
+    async def test_a_listener_that_comes_late_is_told_the_newest_ends(self) -> None:
+        async with served(Stage("end", listen=ANYWHERE)) as (_, address), Source("end", address) as source:
+            await source.load(20)
+            await source.finish()
+            async with Ends(address) as ends:
+                self.assertEqual(set(await ends.count(20)), set(source.sent))
+
+    async def test_a_join_that_is_held_back_fails_no_item_whose_parts_are_there(self) -> None:
+        async def slow(left: bytes, right: bytes) -> bytes:
+            await asyncio.sleep(0.03)
+            return left + right
+
+        stage = Stage("join", listen=ANYWHERE, from_=["camera", "radar"], queue=1, join_timeout=0.2)
+        async with served(stage.join(slow)) as (_, address), Ends(address) as ends:
+            async with Source("join", address, first_id=1) as one, Source("join", address, name="radar", first_id=1) as two:
+                await asyncio.gather(one.load(30), two.load(30))
+                self.assertEqual(failures(await ends.count(30)), [])
+
     async def test_only_the_last_stage_tells_ends(self) -> None:
         async with served(Stage("mid", listen=ANYWHERE, next={"end": "127.0.0.1:1"})) as (_, address):
             with self.assertRaises(aio.AioRpcError) as raised:

@@ -68,15 +68,17 @@ class Outgoing:
 def from_wire(item: pb.Item, arrived: int, excess: int, custody: Custody) -> Queued:
     """An item that has arrived, `excess` later than the fastest message of late."""
     is_failure = item.HasField("failure")
+    link = excess + item.half_round_trip_ns
     return Queued(
         id=item.id,
         parts=[] if is_failure else [item.payload],
         failure=item.failure if is_failure else None,
         visits=list(item.visits),
-        deadline=arrived + item.remaining_us * 1000 if item.remaining_us else None,
+        # The time that remained was that of the sender.
+        deadline=arrived - link + item.remaining_us * 1000 if item.remaining_us else None,
         custodies=[custody],
         arrived=arrived,
-        link=excess + item.half_round_trip_ns,
+        link=link,
     )
 
 

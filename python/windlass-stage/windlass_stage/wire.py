@@ -1,6 +1,13 @@
 """The protocol on gRPC: its version, its methods, and the options of both sides of a connection."""
 
+from typing import TypeAlias
+
+from grpc import aio
+
 from . import stage_pb2 as pb
+
+#: A stream of items at the stage that takes them.
+PassContext: TypeAlias = "aio.ServicerContext[pb.Parcel, pb.Receipt]"
 
 #: Version of the protocol that this kit speaks. Stages of different versions refuse each other.
 PROTOCOL = 1
