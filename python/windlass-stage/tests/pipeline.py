@@ -23,6 +23,7 @@ from windlass_stage import stage_pb2 as pb
 from windlass_stage.address import dialed, parse_all
 from windlass_stage.deadline import within
 from windlass_stage.item import Outgoing
+from windlass_stage.metrics import Metrics
 from windlass_stage.outlet import Outlet
 from windlass_stage.serve import Running
 from windlass_stage.settings import Identity, Settings
@@ -149,7 +150,7 @@ class Source:
         name: str = "camera",
         first_id: int | None = None,
     ) -> None:
-        self.outlet = Outlet(Identity(name, "source"), first, parse_all(address), settings)
+        self.outlet = Outlet(Identity(name, "source"), first, parse_all(address), settings, Metrics())
         self._next_id = random.getrandbits(32) << 32 if first_id is None else first_id
         self.sent: list[int] = []
 

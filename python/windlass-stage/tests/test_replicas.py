@@ -128,7 +128,7 @@ class Spread(Case):
 
     async def test_few_items_go_to_a_slow_replica(self) -> None:
         async def slow(payload: bytes) -> bytes:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
             return payload
 
         async with served(Stage("store", listen=ANYWHERE)) as (_, store), Ends(store) as ends:

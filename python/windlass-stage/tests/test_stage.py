@@ -28,7 +28,7 @@ class Stages(Case):
             async with Ends(address) as ends, Source("mid", address) as source:
                 stuck, good = await source.send(b"stuck"), await source.send(b"good")
                 arrived = await ends.count(2)
-        self.assertEqual(arrived[stuck].failure.reason, "did not answer within 0.2s")
+        self.assertEqual(arrived[stuck].failure.reason, "did not answer within 200ms")
         self.assertEqual(arrived[stuck].failure.kind, pb.FAILURE_KIND_SILENT)
         self.assertFalse(arrived[good].HasField("failure"))
 

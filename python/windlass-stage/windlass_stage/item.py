@@ -1,5 +1,7 @@
 """Items on their way: between their arrival and the end of the work, and from there to the next stage."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from . import stage_pb2 as pb
@@ -82,6 +84,6 @@ def from_wire(item: pb.Item, arrived: int, excess: int, custody: Custody) -> Que
     )
 
 
-def failure(identity: Identity, kind: int, reason: str) -> pb.Failure:
+def failure(identity: Identity, kind: pb.FailureKind, reason: str) -> pb.Failure:
     """A failure at this stage."""
     return pb.Failure(stage=identity.stage, replica=identity.replica, reason=reason, kind=kind)

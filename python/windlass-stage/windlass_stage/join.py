@@ -19,6 +19,7 @@ from . import stage_pb2 as pb
 from .deadline import news
 from .item import Queued, failure
 from .item_queue import ItemQueue
+from .metrics import Metrics
 from .seen import Seen
 from .settings import Identity, Settings
 
@@ -36,10 +37,13 @@ class Waiting:
 class Join:
     """Items of which some parts came."""
 
-    def __init__(self, stages: list[str], identity: Identity, settings: Settings, items: ItemQueue) -> None:
+    def __init__(
+        self, stages: list[str], identity: Identity, settings: Settings, metrics: Metrics, items: ItemQueue
+    ) -> None:
         self._stages = stages
         self._identity = identity
         self._settings = settings
+        self._metrics = metrics
         self._items = items
         self._table: dict[int, Waiting] = {}
         #: Ids by their first part, with the time at which they are given up, less the time that was blocked before.
@@ -147,4 +151,5 @@ class Join:
         await news(self._news, due_in)
 
     def _failure(self, reason: str) -> pb.Failure:
+        self._metrics.failure(pb.FAILURE_KIND_PART)
         return failure(self._identity, pb.FAILURE_KIND_PART, reason)

@@ -5,6 +5,8 @@ stream ends, each item that was not passed becomes a failure that names the repl
 stages and the end learn of it.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time
@@ -16,6 +18,7 @@ from .choice import replica
 from .dial import Opened, open_stream
 from .item import Outgoing, failure
 from .link import Link
+from .metrics import Metrics
 from .replicas import Replicas
 from .settings import Identity, Settings
 
@@ -33,10 +36,14 @@ _STOPPED = "the stage stopped while it had the item"
 class Outlet:
     """The streams to one next stage."""
 
-    def __init__(self, identity: Identity, stage: str, addresses: list[Address], settings: Settings) -> None:
+    def __init__(
+        self, identity: Identity, stage: str, addresses: list[Address], settings: Settings, metrics: Metrics
+    ) -> None:
         self._identity = identity
         self._stage = stage
         self._settings = settings
+        self._metrics = metrics
+        metrics.connected(stage, 0)
         #: Zero of the clock that goes along with items.
         self._zero = time.monotonic_ns()
         #: Items that wait for a replica with room: failures of lost streams, then the newest item.
@@ -89,6 +96,7 @@ class Outlet:
         """Serves one stream until its end."""
         link = self._links[target] = Link(opened, self._identity.stage, self._zero)
         writing = asyncio.ensure_future(link.write())
+        self._metrics.connected(self._stage, len(self._links))
         try:
             self._move()
             while (kind := await link.receive()) is not None:
@@ -99,6 +107,7 @@ class Outlet:
             self._lose(self._links.pop(target))
         finally:
             self._links.pop(target, None)
+            self._metrics.connected(self._stage, len(self._links))
             writing.cancel()
             await opened.channel.close()
 
@@ -107,7 +116,7 @@ class Outlet:
         lost = link.unpassed()
         peer = Identity(self._stage, link.replica)
         for outgoing in lost:
-            outgoing.fail(failure(peer, pb.FAILURE_KIND_STOPPED, _STOPPED))
+            self._fail(outgoing, peer, pb.FAILURE_KIND_STOPPED, _STOPPED)
         if lost:
             text = "a stage stopped while it had items: %s (%s), %d items"
             _log.warning(text, self._stage, link.replica, len(lost))
@@ -122,7 +131,8 @@ class Outlet:
             limit = self._limit(link)
             if len(head.payload) > limit:
                 reason = too_large(len(head.payload), limit)
-                head.fail(failure(self._identity, pb.FAILURE_KIND_TOO_LARGE, reason))
+                self._fail(head, self._identity, pb.FAILURE_KIND_TOO_LARGE, reason)
+            self._metrics.time("sending", time.monotonic_ns() - head.ready)
             link.send(head)
         self._set_alarm()
         self._moved.set()
@@ -167,8 +177,13 @@ class Outlet:
         """Fails the head, whose deadline has passed. It goes on waiting, as a failure."""
         head.deadline = None
         reason = f"deadline passed on the way to {self._stage}"
-        head.fail(failure(self._identity, pb.FAILURE_KIND_DEADLINE, reason))
+        self._fail(head, self._identity, pb.FAILURE_KIND_DEADLINE, reason)
         self._move()
+
+    def _fail(self, outgoing: Outgoing, at: Identity, kind: pb.FailureKind, reason: str) -> None:
+        if outgoing.failure is None:
+            self._metrics.failure(kind)
+        outgoing.fail(failure(at, kind, reason))
 
 
 def too_large(size: int, limit: int) -> str:
