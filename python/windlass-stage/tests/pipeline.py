@@ -69,6 +69,8 @@ class Process:
     def __init__(self, test: unittest.TestCase, command: list[str], flags: tuple[str, ...]) -> None:
         pipe = subprocess.PIPE
         self._child = subprocess.Popen([*command, *flags], cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+        assert self._child.stdout is not None
+        self._output = self._child.stdout
         test.addCleanup(self._end)
         self._written: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -76,7 +78,7 @@ class Process:
         self.address = self.written(r"^stage \S+ listens on (\S+);")
 
     def _read(self) -> None:
-        for line in self._child.stdout:
+        for line in self._output:
             self._written.put(line)
         self._written.put("")
 
@@ -111,7 +113,7 @@ class Process:
         self._child.kill()
         self._child.wait()
         self._reader.join(PATIENCE)
-        self._child.stdout.close()
+        self._output.close()
 
 
 def rust(test: unittest.TestCase, name: str, *flags: str, listen: str = ANYWHERE) -> Process:
@@ -158,7 +160,7 @@ class Source:
         self._running = asyncio.ensure_future(self.outlet.run())
         return self
 
-    async def __aexit__(self, *_) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._running.cancel()
         await asyncio.wait((self._running,))
 
@@ -193,7 +195,7 @@ class Ends:
         await within(PATIENCE, self._call.initial_metadata())
         return self
 
-    async def __aexit__(self, *_) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
 
     async def count(self, count: int) -> dict[int, pb.Ended]:

@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import unittest
+from typing import Any
 
 from windlass_stage import Stage, arguments, quantity
 from windlass_stage import stage_pb2 as pb
@@ -21,6 +22,9 @@ from windlass_stage.settings import Settings
 from .pipeline import PATIENCE, windlass
 
 MS = 1_000_000
+
+#: Flags of `windlass stage` that choose its work, which a program in Python has itself.
+WORK = {"--sleep", "--sleep-batch", "--compute", "--variation", "--output", "--exec", "--call"}
 
 
 def flags(help_text: str) -> dict[str, str | None]:
@@ -105,12 +109,10 @@ class CommandLine(unittest.TestCase):
     def test_the_flags_and_their_defaults_are_those_of_windlass(self) -> None:
         words = [windlass(), "stage", "--help"]
         ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE)
-        # Those of the work and of the log are the program's own.
+        # The log is the program's own too.
         theirs = flags(ran.stdout)
         for name in list(theirs):
-            if name in {"--sleep", "--sleep-batch", "--compute", "--variation", "--output", "--exec", "--call"}:
-                del theirs[name]
-            elif name.startswith("--log"):
+            if name in WORK or name.startswith("--log"):
                 del theirs[name]
         self.assertEqual(flags(arguments._parser().format_help()), theirs)
 
@@ -137,10 +139,12 @@ class Quantities(unittest.TestCase):
         self.assertEqual([quantity.shown(time) for time in (60.0, 1.5, 0.2, 0.0002)], ["60s", "1.5s", "200ms", "200µs"])
 
     def test_limits_with_which_nothing_would_pass_are_refused(self) -> None:
-        for limits in [{"workers": 0}, {"batch": "16"}, {"queue": -1}, {"window": 0.5}, {"max_payload": 0}]:
+        wrong: list[dict[str, Any]] = [{"workers": 0}, {"batch": "16"}, {"queue": 0}, {"window": 0.5}]
+        for limits in wrong:
             with self.assertRaisesRegex(ValueError, "write a whole number"):
                 Stage("mid", listen="x:1", **limits)
-        for limits in [{"work_timeout": -1}, {"batch_wait": float("nan")}, {"join_timeout": "10s"}]:
+        wrong = [{"work_timeout": -1}, {"batch_wait": float("nan")}, {"join_timeout": "10s"}]
+        for limits in wrong:
             with self.assertRaisesRegex(ValueError, "write a time in seconds"):
                 Stage("mid", listen="x:1", **limits)
 

@@ -76,7 +76,7 @@ class Stages(Case):
     async def test_a_stage_of_another_protocol_is_refused_by_name(self) -> None:
         asked = 0
 
-        async def describe(_request, _context):
+        async def describe(_request: pb.DescribeRequest, _context: object) -> pb.DescribeResponse:
             nonlocal asked
             asked += 1
             return pb.DescribeResponse(protocol=2, stage="next", replica="r", max_payload=1)
@@ -117,6 +117,7 @@ class Stages(Case):
                 waiting = asyncio.ensure_future(source.send(b"y"))
                 head = source.outlet._waiting[0]
                 await until("the deadline", lambda: head.failure)
+                assert head.failure is not None
                 self.assertEqual(head.failure.reason, "deadline passed on the way to first")
                 self.assertFalse(waiting.done())
                 async with served(Stage("first", listen=listen)):
@@ -150,8 +151,9 @@ class Stages(Case):
 
         stage = Stage("join", listen=ANYWHERE, from_=["camera", "radar"], queue=1, join_timeout=0.2)
         async with served(stage.join(slow)) as (_, address), Ends(address) as ends:
-            async with Source("join", address, first_id=1) as one, Source("join", address, name="radar", first_id=1) as two:
-                await asyncio.gather(one.load(30), two.load(30))
+            one = Source("join", address, first_id=1)
+            async with one, Source("join", address, name="radar", first_id=1) as other:
+                await asyncio.gather(one.load(30), other.load(30))
                 self.assertEqual(failures(await ends.count(30)), [])
 
     async def test_only_the_last_stage_tells_ends(self) -> None:

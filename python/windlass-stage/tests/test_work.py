@@ -26,7 +26,8 @@ class Work(Case):
 
     async def ends(self, stage: Stage, *payloads: bytes) -> list[pb.Ended]:
         """The end of each payload, and of a good one that comes last."""
-        async with served(stage) as (_, address), Ends(address) as ends, Source(stage.identity.stage, address) as source:
+        name = stage.identity.stage
+        async with served(stage) as (_, address), Ends(address) as ends, Source(name, address) as source:
             ids = [await source.send(payload) for payload in (*payloads, b"good")]
             arrived = await ends.count(len(ids))
         self.assertFalse(arrived[ids[-1]].HasField("failure"), arrived[ids[-1]].failure)
@@ -110,7 +111,7 @@ class Work(Case):
         for work in (blocks, waits):
             begun.clear()
             stage = Stage("mid", listen=ANYWHERE, batch=2, batch_wait=5.0, work_timeout=0.1).work(work)
-            async with served(stage) as (running, address), Ends(address) as ends, Source("mid", address) as source:
+            async with served(stage) as (_, address), Ends(address) as ends, Source("mid", address) as source:
                 await source.send(b"stuck")
                 await source.send(b"never")
                 told = failures(await ends.count(2))

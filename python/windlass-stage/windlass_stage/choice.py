@@ -16,8 +16,8 @@ _MASK = (1 << 64) - 1
 def replica(
     links: dict[str, Link], number: int, last_resort: bool, has_room: Callable[[Link], bool]
 ) -> Link | None:
-    """The replica for an item; none while it has to wait. A replica that hangs holds the others back only at a join. Those
-    that drain are used where `last_resort` says so, and no other is there."""
+    """The replica for an item; none while it has to wait. A replica that hangs holds the others back only at a join.
+    Those that drain are used where `last_resort` says so, and no other is there."""
     usable = {target: link for target, link in links.items() if link.is_open}
     if last_resort and not usable:
         usable = {target: link for target, link in links.items() if link.is_last_resort}

@@ -3,6 +3,8 @@
 import asyncio
 
 import grpc
+from grpc import aio
+
 from . import stage_pb2 as pb
 from . import wire
 from .custody import Receipts
@@ -53,7 +55,7 @@ class Inlet:
             self._all_read.clear()
             await self._all_read.wait()
 
-    async def _describe(self, _request: pb.DescribeRequest, _context) -> pb.DescribeResponse:
+    async def _describe(self, _request: pb.DescribeRequest, _context: object) -> pb.DescribeResponse:
         return self._description
 
     async def _pass(self, _requests: object, context: wire.PassContext) -> None:
@@ -74,17 +76,19 @@ class Inlet:
             # A sender that is gone cancels this call. It needs no receipt; the items go on.
             sending.cancel()
 
-    async def _ends(self, _request: pb.EndsRequest, context) -> None:
-        if self._exit is None:
+    async def _ends(self, _request: pb.EndsRequest, context: aio.ServicerContext) -> None:
+        exit = self._exit
+        if exit is None:
             text = f"no item leaves the pipeline at {self._description.stage}: other stages follow"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
-        if self._exit.is_closed:
+            return
+        if exit.is_closed:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "drains")
-        listener = self._exit.listen()
+        listener = exit.listen()
         try:
             # The listener knows by this that it hears of every end from now on.
             await context.send_initial_metadata(())
             while (end := await listener.next()) is not None:
                 await context.write(end)
         finally:
-            self._exit.forget(listener)
+            exit.forget(listener)

@@ -80,7 +80,7 @@ class Join:
         else:
             parts[self._stages.index(sender)] = part.parts[0]
         if item.failure is not None or None not in parts:
-            item.parts = [] if item.failure is not None else parts
+            item.parts = [] if item.failure is not None else [part for part in parts if part is not None]
             self._pass_on(item)
         # The task may have a new item to give up.
         self._news.set()

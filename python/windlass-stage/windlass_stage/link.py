@@ -17,7 +17,6 @@ from .dial import Opened, ping
 from .item import Outgoing
 from .settings import UNTAKEN_BYTES, Settings
 
-
 #: The newest item has one part in so many of the mean time.
 _NEWEST = 8
 
@@ -76,10 +75,10 @@ class Link:
         return len(self._pending)
 
     def expected(self, now: int) -> float:
-        """Time until the replica would have passed one more item. A replica that has passed none yet is tried first. One
-        that gets no items seems faster with time, and so is tried again: it may have been slow because it had just
+        """Time until the replica would have passed one more item. A replica that has passed none yet is tried first.
+        One that gets no items seems faster with time, and so is tried again: it may have been slow because it had just
         started."""
-        pace = (self._pace or 0.0) * 0.5 ** ((now - self._last_sent) / _HALVED_AFTER)
+        pace: float = (self._pace or 0.0) * 0.5 ** ((now - self._last_sent) / _HALVED_AFTER)
         return pace * (len(self._pending) + 1)
 
     def has_room(self, settings: Settings, size: int) -> bool:
@@ -126,7 +125,7 @@ class Link:
     async def receive(self) -> str | None:
         """Notes one receipt, and returns its kind; none at the stream's end."""
         try:
-            receipt = await self._call.read()
+            receipt: pb.Receipt = await self._call.read()
         except grpc.RpcError:
             return None
         if receipt is aio.EOF:

@@ -65,8 +65,8 @@ class Counted(Metrics):
         )
         times = Histogram(
             "windlass_stage_time",
-            "Time of items at this stage, by part: on the link that led here, in the queue, in the work, waiting for the"
-            " next stage.",
+            "Time of items at this stage, by part: on the link that led here, in the queue, in the work, waiting for"
+            " the next stage.",
             ["part"],
             unit="seconds",
             buckets=_BORDERS,
@@ -81,7 +81,7 @@ class Counted(Metrics):
         )
         # Known labels begin at zero.
         self._items = {outcome: items.labels(outcome) for outcome in _OUTCOMES}
-        self._failures = {kind: failures.labels(_reason(kind)) for kind in pb.FailureKind.values()}
+        self._failures: dict[int, Counter] = {kind: failures.labels(_reason(kind)) for kind in pb.FailureKind.values()}
         self._times = {part: times.labels(part) for part in _PARTS}
 
     def queue(self, items: int) -> None:
@@ -103,7 +103,8 @@ class Counted(Metrics):
         """All metrics in the format OpenMetrics."""
         from prometheus_client.openmetrics.exposition import generate_latest
 
-        return generate_latest(_WithoutTimes(self._registry))  # type: ignore[arg-type]
+        text: bytes = generate_latest(_WithoutTimes(self._registry))  # type: ignore[no-untyped-call]
+        return text
 
 
 class _WithoutTimes:
@@ -119,7 +120,7 @@ class _WithoutTimes:
             yield metric
 
 
-def _reason(kind: pb.FailureKind) -> str:
+def _reason(kind: int) -> str:
     if kind == pb.FAILURE_KIND_UNSPECIFIED:
         return "other"
     return pb.FailureKind.Name(kind).removeprefix("FAILURE_KIND_").lower()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 
 from . import stage_pb2 as pb
 from .address import Address
@@ -84,7 +85,7 @@ class Outlet:
         """Waits until everything that was given away is passed on."""
         await self._until(lambda: not self._waiting and all(link.count == 0 for link in self._links.values()))
 
-    async def _until(self, holds) -> None:
+    async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             self._moved.clear()
             await self._moved.wait()

@@ -10,6 +10,9 @@ from .metrics import Counted
 #: Longest time of a client in seconds.
 _PATIENCE = 2
 
+#: A client that leaves early, is too slow, or sends no request.
+_NEEDS_NO_ANSWER = (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+
 #: OpenMetrics 1.0, which Prometheus reads since 2.5.
 _TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -34,9 +37,9 @@ class Page:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers one client. One that leaves early, or is too slow, needs no answer."""
+        """Answers one client."""
         try:
-            with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            with contextlib.suppress(*_NEEDS_NO_ANSWER):
                 await within(_PATIENCE, self._answer(reader, writer))
         finally:
             writer.close()

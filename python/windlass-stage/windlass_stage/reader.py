@@ -2,9 +2,9 @@
 
      arrived ──> inbox ──(room in the queue, or in the table of the join)──> admitted, and told as taken
 
-An item is read and stamped at once, so that its time on the link ends here and its wait for room is one for this stage.
-The sender bounds the inbox, since it sends no more than a window of items that are not taken. Beyond `_INBOX` the stream
-is not read.
+An item is read and stamped at once, so that its time on the link ends here and its wait for room is one for this
+stage. The sender bounds the inbox, since it sends no more than a window of items that are not taken. Beyond `_INBOX`
+the stream is not read.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ class Reader:
         self._inbox: asyncio.Queue[Arrival | None] = asyncio.Queue(_INBOX)
 
     async def run(self) -> None:
-        """Reads until the sender ends the stream, which it does soon after it hears of `Closing`, and admits everything.
-        When the stream breaks, its sender or the one before answers for the items that wait."""
+        """Reads until the sender ends the stream, which it does soon after it hears of `Closing`, and admits
+        everything. When the stream breaks, its sender or the one before answers for the items that wait."""
         tasks = [asyncio.ensure_future(self._read_all()), asyncio.ensure_future(self._admit_all())]
         try:
             await asyncio.gather(*tasks)
@@ -73,8 +73,8 @@ class Reader:
         return Arrival(getattr(item, "from"), item.sequence, queued)
 
     async def _admit_all(self) -> None:
-        """Waits for room, and says that the item is taken. In between nothing waits, so a call that is cancelled takes an
-        item and says so, or does neither."""
+        """Waits for room, and says that the item is taken. In between nothing waits, so a call that is cancelled takes
+        an item and says so, or does neither."""
         while (arrival := await self._inbox.get()) is not None:
             item = arrival.item
             if self._join is None:

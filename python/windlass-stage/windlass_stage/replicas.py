@@ -49,7 +49,7 @@ class Replicas:
         self._dial = dial
         #: Returns when the stream has ended.
         self._use = use
-        self._tasks: dict[str, asyncio.Task] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._open: set[str] = set()
         self._ended = asyncio.Event()
         self._unresolved: str | None = None

@@ -64,8 +64,8 @@ class Running:
         self._page_address = stage.page
         self._server = aio.server(options=wire.server(settings.max_payload))
         self._server.add_generic_rpc_handlers((self._inlet.handler(),))
-        self._working: list[asyncio.Task] = []
-        self._sending: list[asyncio.Task] = []
+        self._working: list[asyncio.Task[None]] = []
+        self._sending: list[asyncio.Task[None]] = []
 
     async def start(self, listen: Address) -> Address:
         """Serves at the address, and returns it with the port that the system chose."""
@@ -77,8 +77,9 @@ class Running:
             raise OSError(f"cannot listen on {listen}: {error}") from error
         if self._page and self._page_address:
             await self._page.start(self._page_address)
-        tasks = [*self._workers, *([self._join] if self._join else [])]
-        self._working = [asyncio.ensure_future(task.run()) for task in tasks]
+        self._working = [asyncio.ensure_future(worker.run()) for worker in self._workers]
+        if self._join:
+            self._working.append(asyncio.ensure_future(self._join.run()))
         self._sending = [asyncio.ensure_future(outlet.run()) for outlet in self._outlets]
         await self._server.start()
         return listen if listen.port is None else Address(listen.host, port)

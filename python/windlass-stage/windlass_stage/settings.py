@@ -35,14 +35,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuses limits with which nothing would ever pass."""
-        counts = {"workers": self.workers, "batch": self.batch, "window": self.window, "queue": self.queue or 1,
-                  "join_capacity": self.join_capacity, "max_payload": self.max_payload}
-        for name, count in counts.items():
-            if not isinstance(count, int) or count < 1:
+        for name in ("workers", "batch", "queue", "window", "max_payload", "join_capacity"):
+            count = getattr(self, name)
+            if not (isinstance(count, int) and count >= 1) and (name, count) != ("queue", None):
                 raise ValueError(f"{name} is {count!r}: write a whole number of at least 1")
-        times = {"batch_wait": self.batch_wait, "work_timeout": self.work_timeout, "drain_timeout": self.drain_timeout,
-                 "join_timeout": self.join_timeout, "resolve_every": self.resolve_every}
-        for name, time in times.items():
+        for name in ("batch_wait", "work_timeout", "drain_timeout", "join_timeout", "resolve_every"):
+            time = getattr(self, name)
             if not (isinstance(time, (int, float)) and 0 <= time < float("inf")):
                 raise ValueError(f"{name} is {time!r}: write a time in seconds")
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import arguments
@@ -12,14 +12,15 @@ from .address import Address, parse_all
 from .metrics import Counted, Metrics
 from .serve import serve
 from .settings import Identity, Settings
-from .work import Work, pass_on
+from .work import OfBatch, OfOne, OfParts, Work, pass_on
 
 
 class Stage:
     """A stage that does not serve yet. Without work it passes payloads on.
 
     `next` has the stages after this one, each with its address or addresses; each gets every result. With two or more
-    names, `from_` makes the stage a join. `metrics` is the address of `/metrics`, `host:port`. `limits` are those of `Settings`, such as `batch=16` or `workers=2`.
+    names, `from_` makes the stage a join. `metrics` is the address of `/metrics`, as `host:port`. `limits` are those of
+    `Settings`, such as `batch=16` or `workers=2`.
     """
 
     def __init__(
@@ -55,19 +56,19 @@ class Stage:
         except ImportError as error:
             sys.exit(f"--metrics: {error}")
 
-    def work(self, function: Callable[[bytes], bytes]) -> "Stage":
+    def work(self, function: OfOne) -> "Stage":
         """Works on one item at a time. An exception makes the item a failure with its text.
 
         A function runs on a thread, a coroutine function on the event loop."""
         self.function = Work.each(function)
         return self
 
-    def batch(self, function: Callable[[list[bytes]], list[bytes]]) -> "Stage":
+    def batch(self, function: OfBatch) -> "Stage":
         """Works on up to `batch` items at a time, and returns as many results in their order."""
         self.function = Work.batch(function)
         return self
 
-    def join(self, function: Callable[..., bytes]) -> "Stage":
+    def join(self, function: OfParts) -> "Stage":
         """Works on the parts of one item at a time: an argument from each stage of `from_`, in that order."""
         self.function = Work.join(function)
         return self

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from . import stage_pb2 as pb
@@ -17,6 +17,11 @@ _log = logging.getLogger("windlass_stage")
 
 #: A result, or the text of the reason that there is none.
 Result: TypeAlias = bytes | str
+
+#: The three forms of work: for one item, for the parts of one, for a batch.
+OfOne: TypeAlias = Callable[[bytes], bytes | Awaitable[bytes]]
+OfParts: TypeAlias = Callable[..., bytes | Awaitable[bytes]]
+OfBatch: TypeAlias = Callable[[list[bytes]], list[bytes] | Awaitable[list[bytes]]]
 
 #: Results of a batch, or the reason that there are none.
 Outcome: TypeAlias = list[Result] | BaseException
@@ -47,17 +52,17 @@ class Work:
         self._is_coroutine = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
     @classmethod
-    def each(cls, function: Callable[[bytes], bytes]) -> "Work":
+    def each(cls, function: OfOne) -> Work:
         """Works on the items of a batch one after the other."""
         return cls(function, lambda parts: (together(parts),))
 
     @classmethod
-    def join(cls, function: Callable[..., bytes]) -> "Work":
+    def join(cls, function: OfParts) -> Work:
         """Works on the parts of one item, each an argument."""
         return cls(function, tuple)
 
     @classmethod
-    def batch(cls, function: Callable[[list[bytes]], list[bytes]]) -> "Work":
+    def batch(cls, function: OfBatch) -> Work:
         """Works on a whole batch."""
         return cls(function, None)
 
@@ -101,7 +106,7 @@ class _Call:
         if self._one is None:
             try:
                 return checked_all(self._function(list(map(together, self._batch))))
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 return error
         results: list[Result] = []
         for parts in self._batch:
@@ -109,7 +114,7 @@ class _Call:
                 break
             try:
                 results.append(checked(self._function(*self._one(parts))))
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 results.append(told(error))
         return results
 
@@ -118,7 +123,7 @@ class _Call:
         if self._one is None:
             try:
                 return checked_all(await self._function(list(map(together, self._batch))))
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 return error
         results: list[Result] = []
         for parts in self._batch:
@@ -126,7 +131,7 @@ class _Call:
                 break
             try:
                 results.append(checked(await self._function(*self._one(parts))))
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 results.append(told(error))
         return results
 
@@ -160,7 +165,7 @@ def checked_all(results: Any) -> list[Result]:
 def told(error: BaseException) -> str:
     """An exception as the reason of a failure, with its place, and the exceptions that caused it."""
     _log.debug("the work raised", exc_info=error)
-    texts = []
+    texts: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(texts) < 4:
         texts.append("".join(traceback.format_exception_only(cause)).strip())
