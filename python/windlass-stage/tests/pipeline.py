@@ -1,6 +1,7 @@
 """Fixtures: stages of both kits as processes of this machine, a source, and a listener to the ends."""
 
 import asyncio
+import contextlib
 import os
 import queue
 import random
@@ -11,18 +12,20 @@ import sys
 import threading
 import time
 import unittest
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from grpc import aio
 
+from windlass_stage import Stage, wire
 from windlass_stage import stage_pb2 as pb
-from windlass_stage import wire
 from windlass_stage.address import dialed, parse_all
 from windlass_stage.deadline import within
 from windlass_stage.item import Outgoing
+from windlass_stage.metrics import Metrics
 from windlass_stage.outlet import Outlet
+from windlass_stage.serve import Running
 from windlass_stage.settings import Identity, Settings
 
 #: Longest wait of a test for anything, in seconds.
@@ -66,6 +69,8 @@ class Process:
     def __init__(self, test: unittest.TestCase, command: list[str], flags: tuple[str, ...]) -> None:
         pipe = subprocess.PIPE
         self._child = subprocess.Popen([*command, *flags], cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+        assert self._child.stdout is not None
+        self._output = self._child.stdout
         test.addCleanup(self._end)
         self._written: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -73,7 +78,7 @@ class Process:
         self.address = self.written(r"^stage \S+ listens on (\S+);")
 
     def _read(self) -> None:
-        for line in self._child.stdout:
+        for line in self._output:
             self._written.put(line)
         self._written.put("")
 
@@ -108,7 +113,7 @@ class Process:
         self._child.kill()
         self._child.wait()
         self._reader.join(PATIENCE)
-        self._child.stdout.close()
+        self._output.close()
 
 
 def rust(test: unittest.TestCase, name: str, *flags: str, listen: str = ANYWHERE) -> Process:
@@ -126,6 +131,16 @@ def follows(name: str, *processes: Process) -> tuple[str, str]:
     return "--next", f"{name}={','.join(process.address for process in processes)}"
 
 
+@contextlib.asynccontextmanager
+async def served(stage: Stage) -> AsyncIterator[tuple[Running, str]]:
+    """A stage in this process, with its address. Killed at the end."""
+    running = Running(stage)
+    try:
+        yield running, str(await running.start(stage.listen))
+    finally:
+        await running.end()
+
+
 class Source:
     """Makes items for the first stage."""
 
@@ -137,7 +152,7 @@ class Source:
         name: str = "camera",
         first_id: int | None = None,
     ) -> None:
-        self.outlet = Outlet(Identity(name, "source"), first, parse_all(address), settings)
+        self.outlet = Outlet(Identity(name, "source"), first, parse_all(address), settings, Metrics())
         self._next_id = random.getrandbits(32) << 32 if first_id is None else first_id
         self.sent: list[int] = []
 
@@ -145,7 +160,7 @@ class Source:
         self._running = asyncio.ensure_future(self.outlet.run())
         return self
 
-    async def __aexit__(self, *_) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._running.cancel()
         await asyncio.wait((self._running,))
 
@@ -180,7 +195,7 @@ class Ends:
         await within(PATIENCE, self._call.initial_metadata())
         return self
 
-    async def __aexit__(self, *_) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
 
     async def count(self, count: int) -> dict[int, pb.Ended]:

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from windlass_stage import Stage
 
@@ -26,7 +28,7 @@ def picky(payload: bytes) -> bytes:
     if payload == b"exit":
         sys.exit(3)
     if payload == b"text":
-        return "text"
+        return "text"  # type: ignore[return-value]
     if payload == b"large":
         return bytes(2 << 20)
     return payload
@@ -57,9 +59,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     work, words = sys.argv[1], sys.argv[2:]
     stage = Stage.from_arguments(words)
-    function = globals()[work]
-    make = {"sizes": stage.batch, "both": stage.join}.get(work, stage.work)
-    make(function).serve()
+    function: Callable[..., Any] = globals()[work]
+    forms: dict[str, Callable[[Callable[..., Any]], Stage]] = {"sizes": stage.batch, "both": stage.join}
+    forms.get(work, stage.work)(function).serve()
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Generated(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / NAME).parent.mkdir()
             shutil.copy(PROTO, Path(folder) / NAME)
-            out = [f"--python_out={ROOT}"] if UPDATE in os.environ else []
+            out = [f"--python_out={ROOT}", f"--pyi_out={ROOT}"] if UPDATE in os.environ else []
             found = Path(folder) / "found"
             words = ["protoc", f"-I{folder}", f"--descriptor_set_out={found}", *out, NAME]
             self.assertEqual(protoc.main(words), 0)

@@ -2,19 +2,36 @@
 
 import contextlib
 import io
+import re
+import subprocess
 import unittest
+from typing import Any
 
-from windlass_stage import arguments
+from windlass_stage import Stage, arguments, quantity
 from windlass_stage import stage_pb2 as pb
 from windlass_stage.address import Address, dialed, parse_all
 from windlass_stage.choice import weight
-from windlass_stage.exit import BACKLOG, Exit
-from windlass_stage.item import Queued
+from windlass_stage.custody import Custody, Receipts
+from windlass_stage.exit import BACKLOG, RECENT, Exit
+from windlass_stage.item import Queued, from_wire
 from windlass_stage.link_time import SPAN_NS, LinkTime
 from windlass_stage.outlet import too_large
 from windlass_stage.seen import REMEMBERED, Seen
+from windlass_stage.settings import Settings
+
+from .pipeline import PATIENCE, windlass
 
 MS = 1_000_000
+
+#: Flags of `windlass stage` that choose its work, which a program in Python has itself.
+WORK = {"--sleep", "--sleep-batch", "--compute", "--variation", "--output", "--exec", "--call"}
+
+
+def flags(help_text: str) -> dict[str, str | None]:
+    """Flags of a help text, with their defaults."""
+    entries = re.split(r"^ +(?:-h, )?(--[a-z-]+)", help_text, flags=re.MULTILINE)[1:]
+    defaults = (re.search(r"\[default:\s+([^\]]+)\]", text) for text in entries[1::2])
+    return dict(zip(entries[::2], [found and " ".join(found[1].split()) for found in defaults]))
 
 
 class Addresses(unittest.TestCase):
@@ -49,6 +66,7 @@ class CommandLine(unittest.TestCase):
     def test_the_flags_of_manifests_are_read(self) -> None:
         words = "--name fuse --listen 0.0.0.0:7000 --next store=store:7000,s:1 --next log=log:7000 --from a --from b"
         limits = "--batch 16 --batch-wait 5ms --window 3 --max-payload 2MiB --replica one"
+        limits += " --workers 2 --work-timeout 500ms --drain-timeout 25s --metrics 127.0.0.1:9500"
         given = arguments.read(f"{words} {limits}".split())
         expected = {
             "name": "fuse",
@@ -60,6 +78,11 @@ class CommandLine(unittest.TestCase):
             "window": 3,
             "max_payload": 2 << 20,
             "replica": "one",
+            "workers": 2,
+            "work_timeout": 0.5,
+            "drain_timeout": 25.0,
+            "join_timeout": 10.0,
+            "metrics": "127.0.0.1:9500",
         }
         self.assertEqual(given, expected)
 
@@ -71,6 +94,8 @@ class CommandLine(unittest.TestCase):
             ("--name a --listen x:1 --next b=c:1 --next b=d:1", "named twice"),
             ("--name a --listen x:1 --from b --from b", "named twice"),
             ("--name a --listen x:1 --batch 0", "from 1 to 4096"),
+            ("--name a --listen x:1 --workers 4097", "from 1 to 4096"),
+            ("--name a --listen x:1 --metrics unix:/x", "write HOST:PORT"),
             ("--name a --listen x:1 --batch-wait 3", "is no time"),
             ("--name a --listen x:1 --max-payload 2Mi", "is no size"),
             ("--name a --listen x:1 --batch-w 3ms", "unrecognized"),
@@ -79,6 +104,49 @@ class CommandLine(unittest.TestCase):
                 arguments.read(words.split())
             self.assertEqual(ended.exception.code, 64, words)
             self.assertIn(mistake, told.getvalue())
+
+
+    def test_the_flags_and_their_defaults_are_those_of_windlass(self) -> None:
+        words = [windlass(), "stage", "--help"]
+        ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE)
+        # The log is the program's own too.
+        theirs = flags(ran.stdout)
+        for name in list(theirs):
+            if name in WORK or name.startswith("--log"):
+                del theirs[name]
+        self.assertEqual(flags(arguments._parser().format_help()), theirs)
+
+    def test_flags_and_settings_have_the_same_defaults(self) -> None:
+        given = arguments.read(["--name", "a", "--listen", "x:1"])
+        limits = {name: value for name, value in given.items() if name in vars(Settings())}
+        self.assertEqual(vars(Settings(**limits)), vars(Settings()))
+
+
+class Quantities(unittest.TestCase):
+    """Times and sizes."""
+
+    def test_quantities_are_read_and_shown(self) -> None:
+        for text, seconds in [("12ms", 0.012), ("0.2ms", 0.0002), ("1.50s", 1.5), ("200us", 0.0002)]:
+            self.assertAlmostEqual(quantity.time(text), seconds)
+        for text, size in [("600", 600), ("60KiB", 61440), ("2MB", 2_000_000), ("1.5KiB", 1536)]:
+            self.assertEqual(quantity.size(text), size)
+        for text in ["", "ms", "-1ms", "1 ms", "12", "1h", "1_0s", "NaNs", "infs", "9999999999999999s"]:
+            with self.assertRaisesRegex(ValueError, "is no time"):
+                quantity.time(text)
+        for text in ["", "-1", "60Ki", "1 MB"]:
+            with self.assertRaisesRegex(ValueError, "is no size"):
+                quantity.size(text)
+        self.assertEqual([quantity.shown(time) for time in (60.0, 1.5, 0.2, 0.0002)], ["60s", "1.5s", "200ms", "200µs"])
+
+    def test_limits_with_which_nothing_would_pass_are_refused(self) -> None:
+        wrong: list[dict[str, Any]] = [{"workers": 0}, {"batch": "16"}, {"queue": 0}, {"window": 0.5}]
+        for limits in wrong:
+            with self.assertRaisesRegex(ValueError, "write a whole number"):
+                Stage("mid", listen="x:1", **limits)
+        wrong = [{"work_timeout": -1}, {"batch_wait": float("nan")}, {"join_timeout": "10s"}]
+        for limits in wrong:
+            with self.assertRaisesRegex(ValueError, "write a time in seconds"):
+                Stage("mid", listen="x:1", **limits)
 
 
 class LinkTimes(unittest.TestCase):
@@ -121,6 +189,20 @@ class Ids(unittest.TestCase):
         self.assertTrue(all(850 < count < 1150 for count in counts.values()), counts)
 
 
+def ended(number: int) -> Queued:
+    """An item that leaves."""
+    return Queued(number, [], None, [], None, [], 0, 0, b"abc")
+
+
+class Deadlines(unittest.TestCase):
+    """Time that remains of an item."""
+
+    def test_the_time_on_the_link_is_a_part_of_the_time_that_remained(self) -> None:
+        item = pb.Item(id=1, remaining_us=10_000, half_round_trip_ns=MS)
+        arrived = from_wire(item, 100 * MS, 2 * MS, Custody(Receipts(1), 0))
+        self.assertEqual((arrived.deadline, arrived.link), ((100 - 2 - 1 + 10) * MS, 3 * MS))
+
+
 class Exits(unittest.IsolatedAsyncioTestCase):
     """Ends and their listeners."""
 
@@ -128,7 +210,7 @@ class Exits(unittest.IsolatedAsyncioTestCase):
         exit = Exit()
         listener = exit.listen()
         for number in range(BACKLOG + 7):
-            exit.end(Queued(number, [], None, [], None, [], 0, 0, b"abc"))
+            exit.end(ended(number))
         exit.close()
         told = []
         while (end := await listener.next()) is not None:
@@ -141,10 +223,22 @@ class Exits(unittest.IsolatedAsyncioTestCase):
         exit = Exit()
         listener = exit.listen()
         for _ in range(2):
-            exit.end(Queued(9, [], None, [], None, [], 0, 0, b"abc"))
+            exit.end(ended(9))
         exit.close()
         self.assertIsNotNone(await listener.next())
         self.assertIsNone(await listener.next())
+
+    async def test_a_listener_that_comes_late_is_told_the_newest_ends_once(self) -> None:
+        exit = Exit()
+        for number in range(RECENT + 5):
+            exit.end(ended(number))
+        listener = exit.listen()
+        exit.end(ended(7000))
+        exit.close()
+        told = []
+        while (end := await listener.next()) is not None:
+            told.append(end.ended.id)
+        self.assertEqual((len(told), told[0], told[RECENT]), (RECENT + 1, 5, 7000))
 
 
 class Sizes(unittest.TestCase):

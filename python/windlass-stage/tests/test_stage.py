@@ -1,7 +1,6 @@
 """Stages of this kit by themselves, in this process."""
 
 import asyncio
-import contextlib
 import tempfile
 import time
 import unittest.mock
@@ -12,20 +11,9 @@ from grpc import aio
 from windlass_stage import Stage, wire
 from windlass_stage import stage_pb2 as pb
 from windlass_stage.deadline import within
-from windlass_stage.serve import Running
 from windlass_stage.settings import Settings
 
-from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, rust, until
-
-
-@contextlib.asynccontextmanager
-async def served(stage: Stage):
-    """The stage, with its address."""
-    running = Running(stage)
-    try:
-        yield running, str(await running.start(stage.listen))
-    finally:
-        await running.end()
+from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, rust, served, until
 
 
 class Stages(Case):
@@ -40,7 +28,7 @@ class Stages(Case):
             async with Ends(address) as ends, Source("mid", address) as source:
                 stuck, good = await source.send(b"stuck"), await source.send(b"good")
                 arrived = await ends.count(2)
-        self.assertEqual(arrived[stuck].failure.reason, "did not answer within 0.2s")
+        self.assertEqual(arrived[stuck].failure.reason, "did not answer within 200ms")
         self.assertEqual(arrived[stuck].failure.kind, pb.FAILURE_KIND_SILENT)
         self.assertFalse(arrived[good].HasField("failure"))
 
@@ -88,7 +76,7 @@ class Stages(Case):
     async def test_a_stage_of_another_protocol_is_refused_by_name(self) -> None:
         asked = 0
 
-        async def describe(_request, _context):
+        async def describe(_request: pb.DescribeRequest, _context: object) -> pb.DescribeResponse:
             nonlocal asked
             asked += 1
             return pb.DescribeResponse(protocol=2, stage="next", replica="r", max_payload=1)
@@ -129,11 +117,44 @@ class Stages(Case):
                 waiting = asyncio.ensure_future(source.send(b"y"))
                 head = source.outlet._waiting[0]
                 await until("the deadline", lambda: head.failure)
+                assert head.failure is not None
                 self.assertEqual(head.failure.reason, "deadline passed on the way to first")
                 self.assertFalse(waiting.done())
                 async with served(Stage("first", listen=listen)):
                     await waiting
                     await source.finish()
+
+    async def test_the_wait_for_a_slow_stage_is_time_in_its_queue_and_not_on_the_link(self) -> None:
+        async def slow(payload: bytes) -> bytes:
+            await asyncio.sleep(0.005)
+            return payload
+
+        async with served(Stage("detect", listen=ANYWHERE).work(slow)) as (_, address):
+            async with Ends(address) as ends, Source("detect", address) as source:
+                await source.load(40)
+                visits = [end.visits[0] for end in (await ends.count(40)).values()]
+        link, waited = sum(visit.link_us for visit in visits), sum(visit.waited_us for visit in visits)
+        self.assertLess(link, waited / 5)
+        self.assertTrue(all(visit.worked_us >= 5000 for visit in visits))
+
+    async def test_a_listener_that_comes_late_is_told_the_newest_ends(self) -> None:
+        async with served(Stage("end", listen=ANYWHERE)) as (_, address), Source("end", address) as source:
+            await source.load(20)
+            await source.finish()
+            async with Ends(address) as ends:
+                self.assertEqual(set(await ends.count(20)), set(source.sent))
+
+    async def test_a_join_that_is_held_back_fails_no_item_whose_parts_are_there(self) -> None:
+        async def slow(left: bytes, right: bytes) -> bytes:
+            await asyncio.sleep(0.03)
+            return left + right
+
+        stage = Stage("join", listen=ANYWHERE, from_=["camera", "radar"], queue=1, join_timeout=0.2)
+        async with served(stage.join(slow)) as (_, address), Ends(address) as ends:
+            one = Source("join", address, first_id=1)
+            async with one, Source("join", address, name="radar", first_id=1) as other:
+                await asyncio.gather(one.load(30), other.load(30))
+                self.assertEqual(failures(await ends.count(30)), [])
 
     async def test_only_the_last_stage_tells_ends(self) -> None:
         async with served(Stage("mid", listen=ANYWHERE, next={"end": "127.0.0.1:1"})) as (_, address):

@@ -45,7 +45,7 @@ class Address:
             return {str(self)}
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        return {str(Address(place[0], place[1])) for _, _, _, _, place in found}
+        return {str(Address(str(place[0]), int(place[1]))) for _, _, _, _, place in found}
 
 
 def parse_all(text: str | Iterable[str]) -> list[Address]:

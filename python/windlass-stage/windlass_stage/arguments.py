@@ -1,4 +1,4 @@
-"""The command line of a stage: the flags of `windlass stage` that are not about its work, as manifests append them."""
+"""The command line of a stage: the flags of `windlass stage` that are not about its work or its log."""
 
 import argparse
 import os
@@ -6,13 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from . import quantity
 from .address import Address, parse_all
 
 #: Exit code for a wrong command line, as `windlass` has it.
 _WRONG = 64
-
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1, "": 1}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -23,6 +21,16 @@ class _Parser(argparse.ArgumentParser):
 
 def read(words: Sequence[str] | None) -> dict[str, Any]:
     """The arguments of `Stage` that the flags give."""
+    parser = _parser()
+    given = vars(parser.parse_args(words))
+    if len(dict(given["next"])) < len(given["next"]):
+        parser.error("--next: a stage is named twice")
+    if len(set(given["from_"])) < len(given["from_"]):
+        parser.error("--from: a stage is named twice")
+    return {**given, "next": dict(given["next"])}
+
+
+def _parser() -> _Parser:
     parser = _Parser(description="A stage of a pipeline. SIGTERM drains.", allow_abbrev=False)
     parser.add_argument("--name", required=True, metavar="NAME", help="name of the stage")
     parser.add_argument("--listen", required=True, metavar="ADDRESS", type=_told(_address),
@@ -33,20 +41,26 @@ def read(words: Sequence[str] | None) -> dict[str, Any]:
                         help="a stage before; given twice or more, this stage is a join")
     parser.add_argument("--replica", metavar="NAME", default=os.environ.get("POD_NAME"),
                         help="name of this process among the stage's replicas [default: this machine's name]")
-    parser.add_argument("--batch", default=1, metavar="N", type=_told(_count),
-                        help="most items of a batch [default: 1]")
-    parser.add_argument("--batch-wait", default=0.002, metavar="TIME", type=_told(_time),
-                        help="longest wait for a batch to fill [default: 2ms]")
-    parser.add_argument("--window", default=8, metavar="N", type=_told(_count),
-                        help="items on the way to each next replica [default: 8]")
-    parser.add_argument("--max-payload", default=16 << 20, metavar="SIZE", type=_told(_size),
-                        help="largest payload [default: 16MiB]")
-    given = vars(parser.parse_args(words))
-    if len(dict(given["next"])) < len(given["next"]):
-        parser.error("--next: a stage is named twice")
-    if len(set(given["from_"])) < len(given["from_"]):
-        parser.error("--from: a stage is named twice")
-    return {**given, "next": dict(given["next"])}
+    for flag, metavar, kind, default, text in _limits():
+        parser.add_argument(flag, metavar=metavar, type=_told(kind), default=default,
+                            help=f"{text} [default: {default}]")
+    parser.add_argument("--metrics", metavar="ADDRESS", type=_told(_metrics),
+                        help="HOST:PORT of `/metrics` [default: none]")
+    return parser
+
+
+def _limits() -> list[tuple[str, str, Callable[[str], Any], str, str]]:
+    """Flags of limits, with their units, defaults and texts. The defaults are those of `Settings`."""
+    return [
+        ("--workers", "N", _count, "1", "batches at a time, one per device"),
+        ("--batch", "N", _count, "1", "most items of a batch"),
+        ("--batch-wait", "TIME", quantity.time, "2ms", "longest wait for a batch to fill"),
+        ("--window", "N", _count, "8", "items on the way to each next replica"),
+        ("--max-payload", "SIZE", quantity.size, "16MiB", "largest payload"),
+        ("--work-timeout", "TIME", quantity.time, "60s", "longest time of a batch's work, after which its items fail"),
+        ("--drain-timeout", "TIME", quantity.time, "30s", "longest time to finish after SIGTERM"),
+        ("--join-timeout", "TIME", quantity.time, "10s", "longest wait of a join for the other parts of an item"),
+    ]
 
 
 def _told(read_one: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -65,6 +79,13 @@ def _address(text: str) -> str:
     return str(Address.parse(text))
 
 
+def _metrics(text: str) -> str:
+    address = Address.parse(text)
+    if address.port is None:
+        raise ValueError("write HOST:PORT, such as 0.0.0.0:9500")
+    return str(address)
+
+
 def _next(text: str) -> tuple[str, list[str]]:
     name, sign, addresses = text.partition("=")
     if not sign:
@@ -76,23 +97,3 @@ def _count(text: str) -> int:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= 4096:
         return int(text)
     raise ValueError("write a number from 1 to 4096")
-
-
-def _time(text: str) -> float:
-    for unit, factor in _TIMES.items():
-        number = text.removesuffix(unit)
-        if number != text and _is_number(number):
-            return float(number) * factor
-    raise ValueError(f'"{text}" is no time: write 200us, 12ms or 1.5s')
-
-
-def _size(text: str) -> int:
-    for unit, factor in _SIZES.items():
-        number = text.removesuffix(unit)
-        if text.endswith(unit) and number.isascii() and number.isdigit():
-            return int(number) * factor
-    raise ValueError(f'"{text}" is no size: write 600, 60KiB or 2MB')
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.replace(".", "", 1).isdigit()

@@ -1,9 +1,11 @@
-"""The replica that gets an item: the one with room and the fewest open items, or for a join the one that the id names.
+"""The replica that gets an item: the one with room that is expected to pass it first, or for a join the one that the id
+names.
 
 The parts of an item come to a join from several stages, which do not know each other. Rendezvous hashing lets all
 choose the same replica, and moves only the items of a replica that comes or goes.
 """
 
+import time
 from collections.abc import Callable
 
 from .link import Link
@@ -11,13 +13,19 @@ from .link import Link
 _MASK = (1 << 64) - 1
 
 
-def replica(links: dict[str, Link], number: int, has_room: Callable[[Link], bool]) -> Link | None:
-    """The replica for an item; none while it has to wait."""
+def replica(
+    links: dict[str, Link], number: int, last_resort: bool, has_room: Callable[[Link], bool]
+) -> Link | None:
+    """The replica for an item; none while it has to wait. A replica that hangs holds the others back only at a join.
+    Those that drain are used where `last_resort` says so, and no other is there."""
     usable = {target: link for target, link in links.items() if link.is_open}
+    if last_resort and not usable:
+        usable = {target: link for target, link in links.items() if link.is_last_resort}
     if any(link.joins for link in usable.values()):
         named = usable[max(usable, key=lambda target: weight(number, target))]
         return named if has_room(named) else None
-    return min(filter(has_room, usable.values()), key=lambda link: link.count, default=None)
+    now = time.monotonic_ns()
+    return min(filter(has_room, usable.values()), key=lambda link: (link.expected(now), link.count), default=None)
 
 
 def weight(number: int, target: str) -> int:

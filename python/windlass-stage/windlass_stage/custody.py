@@ -9,6 +9,7 @@ import asyncio
 import time
 
 from . import stage_pb2 as pb
+from .wire import PassContext
 
 
 class Receipts:
@@ -51,7 +52,7 @@ class Receipts:
         if self._is_read and self._open == 0:
             self._notes.put_nowait(None)
 
-    async def send(self, context) -> None:
+    async def send(self, context: PassContext) -> None:
         """Sends receipts until the last one."""
         # The sender waits for these before its first ping.
         await context.send_initial_metadata(())

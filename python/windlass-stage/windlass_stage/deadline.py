@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def within(seconds: float, running: Coroutine[Any, Any, T]) -> T:
-    """The result, or `asyncio.TimeoutError` with the coroutine cancelled."""
+async def within(seconds: float, running: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+    """The result, or `asyncio.TimeoutError` with the coroutine or task cancelled."""
     task = asyncio.ensure_future(running)
     try:
         await asyncio.wait((task,), timeout=seconds)

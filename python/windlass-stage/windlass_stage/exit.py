@@ -1,10 +1,12 @@
 """The exit of a pipeline: items leave it at a stage without a next one, and listeners are told.
 
-An end is told once, to the listeners of that moment, and kept by nobody.
+A listener is told the newest ends first, so that one that connects anew misses none. A last stage that is killed takes
+along the ends that it has not told yet.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 
 from . import stage_pb2 as pb
 from .item import Queued
@@ -13,12 +15,15 @@ from .seen import Seen
 #: Ends that a slow listener may be behind.
 BACKLOG = 4096
 
+#: Ends that a new listener is told: those of some seconds, in which a listener finds a new replica.
+RECENT = 1024
+
 
 class Listener:
     """Ends that one listener was not told yet. The oldest one is dropped for a new one, and counted."""
 
-    def __init__(self) -> None:
-        self._ends: deque[pb.Ended] = deque()
+    def __init__(self, recent: Iterable[pb.Ended]) -> None:
+        self._ends = deque(recent)
         self._missed = 0
         self._news = asyncio.Event()
         self._is_closed = False
@@ -54,22 +59,25 @@ class Exit:
 
     def __init__(self) -> None:
         self._seen = Seen()
+        #: The newest ends.
+        self._recent: deque[pb.Ended] = deque(maxlen=RECENT)
         self._listeners: set[Listener] = set()
         self.is_closed = False
 
     def end(self, item: Queued) -> None:
         """The item leaves the pipeline."""
-        if self._seen.is_first(item.id) and self._listeners:
+        if self._seen.is_first(item.id):
             size = len(item.result or b"")
             end = pb.Ended(id=item.id, visits=item.visits, failure=item.failure, payload_bytes=size)
+            self._recent.append(end)
             for listener in self._listeners:
                 listener.tell(end)
         for custody in item.custodies:
             custody.release()
 
     def listen(self) -> Listener:
-        """A listener, until it is forgotten."""
-        listener = Listener()
+        """A listener to the newest ends and each later one, until it is forgotten."""
+        listener = Listener(self._recent)
         self._listeners.add(listener)
         return listener
 

@@ -1,19 +1,17 @@
-"""The way into a stage: describes it, reads its streams, and hands items to the queue or to the join."""
+"""The way into a stage: describes it, opens its streams, and lets listeners hear of its ends."""
 
 import asyncio
-import time
 
 import grpc
 from grpc import aio
 
 from . import stage_pb2 as pb
 from . import wire
-from .custody import Custody, Receipts
+from .custody import Receipts
 from .exit import Exit
-from .item import from_wire
 from .item_queue import ItemQueue
 from .join import Join
-from .link_time import LinkTime
+from .reader import Reader
 
 
 class Inlet:
@@ -57,10 +55,10 @@ class Inlet:
             self._all_read.clear()
             await self._all_read.wait()
 
-    async def _describe(self, _request: pb.DescribeRequest, _context) -> pb.DescribeResponse:
+    async def _describe(self, _request: pb.DescribeRequest, _context: object) -> pb.DescribeResponse:
         return self._description
 
-    async def _pass(self, _requests, context) -> None:
+    async def _pass(self, _requests: object, context: wire.PassContext) -> None:
         if self._drains:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "drains")
         receipts = Receipts(self._copies)
@@ -68,7 +66,7 @@ class Inlet:
         sending = asyncio.ensure_future(receipts.send(context))
         try:
             try:
-                await self._read_all(context, receipts)
+                await Reader(context, receipts, self._items, self._join).run()
             finally:
                 self._read.discard(receipts)
                 self._all_read.set()
@@ -78,43 +76,19 @@ class Inlet:
             # A sender that is gone cancels this call. It needs no receipt; the items go on.
             sending.cancel()
 
-    async def _read_all(self, context, receipts: Receipts) -> None:
-        """Reads until the sender ends the stream, which it does soon after it hears of `Closing`."""
-        link_time = LinkTime(time.monotonic_ns())
-        while (parcel := await context.read()) is not aio.EOF:
-            now = time.monotonic_ns()
-            content = parcel.WhichOneof("content")
-            if content == "item":
-                await self._take(parcel.item, now, link_time, receipts)
-            elif content == "ping":
-                link_time.observe(parcel.ping.sent_ns, now)
-                receipts.pong(parcel.ping.sent_ns)
-
-    async def _take(self, item: pb.Item, now: int, link_time: LinkTime, receipts: Receipts) -> None:
-        """Waits for room, and says that the item is taken. In between nothing waits, so a call that is cancelled takes
-        an item and says so, or does neither."""
-        excess = link_time.observe(item.sent_ns, now)
-        queued = from_wire(item, now, excess, Custody(receipts, item.sequence))
-        if self._join is None:
-            await self._items.place()
-            receipts.taken(item.sequence, now)
-            self._items.put(queued)
-        else:
-            await self._join.room(item.id)
-            receipts.taken(item.sequence, now)
-            self._join.take(getattr(item, "from"), queued)
-
-    async def _ends(self, _request: pb.EndsRequest, context) -> None:
-        if self._exit is None:
+    async def _ends(self, _request: pb.EndsRequest, context: aio.ServicerContext) -> None:
+        exit = self._exit
+        if exit is None:
             text = f"no item leaves the pipeline at {self._description.stage}: other stages follow"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
-        if self._exit.is_closed:
+            return
+        if exit.is_closed:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "drains")
-        listener = self._exit.listen()
+        listener = exit.listen()
         try:
             # The listener knows by this that it hears of every end from now on.
             await context.send_initial_metadata(())
             while (end := await listener.next()) is not None:
                 await context.write(end)
         finally:
-            self._exit.forget(listener)
+            exit.forget(listener)

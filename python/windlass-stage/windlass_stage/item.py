@@ -1,5 +1,7 @@
 """Items on their way: between their arrival and the end of the work, and from there to the next stage."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from . import stage_pb2 as pb
@@ -68,18 +70,20 @@ class Outgoing:
 def from_wire(item: pb.Item, arrived: int, excess: int, custody: Custody) -> Queued:
     """An item that has arrived, `excess` later than the fastest message of late."""
     is_failure = item.HasField("failure")
+    link = excess + item.half_round_trip_ns
     return Queued(
         id=item.id,
         parts=[] if is_failure else [item.payload],
         failure=item.failure if is_failure else None,
         visits=list(item.visits),
-        deadline=arrived + item.remaining_us * 1000 if item.remaining_us else None,
+        # The time that remained was that of the sender.
+        deadline=arrived - link + item.remaining_us * 1000 if item.remaining_us else None,
         custodies=[custody],
         arrived=arrived,
-        link=excess + item.half_round_trip_ns,
+        link=link,
     )
 
 
-def failure(identity: Identity, kind: int, reason: str) -> pb.Failure:
+def failure(identity: Identity, kind: pb.FailureKind, reason: str) -> pb.Failure:
     """A failure at this stage."""
     return pb.Failure(stage=identity.stage, replica=identity.replica, reason=reason, kind=kind)

@@ -9,14 +9,16 @@ from collections import deque
 
 from .deadline import news
 from .item import Queued
+from .metrics import Metrics
 from .settings import Settings
 
 
 class ItemQueue:
     """Items in the order of their arrival."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
+        self._metrics = metrics
         self._room = asyncio.Semaphore(settings.room())
         self._waiting: deque[Queued] = deque()
         self._news = asyncio.Event()
@@ -31,6 +33,7 @@ class ItemQueue:
     def put(self, item: Queued) -> None:
         """Adds an item, which has a place."""
         self._waiting.append(item)
+        self._metrics.queue(len(self._waiting))
         self._news.set()
 
     def close(self) -> None:
@@ -43,6 +46,7 @@ class ItemQueue:
         async with self._head:
             await self._fill()
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._settings.batch))]
+        self._metrics.queue(len(self._waiting))
         for _ in batch:
             self._room.release()
         return batch
@@ -53,7 +57,7 @@ class ItemQueue:
             await self._news.wait()
         while 0 < len(self._waiting) < self._settings.batch:
             waited = (time.monotonic_ns() - self._waiting[0].arrived) / 1e9
-            if waited >= self._settings.batch_wait:
+            if waited >= self._settings.batch_wait or self._is_closed:
                 return
             self._news.clear()
             await news(self._news, self._settings.batch_wait - waited)

@@ -19,6 +19,7 @@ from . import stage_pb2 as pb
 from .deadline import news
 from .item import Queued, failure
 from .item_queue import ItemQueue
+from .metrics import Metrics
 from .seen import Seen
 from .settings import Identity, Settings
 
@@ -36,16 +37,22 @@ class Waiting:
 class Join:
     """Items of which some parts came."""
 
-    def __init__(self, stages: list[str], identity: Identity, settings: Settings, items: ItemQueue) -> None:
+    def __init__(
+        self, stages: list[str], identity: Identity, settings: Settings, metrics: Metrics, items: ItemQueue
+    ) -> None:
         self._stages = stages
         self._identity = identity
         self._settings = settings
+        self._metrics = metrics
         self._items = items
         self._table: dict[int, Waiting] = {}
-        #: Ids by their first part, with the time at which they are given up.
+        #: Ids by their first part, with the time at which they are given up, less the time that was blocked before.
         self._due: deque[tuple[int, int]] = deque()
         #: Items that wait for a place in the queue. While there are some, no part is taken.
         self._complete: deque[Queued] = deque()
+        #: Time in nanoseconds in which complete items waited for a place: no part was taken, so it is not one in which
+        #: parts did not come.
+        self._blocked = 0
         self._done = Seen()
         self._news = asyncio.Event()
         self._has_room = asyncio.Condition()
@@ -73,7 +80,7 @@ class Join:
         else:
             parts[self._stages.index(sender)] = part.parts[0]
         if item.failure is not None or None not in parts:
-            item.parts = [] if item.failure is not None else parts
+            item.parts = [] if item.failure is not None else [part for part in parts if part is not None]
             self._pass_on(item)
         # The task may have a new item to give up.
         self._news.set()
@@ -89,7 +96,9 @@ class Join:
             self._news.clear()
             self._give_up(time.monotonic_ns())
             while self._complete:
+                begun = time.monotonic_ns()
                 await self._items.place()
+                self._blocked += time.monotonic_ns() - begun
                 self._items.put(self._complete.popleft())
             async with self._has_room:
                 self._has_room.notify_all()
@@ -105,7 +114,8 @@ class Join:
         its link is that of the last."""
         waiting = self._table.get(part.id)
         if waiting is None:
-            self._due.append((part.arrived + int(self._settings.join_timeout * 1e9), part.id))
+            limit = int(self._settings.join_timeout * 1e9)
+            self._due.append((time.monotonic_ns() + limit - self._blocked, part.id))
             waiting = self._table[part.id] = Waiting([None] * len(self._stages), part)
             return waiting
         item = waiting.item
@@ -125,7 +135,7 @@ class Join:
 
     def _give_up(self, now: int) -> None:
         """Fails items whose parts did not come in time."""
-        while self._due and (self._due[0][0] <= now or self._due[0][1] not in self._table):
+        while self._due and (self._due[0][0] + self._blocked <= now or self._due[0][1] not in self._table):
             _, number = self._due.popleft()
             if (waiting := self._table.get(number)) is not None:
                 missing = [stage for stage, part in zip(self._stages, waiting.parts) if part is None]
@@ -135,10 +145,11 @@ class Join:
 
     async def _sleep(self) -> None:
         """Until something changes, or the next item is given up."""
-        due_in = (self._due[0][0] - time.monotonic_ns()) / 1e9 if self._due else None
+        due_in = (self._due[0][0] + self._blocked - time.monotonic_ns()) / 1e9 if self._due else None
         if self._complete or (self._is_closed and not self._table):
             return
         await news(self._news, due_in)
 
     def _failure(self, reason: str) -> pb.Failure:
+        self._metrics.failure(pb.FAILURE_KIND_PART)
         return failure(self._identity, pb.FAILURE_KIND_PART, reason)

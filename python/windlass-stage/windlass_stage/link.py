@@ -17,6 +17,12 @@ from .dial import Opened, ping
 from .item import Outgoing
 from .settings import UNTAKEN_BYTES, Settings
 
+#: The newest item has one part in so many of the mean time.
+_NEWEST = 8
+
+#: An idle replica seems twice as fast after this time, in nanoseconds.
+_HALVED_AFTER = 10_000_000_000
+
 
 @dataclass(slots=True)
 class Pending:
@@ -24,6 +30,8 @@ class Pending:
 
     outgoing: Outgoing
     sent: int
+    #: Items that were at the replica before.
+    ahead: int
     #: Bytes of its payload while the replica has not taken it.
     untaken: int | None
 
@@ -40,18 +48,38 @@ class Link:
         #: Items that the replica has not passed, by their number, in their order.
         self._pending: dict[int, Pending] = {}
         self._next_sequence = 0
+        #: Mean time of an item at the replica in nanoseconds, of late; none before the first was passed.
+        self._pace: float | None = None
+        self._last_sent = time.monotonic_ns()
         self._untaken = 0
         self._untaken_bytes = 0
         self.replica = opened.description.replica
         self.joins = opened.description.joins
         self.max_payload = opened.description.max_payload
-        #: False once the replica drains.
-        self.is_open = True
+        self._is_closed = False
+        self._drains = False
+
+    @property
+    def is_open(self) -> bool:
+        """True for a replica that is there to stay."""
+        return not self._is_closed and not self._drains
+
+    @property
+    def is_last_resort(self) -> bool:
+        """True for a replica that drains and could still be sent to."""
+        return not self._is_closed and self._drains
 
     @property
     def count(self) -> int:
         """Items that are not passed."""
         return len(self._pending)
+
+    def expected(self, now: int) -> float:
+        """Time until the replica would have passed one more item. A replica that has passed none yet is tried first.
+        One that gets no items seems faster with time, and so is tried again: it may have been slow because it had just
+        started."""
+        pace: float = (self._pace or 0.0) * 0.5 ** ((now - self._last_sent) / _HALVED_AFTER)
+        return pace * (len(self._pending) + 1)
 
     def has_room(self, settings: Settings, size: int) -> bool:
         """True if one more item fits. A payload that is larger than all the room goes alone."""
@@ -67,17 +95,18 @@ class Link:
         outgoing.payload = b""
         self._untaken += 1
         self._untaken_bytes += size
-        self._pending[sequence] = Pending(outgoing, sent, size)
+        self._last_sent = sent
+        self._pending[sequence] = Pending(outgoing, sent, len(self._pending), size)
 
     def ping(self) -> None:
         """Measures the round trip again."""
-        if self.is_open:
+        if not self._is_closed:
             self._parcels.put_nowait(ping(self._zero))
 
     def close(self) -> None:
         """Sends nothing more. The replica ends the stream when it has passed everything."""
-        if self.is_open:
-            self.is_open = False
+        if not self._is_closed:
+            self._is_closed = True
             self._parcels.put_nowait(None)
 
     def unpassed(self) -> list[Outgoing]:
@@ -96,7 +125,7 @@ class Link:
     async def receive(self) -> str | None:
         """Notes one receipt, and returns its kind; none at the stream's end."""
         try:
-            receipt = await self._call.read()
+            receipt: pb.Receipt = await self._call.read()
         except grpc.RpcError:
             return None
         if receipt is aio.EOF:
@@ -105,12 +134,11 @@ class Link:
         if kind == "taken":
             self._taken(receipt.taken.sequence, receipt.taken.held_ns)
         elif kind == "passed":
-            self._taken(receipt.passed.sequence, 0)
-            self._pending.pop(receipt.passed.sequence, None)
+            self._passed(receipt.passed.sequence)
         elif kind == "pong":
             self._measured(time.monotonic_ns() - self._zero - receipt.pong.sent_ns)
         elif kind == "closing":
-            self.close()
+            self._drains = True
         return kind or "unknown"
 
     def _taken(self, sequence: int, held_ns: int) -> None:
@@ -125,6 +153,15 @@ class Link:
         for custody in pending.outgoing.custodies:
             custody.release()
         pending.outgoing.custodies = []
+
+    def _passed(self, sequence: int) -> None:
+        """The item is in the hands of the stages after the replica."""
+        self._taken(sequence, 0)
+        pending = self._pending.pop(sequence, None)
+        if pending is not None:
+            newest = (time.monotonic_ns() - pending.sent) / (pending.ahead + 1)
+            pace = newest if self._pace is None else self._pace
+            self._pace = (pace * (_NEWEST - 1) + newest) / _NEWEST
 
     def _measured(self, round_trip: int) -> None:
         self._half_round_trip = min(self._half_round_trip, max(round_trip, 0) // 2)

@@ -5,10 +5,13 @@ stream ends, each item that was not passed becomes a failure that names the repl
 stages and the end learn of it.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 
 from . import stage_pb2 as pb
 from .address import Address
@@ -16,6 +19,7 @@ from .choice import replica
 from .dial import Opened, open_stream
 from .item import Outgoing, failure
 from .link import Link
+from .metrics import Metrics
 from .replicas import Replicas
 from .settings import Identity, Settings
 
@@ -24,16 +28,23 @@ _log = logging.getLogger("windlass_stage")
 #: Pause between two pings of a stream in seconds, a few of which are in each span of `link_time`.
 _PING_EVERY = 3
 
+#: Time in seconds that a stage waits for its own signal when the only replica of the next stage drains.
+_ALONE = 0.5
+
 _STOPPED = "the stage stopped while it had the item"
 
 
 class Outlet:
     """The streams to one next stage."""
 
-    def __init__(self, identity: Identity, stage: str, addresses: list[Address], settings: Settings) -> None:
+    def __init__(
+        self, identity: Identity, stage: str, addresses: list[Address], settings: Settings, metrics: Metrics
+    ) -> None:
         self._identity = identity
         self._stage = stage
         self._settings = settings
+        self._metrics = metrics
+        metrics.connected(stage, 0)
         #: Zero of the clock that goes along with items.
         self._zero = time.monotonic_ns()
         #: Items that wait for a replica with room: failures of lost streams, then the newest item.
@@ -42,6 +53,7 @@ class Outlet:
         self._turn = asyncio.Lock()
         self._moved = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
+        self._is_draining = False
         self._replicas = Replicas(stage, addresses, settings.resolve_every, self._dial, self._use)
 
     async def run(self) -> None:
@@ -64,11 +76,16 @@ class Outlet:
             self._waiting.append(outgoing)
             self._move()
 
+    def drain(self) -> None:
+        """This stage drains itself."""
+        self._is_draining = True
+        self._move()
+
     async def finish(self) -> None:
         """Waits until everything that was given away is passed on."""
         await self._until(lambda: not self._waiting and all(link.count == 0 for link in self._links.values()))
 
-    async def _until(self, holds) -> None:
+    async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             self._moved.clear()
             await self._moved.wait()
@@ -80,15 +97,18 @@ class Outlet:
         """Serves one stream until its end."""
         link = self._links[target] = Link(opened, self._identity.stage, self._zero)
         writing = asyncio.ensure_future(link.write())
+        self._metrics.connected(self._stage, len(self._links))
         try:
             self._move()
             while (kind := await link.receive()) is not None:
                 if kind == "closing":
                     _log.info("the replica drains: %s (%s)", self._stage, link.replica)
+                    asyncio.get_running_loop().call_later(_ALONE, self._left_alone, link)
                 self._move()
             self._lose(self._links.pop(target))
         finally:
             self._links.pop(target, None)
+            self._metrics.connected(self._stage, len(self._links))
             writing.cancel()
             await opened.channel.close()
 
@@ -97,7 +117,7 @@ class Outlet:
         lost = link.unpassed()
         peer = Identity(self._stage, link.replica)
         for outgoing in lost:
-            outgoing.fail(failure(peer, pb.FAILURE_KIND_STOPPED, _STOPPED))
+            self._fail(outgoing, peer, pb.FAILURE_KIND_STOPPED, _STOPPED)
         if lost:
             text = "a stage stopped while it had items: %s (%s), %d items"
             _log.warning(text, self._stage, link.replica, len(lost))
@@ -106,15 +126,32 @@ class Outlet:
 
     def _move(self) -> None:
         """Sends waiting items while a replica has room for the first. Called after everything that changes that."""
+        self._close_drained()
         while self._waiting and (link := self._choose(self._waiting[0])):
             head = self._waiting.popleft()
             limit = self._limit(link)
             if len(head.payload) > limit:
                 reason = too_large(len(head.payload), limit)
-                head.fail(failure(self._identity, pb.FAILURE_KIND_TOO_LARGE, reason))
+                self._fail(head, self._identity, pb.FAILURE_KIND_TOO_LARGE, reason)
+            self._metrics.time("sending", time.monotonic_ns() - head.ready)
             link.send(head)
         self._set_alarm()
         self._moved.set()
+
+    def _close_drained(self) -> None:
+        """Sends nothing more to replicas that drain, once others are there.
+
+        A stage of the same pod drains at the same time as this one, and no other takes what this one still has: it is
+        sent to until this one has finished. Such a stage may say so before this one hears its own signal."""
+        if any(link.is_open for link in self._links.values()):
+            for link in self._links.values():
+                if link.is_last_resort:
+                    link.close()
+
+    def _left_alone(self, link: Link) -> None:
+        """The link's replica has drained for a while, and this stage goes on."""
+        if not self._is_draining:
+            link.close()
 
     def _choose(self, head: Outgoing) -> Link | None:
         def has_room(link: Link) -> bool:
@@ -122,7 +159,7 @@ class Outlet:
             size = len(head.payload)
             return link.has_room(self._settings, 0 if size > self._limit(link) else size)
 
-        return replica(self._links, head.id, has_room)
+        return replica(self._links, head.id, self._is_draining, has_room)
 
     def _limit(self, link: Link) -> int:
         """Largest payload that both sides take."""
@@ -141,8 +178,13 @@ class Outlet:
         """Fails the head, whose deadline has passed. It goes on waiting, as a failure."""
         head.deadline = None
         reason = f"deadline passed on the way to {self._stage}"
-        head.fail(failure(self._identity, pb.FAILURE_KIND_DEADLINE, reason))
+        self._fail(head, self._identity, pb.FAILURE_KIND_DEADLINE, reason)
         self._move()
+
+    def _fail(self, outgoing: Outgoing, at: Identity, kind: pb.FailureKind, reason: str) -> None:
+        if outgoing.failure is None:
+            self._metrics.failure(kind)
+        outgoing.fail(failure(at, kind, reason))
 
 
 def too_large(size: int, limit: int) -> str:

@@ -4,8 +4,9 @@
                v                               │
      found ─> due ─────────(dial)─────────> dialing ──(opened)──> open ──(ended)──> due
 
-The name is resolved every few seconds, when a stream has ended, and each second while none is open. A replica that the
-name no longer has is forgotten, unless it is open: a draining pod leaves the DNS first.
+The name is resolved every few seconds, more often after a change, and each second while none is open: replicas of a
+Deployment come and go one after another. A replica that the name no longer has is forgotten, unless it is open: a
+draining pod leaves the DNS first.
 """
 
 import asyncio
@@ -20,6 +21,9 @@ _log = logging.getLogger("windlass_stage")
 
 #: Shortest and longest pause between two dials of a replica, in seconds.
 _BACK_OFF = (0.05, 2.0)
+
+#: Pause after a change; each further one is twice as long.
+_AFTER_CHANGE = 0.5
 
 #: Pause between two looks at a name of which no replica is open.
 _NONE_OPEN = 1.0
@@ -38,11 +42,14 @@ class Replicas:
     ) -> None:
         self._stage = stage
         self._addresses = addresses
+        #: Longest pause between two looks at the name.
         self._resolve_every = resolve_every
+        #: The next pause.
+        self._resolve_after = _AFTER_CHANGE
         self._dial = dial
         #: Returns when the stream has ended.
         self._use = use
-        self._tasks: dict[str, asyncio.Task] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._open: set[str] = set()
         self._ended = asyncio.Event()
         self._unresolved: str | None = None
@@ -53,7 +60,8 @@ class Replicas:
             while True:
                 self._ended.clear()
                 await self._resolve()
-                pause = self._resolve_every if self._open else _NONE_OPEN
+                pause = self._resolve_after if self._open else _NONE_OPEN
+                self._resolve_after = min(2 * self._resolve_after, self._resolve_every)
                 await news(self._ended, pause)
         finally:
             for task in self._tasks.values():
@@ -85,6 +93,7 @@ class Replicas:
         for target in found - set(self._tasks):
             self._tasks[target] = asyncio.ensure_future(self._keep(target))
             self._tasks[target].add_done_callback(lambda _: self._ended.set())
+            self._resolve_after = _AFTER_CHANGE
 
     async def _keep(self, target: str) -> None:
         """Keeps a stream to one replica."""
@@ -108,5 +117,6 @@ class Replicas:
                 await self._use(target, opened)
             finally:
                 self._open.discard(target)
+            self._resolve_after = _AFTER_CHANGE
             self._ended.set()
             await asyncio.sleep(back_off)

@@ -21,6 +21,6 @@ class Seen:
             del self._ids[next(iter(self._ids))]
         return True
 
-    def __contains__(self, number: int) -> bool:
+    def __contains__(self, number: object) -> bool:
         """True if the id came before; it is not noted."""
         return number in self._ids

@@ -25,7 +25,9 @@ from .exit import Exit
 from .inlet import Inlet
 from .item_queue import ItemQueue
 from .join import Join
+from .metrics import Counted
 from .outlet import Outlet
+from .page import Page
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -38,16 +40,17 @@ class Running:
     """The tasks of one stage."""
 
     def __init__(self, stage: Stage) -> None:
-        settings, identity = stage.settings, stage.identity
+        settings, identity, metrics = stage.settings, stage.identity, stage.metrics
         self._settings = settings
-        self._items = ItemQueue(settings)
+        self._items = ItemQueue(settings, metrics)
         joins = len(stage.from_) > 1
-        self._join = Join(stage.from_, identity, settings, self._items) if joins else None
-        self._outlets = [Outlet(identity, name, at, settings) for name, at in stage.next.items()]
+        self._join = Join(stage.from_, identity, settings, metrics, self._items) if joins else None
+        self._outlets = [Outlet(identity, name, at, settings, metrics) for name, at in stage.next.items()]
         self._exit = None if self._outlets else Exit()
         way_out = self._exit or self._outlets
         self._workers = [
-            Worker(identity, settings, stage.function, self._items, way_out) for _ in range(settings.workers)
+            Worker(identity, settings, metrics, stage.function, self._items, way_out)
+            for _ in range(settings.workers)
         ]
         description = pb.DescribeResponse(
             protocol=wire.PROTOCOL,
@@ -57,10 +60,12 @@ class Running:
             joins=joins,
         )
         self._inlet = Inlet(description, max(len(self._outlets), 1), self._items, self._join, self._exit)
+        self._page = Page(metrics) if isinstance(metrics, Counted) else None
+        self._page_address = stage.page
         self._server = aio.server(options=wire.server(settings.max_payload))
         self._server.add_generic_rpc_handlers((self._inlet.handler(),))
-        self._working: list[asyncio.Task] = []
-        self._sending: list[asyncio.Task] = []
+        self._working: list[asyncio.Task[None]] = []
+        self._sending: list[asyncio.Task[None]] = []
 
     async def start(self, listen: Address) -> Address:
         """Serves at the address, and returns it with the port that the system chose."""
@@ -70,8 +75,11 @@ class Running:
             port = self._server.add_insecure_port(str(listen))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {listen}: {error}") from error
-        tasks = [*self._workers, *([self._join] if self._join else [])]
-        self._working = [asyncio.ensure_future(task.run()) for task in tasks]
+        if self._page and self._page_address:
+            await self._page.start(self._page_address)
+        self._working = [asyncio.ensure_future(worker.run()) for worker in self._workers]
+        if self._join:
+            self._working.append(asyncio.ensure_future(self._join.run()))
         self._sending = [asyncio.ensure_future(outlet.run()) for outlet in self._outlets]
         await self._server.start()
         return listen if listen.port is None else Address(listen.host, port)
@@ -89,6 +97,8 @@ class Running:
     async def drain(self) -> None:
         """Takes no more, and returns when everything was passed on."""
         stopping = asyncio.ensure_future(self._server.stop(self._settings.drain_timeout))
+        for outlet in self._outlets:
+            outlet.drain()
         await self._inlet.drain()
         (self._join or self._items).close()
         await asyncio.gather(*self._working)
@@ -96,14 +106,15 @@ class Running:
             self._exit.close()
         for outlet in self._outlets:
             await outlet.finish()
+        # A next stage that drains too waits for the end of its streams.
+        await _cancelled(self._sending)
         await stopping
 
     async def end(self) -> None:
         """Ends the tasks and cuts all connections."""
-        tasks = [*self._working, *self._sending]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancelled([*self._working, *self._sending])
+        if self._page:
+            self._page.stop()
         await self._server.stop(None)
 
 
@@ -126,6 +137,13 @@ async def serve(stage: Stage) -> None:
             _log.warning("the stage ends with items that it could not pass on in time: %s", name)
     finally:
         await running.end()
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    """Ends tasks."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _is_alive(path: str) -> bool:

@@ -33,6 +33,17 @@ class Settings:
     #: Pause between two looks at the names of the next stages.
     resolve_every: float = 10.0
 
+    def __post_init__(self) -> None:
+        """Refuses limits with which nothing would ever pass."""
+        for name in ("workers", "batch", "queue", "window", "max_payload", "join_capacity"):
+            count = getattr(self, name)
+            if not (isinstance(count, int) and count >= 1) and (name, count) != ("queue", None):
+                raise ValueError(f"{name} is {count!r}: write a whole number of at least 1")
+        for name in ("batch_wait", "work_timeout", "drain_timeout", "join_timeout", "resolve_every"):
+            time = getattr(self, name)
+            if not (isinstance(time, (int, float)) and 0 <= time < float("inf")):
+                raise ValueError(f"{name} is {time!r}: write a time in seconds")
+
     def room(self) -> int:
         """Items in the queue."""
         return self.queue or max(2 * self.batch * self.workers, 4)

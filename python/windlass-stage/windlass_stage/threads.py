@@ -4,48 +4,51 @@ A thread that is done serves the next call, so one worker calls from one thread.
 becomes free, and another one takes its place; it does not keep the process from ending either.
 """
 
+from __future__ import annotations
+
 import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeAlias, TypeVar
 
-_Call = tuple[Callable[[Any], Any], Any, asyncio.AbstractEventLoop, asyncio.Future]
+T = TypeVar("T")
 
 
-class Threads:
-    """Runs functions beside the event loop."""
+class Threads(Generic[T]):
+    """Runs functions, which raise nothing, beside the event loop."""
 
     def __init__(self) -> None:
-        self._free: list[queue.SimpleQueue[_Call]] = []
+        self._free: list[queue.SimpleQueue[_Call[T]]] = []
 
-    def call(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future:
+    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Calls the function on a free thread."""
         loop = asyncio.get_running_loop()
-        outcome = loop.create_future()
+        outcome: asyncio.Future[T] = loop.create_future()
         if self._free:
             calls = self._free.pop()
         else:
             calls = queue.SimpleQueue()
             threading.Thread(target=self._run, args=(calls,), daemon=True, name="windlass-work").start()
-        calls.put((function, argument, loop, outcome))
+        calls.put((function, loop, outcome))
         return outcome
 
-    def _run(self, calls: "queue.SimpleQueue[_Call]") -> None:
+    def _run(self, calls: queue.SimpleQueue[_Call[T]]) -> None:
         while True:
-            function, argument, loop, outcome = calls.get()
+            function, loop, outcome = calls.get()
+            result = function()
             try:
-                result, error = function(argument), None
-            # Also `sys.exit` of the work: an item fails, and the stage goes on.
-            except BaseException as raised:  # noqa: BLE001
-                result, error = None, raised
-            try:
-                loop.call_soon_threadsafe(self._done, calls, outcome, result, error)
+                loop.call_soon_threadsafe(self._done, calls, outcome, result)
             except RuntimeError:
                 # The loop was closed: the stage has ended without this call.
                 return
+            # The next call may be late: its thread keeps no payload meanwhile.
+            del function, outcome, result
 
-    def _done(self, calls: queue.SimpleQueue, outcome: asyncio.Future, result: Any, error: Any) -> None:
+    def _done(self, calls: queue.SimpleQueue[_Call[T]], outcome: asyncio.Future[T], result: T) -> None:
         self._free.append(calls)
         if not outcome.done():
-            outcome.set_result((result, error))
+            outcome.set_result(result)
+
+
+_Call: TypeAlias = tuple[Callable[[], T], asyncio.AbstractEventLoop, asyncio.Future[T]]

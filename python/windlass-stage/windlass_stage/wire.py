@@ -1,6 +1,16 @@
 """The protocol on gRPC: its version, its methods, and the options of both sides of a connection."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from grpc import aio
+
 from . import stage_pb2 as pb
+
+#: A stream of items at the stage that takes them.
+PassContext: TypeAlias = aio.ServicerContext
+
+Describe: TypeAlias = Callable[[pb.DescribeRequest], Awaitable[pb.DescribeResponse]]
 
 #: Version of the protocol that this kit speaks. Stages of different versions refuse each other.
 PROTOCOL = 1
@@ -45,19 +55,22 @@ def server(max_payload: int) -> list[tuple[str, int]]:
     ]
 
 
-def describe(channel):
+def describe(channel: aio.Channel) -> Describe:
     """The method that asks a stage who it is."""
     request, answer = pb.DescribeRequest.SerializeToString, pb.DescribeResponse.FromString
-    return channel.unary_unary(f"/{SERVICE}/Describe", request, answer)
+    method: Describe = channel.unary_unary(f"/{SERVICE}/Describe", request, answer)
+    return method
 
 
-def pass_items(channel):
+def pass_items(channel: aio.Channel) -> Callable[[], aio.StreamStreamCall]:
     """The method that carries items one way and receipts the other."""
     request, answer = pb.Parcel.SerializeToString, pb.Receipt.FromString
-    return channel.stream_stream(f"/{SERVICE}/Pass", request, answer)
+    method: Callable[[], aio.StreamStreamCall] = channel.stream_stream(f"/{SERVICE}/Pass", request, answer)
+    return method
 
 
-def ends(channel):
+def ends(channel: aio.Channel) -> Callable[[pb.EndsRequest], aio.UnaryStreamCall]:
     """The method that tells the items that leave."""
     request, answer = pb.EndsRequest.SerializeToString, pb.End.FromString
-    return channel.unary_stream(f"/{SERVICE}/Ends", request, answer)
+    method: Callable[[pb.EndsRequest], aio.UnaryStreamCall] = channel.unary_stream(f"/{SERVICE}/Ends", request, answer)
+    return method

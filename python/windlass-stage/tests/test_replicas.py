@@ -1,0 +1,175 @@
+"""Replicas of a next stage: which one gets an item, and for how long one that drains does."""
+
+import asyncio
+import unittest
+
+from windlass_stage import Stage
+from windlass_stage import stage_pb2 as pb
+from windlass_stage.address import Address
+from windlass_stage.choice import replica
+from windlass_stage.deadline import within
+from windlass_stage.dial import Opened
+from windlass_stage.item import Outgoing
+from windlass_stage.link import Link
+from windlass_stage.replicas import Replicas
+
+from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, served
+
+SECOND = 1_000_000_000
+
+
+class Receipts:
+    """The stream of a replica that answers as a test says."""
+
+    def __init__(self) -> None:
+        self._receipts: asyncio.Queue[pb.Receipt] = asyncio.Queue()
+
+    def passed(self, sequence: int) -> None:
+        self._receipts.put_nowait(pb.Receipt(passed=pb.Passed(sequence=sequence)))
+
+    async def read(self) -> pb.Receipt:
+        return await self._receipts.get()
+
+
+def link() -> tuple[Link, Receipts]:
+    """A stream to a replica."""
+    receipts = Receipts()
+    description = pb.DescribeResponse(stage="detect", replica="one", max_payload=100)
+    return Link(Opened(description, None, receipts, 0), "camera", 0), receipts
+
+
+def item(ready: int = 0) -> Outgoing:
+    return Outgoing(1, b"x", None, [], None, ready, [])
+
+
+class Choice(unittest.IsolatedAsyncioTestCase):
+    """The time that a replica is expected to take."""
+
+    async def test_the_replica_that_will_pass_an_item_first_gets_it(self) -> None:
+        (slow, of_slow), (fast, of_fast) = link(), link()
+        links = {"slow": slow, "fast": fast}
+
+        def chosen() -> Link | None:
+            return replica(links, 7, False, lambda _: True)
+
+        # A replica that has passed none yet is tried first.
+        slow.send(item())
+        await asyncio.sleep(0.2)
+        of_slow.passed(0)
+        await slow.receive()
+        self.assertIs(chosen(), fast)
+        fast.send(item())
+        of_fast.passed(0)
+        await fast.receive()
+        # It has more open items, and yet is expected to pass one first.
+        for _ in range(3):
+            fast.send(item())
+        self.assertEqual((slow.count, fast.count), (0, 3))
+        self.assertIs(chosen(), fast)
+
+    async def test_an_idle_replica_seems_faster_with_time_and_is_tried_again(self) -> None:
+        slow, receipts = link()
+        slow.send(item())
+        sent = slow._last_sent
+        await asyncio.sleep(0.05)
+        receipts.passed(0)
+        await slow.receive()
+        pace = slow.expected(sent)
+        self.assertGreaterEqual(pace, 0.05 * SECOND)
+        self.assertAlmostEqual(slow.expected(sent + 10 * SECOND), pace / 2)
+        self.assertAlmostEqual(slow.expected(sent + 30 * SECOND), pace / 8)
+
+    async def test_items_that_were_sent_together_count_as_the_share_of_each(self) -> None:
+        one, receipts = link()
+        for _ in range(4):
+            one.send(item())
+        sent = one._last_sent
+        await asyncio.sleep(0.1)
+        receipts.passed(3)
+        await one.receive()
+        # The newest had three before it: a quarter of its time, for three items that are open and one more.
+        self.assertTrue(0.1 * SECOND <= one.expected(sent) <= 0.35 * SECOND, one.expected(sent))
+
+
+class Name(Address):
+    """A name in the DNS, behind which a second replica comes a little later than the first."""
+
+    begun: float | None = None
+
+    async def resolve(self) -> set[str]:
+        now = asyncio.get_running_loop().time()
+        begun = Name.begun = Name.begun or now
+        return {"one"} if now < begun + 1.3 else {"one", "two"}
+
+
+class Names(unittest.IsolatedAsyncioTestCase):
+    """Looks at a name."""
+
+    async def test_a_name_is_looked_at_again_soon_after_a_change(self) -> None:
+        opened: asyncio.Queue[str] = asyncio.Queue()
+
+        async def dial(_target: str) -> Opened:
+            return Opened(pb.DescribeResponse(), None, None, 0)
+
+        async def use(target: str, _opened: Opened) -> None:
+            opened.put_nowait(target)
+            await asyncio.Event().wait()
+
+        running = asyncio.ensure_future(Replicas("detect", [Name("detect", 7000)], 10.0, dial, use).run())
+        try:
+            self.assertEqual([await within(5, opened.get()) for _ in range(2)], ["one", "two"])
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+
+
+class Spread(Case):
+    """Items between stages of this process."""
+
+    async def test_few_items_go_to_a_slow_replica(self) -> None:
+        async def slow(payload: bytes) -> bytes:
+            await asyncio.sleep(0.1)
+            return payload
+
+        async with served(Stage("store", listen=ANYWHERE)) as (_, store), Ends(store) as ends:
+            one = Stage("detect", listen=ANYWHERE, next={"store": store}, replica="slow").work(slow)
+            other = Stage("detect", listen=ANYWHERE, next={"store": store}, replica="fast")
+            async with served(one) as (_, left), served(other) as (_, right):
+                async with Source("detect", f"{left},{right}") as source:
+                    await source.load(200)
+                    arrived = await ends.count(200)
+        by_slow = sum(it.visits[0].replica == "slow" for it in arrived.values())
+        self.assertTrue(1 <= by_slow < 50, by_slow)
+
+    async def test_stages_of_one_pod_that_drain_together_lose_nothing(self) -> None:
+        opened = asyncio.Event()
+
+        async def waits(payload: bytes) -> bytes:
+            await opened.wait()
+            return payload
+
+        async with served(Stage("store", listen=ANYWHERE)) as (_, store), Ends(store) as ends:
+            second = Stage("decode", listen=ANYWHERE, next={"store": store}).work(waits)
+            async with served(second) as (decode, address):
+                first = Stage("camera", listen=ANYWHERE, next={"decode": address})
+                async with served(first) as (camera, address), Source("camera", address) as source:
+                    # More than the window: the camera has items when the only stage that could take them drains.
+                    for _ in range(14):
+                        await source.send(b"x")
+                    draining = [asyncio.ensure_future(stage.drain()) for stage in (decode, camera)]
+                    await asyncio.sleep(0.05)
+                    opened.set()
+                    arrived = await ends.count(14)
+                    await source.finish()
+                    for drained in draining:
+                        await within(PATIENCE, drained)
+        self.assertEqual(failures(arrived), [])
+
+    async def test_a_stage_that_goes_on_lets_a_draining_one_end(self) -> None:
+        async with served(Stage("store", listen=ANYWHERE)) as (store, address):
+            first = Stage("detect", listen=ANYWHERE, next={"store": address})
+            async with served(first) as (_, detect), Source("detect", detect) as source:
+                await source.send(b"x")
+                await source.finish()
+                # The sender ends its stream, though it has no other replica.
+                await within(5, store.drain())
