@@ -183,6 +183,14 @@ class Source:
         await within(PATIENCE, self.outlet.finish())
 
 
+async def held_back(source: Source) -> None:
+    """Waits until a source that sends all the time cannot send any more."""
+    before = -1
+    while before != len(source.sent):
+        before = len(source.sent)
+        await asyncio.sleep(0.5)
+
+
 class Ends:
     """The items that leave at a stage."""
 
