@@ -40,6 +40,20 @@ pub enum FailureKind {
     Other,
 }
 
+/// Bytes of a reason: a longer one tells people no more, and a message has a limit, over which it would break the stream.
+const MAX_REASON: usize = 2000;
+
+/// The reason with its middle left out, if it is long.
+fn shortened(reason: String) -> String {
+    if reason.len() <= MAX_REASON {
+        return reason;
+    }
+    let is_boundary = |at: &usize| reason.is_char_boundary(*at);
+    let head = (0..=MAX_REASON / 2).rfind(is_boundary).unwrap_or_default();
+    let tail = (reason.len() - MAX_REASON / 2..).find(is_boundary).unwrap_or_default();
+    format!("{} ... {}", &reason[..head], &reason[tail..])
+}
+
 // === impl FailureKind ===
 
 impl FailureKind {
@@ -105,6 +119,7 @@ impl FailureKind {
 impl Identity {
     /// A failure at this stage.
     pub(crate) fn failure(&self, kind: FailureKind, reason: String) -> Failure {
+        let reason = shortened(reason);
         Failure { stage: self.stage.to_string(), replica: self.replica.to_string(), reason, kind }
     }
 }
@@ -114,6 +129,7 @@ impl Identity {
 impl Failure {
     pub(crate) fn from_wire(failure: wire::Failure) -> Self {
         let wire::Failure { stage, replica, reason, kind } = failure;
+        let reason = shortened(reason);
         Self { stage, replica, reason, kind: FailureKind::from_wire(kind) }
     }
 
@@ -126,5 +142,19 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}): {}", self.stage, self.replica, self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_keeps_its_beginning_and_its_end() {
+        let long = format!("begins {} ends", "\u{e9}".repeat(1 << 20));
+        let short = shortened(long);
+        assert!(short.len() <= MAX_REASON + 8, "{}", short.len());
+        assert!(short.starts_with("begins ") && short.ends_with(" ends"), "{short}");
+        assert_eq!(shortened("as it is".to_owned()), "as it is");
     }
 }

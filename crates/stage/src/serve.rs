@@ -30,6 +30,14 @@ pub enum ServeError {
         /// Reason of the system.
         source: io::Error,
     },
+    /// A limit of zero lets no item pass.
+    #[error("stage {stage}: {limit} is 0: write at least 1")]
+    Zero {
+        /// Name of the stage.
+        stage: String,
+        /// Name of the limit.
+        limit: &'static str,
+    },
     /// The server ended by itself.
     #[error("the server of stage {stage} failed")]
     Server {
@@ -70,6 +78,9 @@ impl Bound {
         let Some(address) = builder.listen.clone() else {
             return Err(ServeError::NoAddress(builder.name));
         };
+        if let Some(limit) = builder.settings.zero() {
+            return Err(ServeError::Zero { stage: builder.name, limit });
+        }
         let gone = CancellationToken::new();
         let listening = Listener::bind(&address, gone.clone()).await;
         let bound = listening.and_then(|listener| Ok((listener.address()?, listener)));

@@ -67,4 +67,10 @@ impl Settings {
     pub(crate) fn room(&self) -> usize {
         self.queue.unwrap_or_else(|| (2 * self.batch * self.workers).max(4)).max(1)
     }
+
+    /// The first limit that is zero and lets no item pass.
+    pub(crate) fn zero(&self) -> Option<&'static str> {
+        let limits = [("workers", self.workers), ("batch", self.batch), ("window", self.window)];
+        limits.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name)
+    }
 }

@@ -98,3 +98,32 @@ async fn a_batch_is_one_call_and_a_wrong_number_of_results_fails_it() {
         assert_eq!(failure(end), ("detect", FailureKind::Count, reason));
     }
 }
+
+#[tokio::test]
+async fn a_reason_above_the_limit_of_a_message_is_cut_and_the_stream_lives_on() {
+    const MIB: usize = 1024 * 1024;
+    let store = Running::start(stage("store")).await;
+    let work = |payload: Bytes| async move {
+        if payload.is_empty() {
+            Err(std::io::Error::other("x".repeat(20 * MIB)))
+        } else {
+            Ok(payload)
+        }
+    };
+    let first = Running::start(stage("detect").work(work).next("store", store.addresses())).await;
+    let mut listener = within(Ends::listen(store.addresses())).await;
+    let mut source = source("detect", first.addresses());
+    let fails = within(source.send(Bytes::new(), None)).await;
+    let passes = within(source.send(Bytes::from_static(b"y"), None)).await;
+    let all = ends(&mut listener, 2).await;
+    let (stage, kind, reason) = failure(&all[&fails]);
+    assert_eq!((stage, kind), ("detect", FailureKind::Work));
+    assert!(reason.len() < 3000, "{}", reason.len());
+    assert_eq!(all[&passes].failure, None);
+}
+
+#[tokio::test]
+async fn a_limit_of_zero_is_refused() {
+    let error = stage("detect").workers(0).bind().await.expect_err("nobody works").to_string();
+    assert_eq!(error, "stage detect: workers is 0: write at least 1");
+}
