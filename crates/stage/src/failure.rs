@@ -50,7 +50,7 @@ fn shortened(reason: String) -> String {
     }
     let is_boundary = |at: &usize| reason.is_char_boundary(*at);
     let head = (0..=MAX_REASON / 2).rfind(is_boundary).unwrap_or_default();
-    let tail = (reason.len() - MAX_REASON / 2..).find(is_boundary).unwrap_or_default();
+    let tail = (reason.len() - MAX_REASON / 2..=reason.len()).find(is_boundary).unwrap_or_default();
     format!("{} ... {}", &reason[..head], &reason[tail..])
 }
 

@@ -15,7 +15,7 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context as _, Result};
 use windlass_pipeline::{Fleet, Pipeline, Plan};
 
-use crate::measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure};
+use crate::measurement::{Measurement, input_size, load::Entrance, measure};
 pub(crate) use boards::SimulatedBoards;
 pub(crate) use calibration::overhead;
 
@@ -26,15 +26,15 @@ pub(crate) async fn measure_plan(
     plan: &Plan,
     lasts: Duration,
     folder: &Path,
-) -> Result<MeasuredFigures> {
+) -> Result<Measurement> {
     let boards = SimulatedBoards::start(pipeline, fleet, &plan.placement, folder).await?;
     let title = format!("layout {}", plan.layout.name());
-    let figures = match entrance(pipeline, &boards) {
+    let measured = match entrance(pipeline, &boards) {
         Ok(entrance) => measure(pipeline, &entrance, lasts, &title).await,
         Err(error) => Err(error),
     };
     boards.stop().await;
-    figures
+    measured
 }
 
 /// The way into a pipeline on simulated boards.

@@ -2,6 +2,7 @@
 
 pub(crate) mod figures;
 pub(crate) mod load;
+pub(crate) mod trace;
 
 use std::time::Duration;
 
@@ -10,7 +11,15 @@ use windlass_pipeline::{Pipeline, prediction::USUAL_LOAD};
 
 use crate::screen::Progress;
 use figures::MeasuredFigures;
-use load::{Entrance, Load};
+use load::{Entrance, Load, LoadRun};
+
+/// A pipeline, measured.
+#[derive(Debug)]
+pub(crate) struct Measurement {
+    pub(crate) figures: MeasuredFigures,
+    /// The run at a rate.
+    pub(crate) paced: LoadRun,
+}
 
 /// Measures a pipeline: twice for this time. The rate of the second run is that of the pipeline's file, or seventy percent
 /// of what the pipeline takes.
@@ -19,7 +28,7 @@ pub(crate) async fn measure(
     entrance: &Entrance,
     lasts: Duration,
     title: &str,
-) -> Result<MeasuredFigures> {
+) -> Result<Measurement> {
     let progress = Progress::new();
     let seconds = lasts.as_secs();
     progress.show(&format!("{title}: as many items as it takes, for {seconds} s"));
@@ -32,7 +41,7 @@ pub(crate) async fn measure(
     let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(USUAL_LOAD * throughput);
     progress.show(&format!("{title}: {rate:.1} items/s, for {seconds} s"));
     let paced = entrance.load(Load { rate: Some(rate), lasts }).await?;
-    Ok(MeasuredFigures::of(pipeline, &full, &paced, rate))
+    Ok(Measurement { figures: MeasuredFigures::of(pipeline, &full, &paced, rate), paced })
 }
 
 /// Size of an item as it goes into a pipeline.

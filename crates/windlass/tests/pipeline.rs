@@ -144,8 +144,11 @@ fn real_stages_on_simulated_boards_pass_every_item() {
     let arguments = [
         "pipeline", "measure", &pipeline, "--boards", &boards, "--layout", "planned", "--for", "1s",
     ];
-    let output = run(&[&arguments[..], &["-o", "json"]].concat());
+    let items = folder.path().join("items.json");
+    let traced = ["--trace", &items.display().to_string()];
+    let output = run(&[&arguments[..], &traced, &["-o", "json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
+    check_traces(&items);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let planned = &report["layouts"][0];
     let account = &planned["account"];
@@ -162,6 +165,35 @@ fn real_stages_on_simulated_boards_pass_every_item() {
     let stages = planned["stages"].as_array().expect("stages");
     let worked = stages.iter().map(|stage| stage["worked"]["meanMs"].as_f64().expect("a time"));
     assert!(worked.zip([2.0, 3.0, 0.9, 1.0]).all(|(ms, least)| ms >= least), "{stages:?}");
+}
+
+/// Each item has a span for each of four stages, within that of its whole way.
+fn check_traces(file: &Path) {
+    let document: Value =
+        serde_json::from_slice(&std::fs::read(file).expect("a file")).expect("JSON");
+    let resources = document["resourceSpans"].as_array().expect("a list");
+    let all =
+        resources.iter().flat_map(|of| of["scopeSpans"][0]["spans"].as_array().expect("spans"));
+    let nanos = |span: &Value, key: &str| -> u64 {
+        span[key].as_str().and_then(|text| text.parse().ok()).expect("nanoseconds")
+    };
+    let (mut items, mut stages) = (0, 0);
+    let roots: std::collections::HashMap<_, _> = all
+        .clone()
+        .filter(|span| span.get("parentSpanId").is_none())
+        .map(|span| (span["traceId"].as_str().expect("an id"), span))
+        .collect();
+    for span in all {
+        let root = roots[span["traceId"].as_str().expect("an id")];
+        let (from, to) = ("startTimeUnixNano", "endTimeUnixNano");
+        assert!(
+            nanos(root, from) <= nanos(span, from) && nanos(span, to) <= nanos(root, to),
+            "{span}"
+        );
+        items += u32::from(span.get("parentSpanId").is_none());
+        stages += u32::from(span["kind"] == 5);
+    }
+    assert!(items >= 40 && stages == 4 * items, "{items} items, {stages} visits");
 }
 
 #[test]

@@ -104,6 +104,9 @@ Examples:
       all layouts on simulated boards, and which to take
   windlass pipeline measure doorbell.yaml --layout planned
       what runs in the cluster, beside the prediction of the layout
+  windlass pipeline measure doorbell.yaml --trace items.json
+  curl -H 'Content-Type: application/json' --data-binary @items.json http://jaeger:4318/v1/traces
+      the way of each item, in Jaeger
 
 Exit codes: 0 every item ended, 1 some were not heard of, or failed to run; 64 wrong command line or file.")]
 pub(crate) struct MeasureArgs {
@@ -124,6 +127,9 @@ pub(crate) struct MeasureArgs {
     /// Addresses of the replicas of a stage where items leave [default: its Service]
     #[arg(long, value_name = "STAGE=ADDRESS,...", value_parser = end, conflicts_with = "boards")]
     pub(crate) end: Vec<(String, Addresses)>,
+    /// Write each item's way through the stages to this file, as OTLP in JSON: a collector takes it at /v1/traces
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,

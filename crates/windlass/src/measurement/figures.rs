@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 use windlass_pipeline::Pipeline;
 
-use super::load::LoadRun;
+use super::load::{FailedItem, LoadRun};
 
 /// Measured throughput and latency of a pipeline.
 #[derive(Debug, Serialize)]
@@ -144,7 +144,7 @@ impl ItemAccount {
         self.sent += run.sent;
         self.arrived += run.arrived.len() as u64;
         self.unheard += run.unheard;
-        for failure in &run.failures {
+        for FailedItem { failure, .. } in &run.failures {
             *self.failed.entry(format!("{}: {}", failure.stage, failure.reason)).or_default() += 1;
         }
     }

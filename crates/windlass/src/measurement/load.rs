@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -39,13 +39,15 @@ pub(crate) struct Load {
 }
 
 /// Ended items of a run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LoadRun {
+    /// The time at which the first item went in.
+    pub(crate) begun: SystemTime,
     /// Time for which items went in.
     pub(crate) lasted: Duration,
     pub(crate) sent: u64,
     pub(crate) arrived: Vec<ArrivedItem>,
-    pub(crate) failures: Vec<Failure>,
+    pub(crate) failures: Vec<FailedItem>,
     /// Items of which nothing was heard: none, unless the ends came too fast for this program.
     pub(crate) unheard: u64,
 }
@@ -53,10 +55,24 @@ pub(crate) struct LoadRun {
 /// An item that arrived at every end.
 #[derive(Debug)]
 pub(crate) struct ArrivedItem {
+    pub(crate) id: u64,
+    /// The source's wish to send it, since the run began.
+    pub(crate) left: Duration,
     /// From the source's wish to send it until its end.
     pub(crate) latency: Duration,
     /// Time of its last end, since the run began.
     pub(crate) at: Duration,
+    pub(crate) visits: Vec<Visit>,
+}
+
+/// An item that failed.
+#[derive(Debug)]
+pub(crate) struct FailedItem {
+    pub(crate) id: u64,
+    /// The source's wish to send it, since the run began.
+    pub(crate) left: Duration,
+    pub(crate) failure: Failure,
+    /// The stages that it came to.
     pub(crate) visits: Vec<Visit>,
 }
 
@@ -208,17 +224,34 @@ impl Seen {
 
     fn run(mut self, lasted: Duration, ends: usize) -> LoadRun {
         let begun = self.sent.first().map_or_else(Instant::now, |(_, left)| *left);
-        let mut run = LoadRun { lasted, sent: self.sent.len() as u64, ..LoadRun::default() };
-        for (id, left) in self.sent {
+        let mut run = LoadRun {
+            begun: SystemTime::now() - begun.elapsed(),
+            lasted,
+            sent: self.sent.len() as u64,
+            arrived: Vec::with_capacity(self.sent.len()),
+            failures: Vec::new(),
+            unheard: 0,
+        };
+        for (id, at) in self.sent {
             let told = self.ended.remove(&id).unwrap_or_default();
-            if let Some(failure) = told.iter().find_map(|(end, _)| end.failure.clone()) {
-                run.failures.push(failure);
+            let left = at - begun;
+            let failure = told.iter().find_map(|(end, _)| end.failure.clone());
+            let visits = |told: Vec<(End, Instant)>| {
+                told.into_iter().flat_map(|(end, _)| end.visits).collect()
+            };
+            if let Some(failure) = failure {
+                run.failures.push(FailedItem { id, left, failure, visits: visits(told) });
             } else if told.len() < ends {
                 run.unheard += 1;
             } else {
-                let last = told.iter().map(|(_, at)| *at).max().unwrap_or(left);
-                let visits = told.into_iter().flat_map(|(end, _)| end.visits).collect();
-                run.arrived.push(ArrivedItem { latency: last - left, at: last - begun, visits });
+                let last = told.iter().map(|(_, ended)| *ended).max().unwrap_or(at);
+                run.arrived.push(ArrivedItem {
+                    id,
+                    left,
+                    latency: last - at,
+                    at: last - begun,
+                    visits: visits(told),
+                });
             }
         }
         run

@@ -14,7 +14,7 @@ use crate::{
     cli::MeasureArgs,
     commands::answer,
     exit::Misuse,
-    measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure},
+    measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure, trace::Traces},
 };
 
 /// The layouts of a pipeline, measured.
@@ -53,10 +53,14 @@ struct PredictedBeside {
 
 pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     let pipeline = pipeline(&args.pipeline)?;
+    let mut traces = Traces::default();
     let report = match args.fleet.boards {
-        Some(_) => on_boards(&pipeline, &args).await?,
-        None => deployed(&pipeline, &args).await?,
+        Some(_) => on_boards(&pipeline, &args, &mut traces).await?,
+        None => deployed(&pipeline, &args, &mut traces).await?,
     };
+    if let Some(path) = &args.trace {
+        traces.write(&pipeline, path)?;
+    }
     answer(args.output, &report, || table::print(&report))?;
     let unheard: u64 = report.layouts.iter().map(|layout| layout.measured.account.unheard).sum();
     ensure!(unheard == 0, "{unheard} items went in and nothing was heard of them");
@@ -64,17 +68,25 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
 }
 
 #[cfg(feature = "laboratory")]
-async fn on_boards(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureReport> {
-    simulated::layouts(pipeline, args).await
+async fn on_boards(
+    pipeline: &Pipeline,
+    args: &MeasureArgs,
+    traces: &mut Traces,
+) -> Result<MeasureReport> {
+    simulated::layouts(pipeline, args, traces).await
 }
 
 #[cfg(not(feature = "laboratory"))]
-async fn on_boards(_: &Pipeline, _: &MeasureArgs) -> Result<MeasureReport> {
+async fn on_boards(_: &Pipeline, _: &MeasureArgs, _: &mut Traces) -> Result<MeasureReport> {
     Err(crate::absent::no_laboratory())
 }
 
 /// Measures what runs in the cluster.
-async fn deployed(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureReport> {
+async fn deployed(
+    pipeline: &Pipeline,
+    args: &MeasureArgs,
+    traces: &mut Traces,
+) -> Result<MeasureReport> {
     let end = |stage: usize| {
         let name = &pipeline.stages[stage].name;
         let given = args.end.iter().find(|(of, _)| of == name).map(|(_, addresses)| addresses);
@@ -94,7 +106,11 @@ async fn deployed(pipeline: &Pipeline, args: &MeasureArgs) -> Result<MeasureRepo
             Some((Plan::of(pipeline, &fleet, layout)?, fleet))
         }
     };
-    let measured = measure(pipeline, &entrance, args.lasts, &pipeline.name).await?;
+    let measurement = measure(pipeline, &entrance, args.lasts, &pipeline.name).await?;
+    if args.trace.is_some() {
+        traces.add(pipeline, &measurement.paced, &pipeline.name);
+    }
+    let measured = measurement.figures;
     let predicted = planned.map(|(plan, fleet)| {
         let rate = Some(measured.at_items_per_second);
         PredictedBeside::of(&Prediction::at(pipeline, &fleet, &plan.placement, rate))

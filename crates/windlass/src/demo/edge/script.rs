@@ -100,6 +100,7 @@ impl EdgeScript {
         let plan = Plan::of(&self.pipeline, &self.fleet, layout)?;
         let measured =
             measure_plan(&self.pipeline, &self.fleet, &plan, MEASURED, self.folder.path()).await?;
+        let measured = measured.figures;
         ensure!(
             measured.account.unheard == 0,
             "{} items ended without a word",

@@ -1,0 +1,176 @@
+//! Traces of items as OTLP in JSON, which Jaeger, Tempo and the OpenTelemetry collector take at `/v1/traces`.
+//!
+//! An item is a trace: a span of its whole way, and below it one for each stage, with its wait in the queue, its work and
+//! its wait for room at the next stage. The time on links is the gap between the spans of two stages. Clocks of nodes
+//! differ: times are put together from the durations that the stages measured, beginning with the source's clock.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use windlass_pipeline::Pipeline;
+use windlass_stage::{Failure, Visit};
+
+use super::load::LoadRun;
+
+/// Spans of a measurement, by the stage and replica that they are of.
+#[derive(Debug, Default)]
+pub(crate) struct Traces {
+    spans: BTreeMap<(String, String), Vec<Value>>,
+}
+
+/// A trace that is being written.
+struct Trace<'t> {
+    traces: &'t mut Traces,
+    id: String,
+    spans: u64,
+}
+
+/// A part of an item's way.
+struct Span<'a> {
+    /// Name of the service, and of its replica.
+    of: (&'a str, &'a str),
+    name: &'a str,
+    parent: Option<u64>,
+    from: SystemTime,
+    to: SystemTime,
+    failure: Option<&'a Failure>,
+}
+
+/// Span kinds of OTLP: `SPAN_KIND_INTERNAL` and `SPAN_KIND_CONSUMER`.
+const INTERNAL: u8 = 1;
+const CONSUMER: u8 = 5;
+/// `STATUS_CODE_ERROR` of OTLP.
+const ERROR: u8 = 2;
+/// The source of the load, as a service.
+const SOURCE: &str = "source";
+
+// === impl Traces ===
+
+impl Traces {
+    /// Adds the items of a run; `title` tells runs apart.
+    pub(crate) fn add(&mut self, pipeline: &Pipeline, run: &LoadRun, title: &str) {
+        let begun = run.begun;
+        let arrived = run.arrived.iter().map(|item| (item.id, item.left, &item.visits, None));
+        let failed =
+            run.failures.iter().map(|item| (item.id, item.left, &item.visits, Some(&item.failure)));
+        for (id, left, visits, failure) in arrived.chain(failed) {
+            // Ids of items are unique in a run, and runs begin at different times.
+            let id = format!("{:016x}{id:016x}", nanos(begun));
+            let mut trace = Trace { traces: self, id, spans: 0 };
+            trace.item(pipeline, begun + left, visits, failure, title);
+        }
+    }
+
+    /// Writes them to a file.
+    pub(crate) fn write(&self, pipeline: &Pipeline, path: &Path) -> Result<()> {
+        let resources = self.spans.iter().map(|((service, replica), spans)| {
+            let attributes = [
+                attribute("service.name", service),
+                attribute("service.namespace", &pipeline.name),
+                attribute("service.instance.id", replica),
+            ];
+            json!({
+                "resource": { "attributes": attributes },
+                "scopeSpans": [{ "scope": { "name": "windlass" }, "spans": spans }],
+            })
+        });
+        let document = json!({ "resourceSpans": resources.collect::<Vec<_>>() });
+        fs::write(path, document.to_string())
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+// === impl Trace ===
+
+impl Trace<'_> {
+    fn item(
+        &mut self,
+        pipeline: &Pipeline,
+        left: SystemTime,
+        visits: &[Visit],
+        failure: Option<&Failure>,
+        title: &str,
+    ) {
+        // The way's own span is the first, and is written last: its end is the latest of all.
+        self.spans = 1;
+        let mut done: BTreeMap<&str, SystemTime> = BTreeMap::new();
+        for (position, stage) in pipeline.stages.iter().enumerate() {
+            let Some(visit) = visits.iter().find(|visit| visit.stage == stage.name) else {
+                continue;
+            };
+            let before = pipeline.links_to(position).map(|link| &*pipeline.stages[link.from].name);
+            // A join waits from its first part on.
+            let sent = before.filter_map(|name| done.get(name).copied()).min().unwrap_or(left);
+            let failure = failure.filter(|failure| failure.stage == stage.name);
+            let end = self.visit(visit, sent + visit.link, failure);
+            done.insert(&stage.name, end);
+        }
+        let to = done.into_values().max().unwrap_or(left);
+        let name = format!("item of {title}");
+        let of = (SOURCE, pipeline.name.as_str());
+        self.write(1, &Span { of, name: &name, parent: None, from: left, to, failure });
+    }
+
+    /// Writes the spans of a visit, and returns its end.
+    fn visit(&mut self, visit: &Visit, from: SystemTime, failure: Option<&Failure>) -> SystemTime {
+        let of = (visit.stage.as_str(), visit.replica.as_str());
+        let to = from + visit.waited + visit.worked + visit.sending;
+        let whole = self.next();
+        self.write(whole, &Span { of, name: &visit.stage, parent: Some(1), from, to, failure });
+        let mut at = from;
+        for (name, time) in
+            [("queue", visit.waited), ("work", visit.worked), ("room at the next", visit.sending)]
+        {
+            if time > Duration::ZERO {
+                let part = self.next();
+                let parent = Some(whole);
+                self.write(
+                    part,
+                    &Span { of, name, parent, from: at, to: at + time, failure: None },
+                );
+            }
+            at += time;
+        }
+        to
+    }
+
+    fn next(&mut self) -> u64 {
+        self.spans += 1;
+        self.spans
+    }
+
+    fn write(&mut self, id: u64, span: &Span<'_>) {
+        let mut document = json!({
+            "traceId": self.id,
+            "spanId": format!("{id:016x}"),
+            "name": span.name,
+            "kind": if span.parent == Some(1) { CONSUMER } else { INTERNAL },
+            "startTimeUnixNano": nanos(span.from).to_string(),
+            "endTimeUnixNano": nanos(span.to).to_string(),
+        });
+        if let Some(parent) = span.parent {
+            document["parentSpanId"] = format!("{parent:016x}").into();
+        }
+        if let Some(failure) = span.failure {
+            document["status"] = json!({ "code": ERROR, "message": failure.to_string() });
+        }
+        let (service, replica) = span.of;
+        let of = (service.to_owned(), replica.to_owned());
+        self.traces.spans.entry(of).or_default().push(document);
+    }
+}
+
+fn attribute(key: &str, value: &str) -> Value {
+    json!({ "key": key, "value": { "stringValue": value } })
+}
+
+/// Nanoseconds since 1970.
+fn nanos(at: SystemTime) -> u128 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
+}
