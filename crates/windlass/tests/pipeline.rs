@@ -69,7 +69,7 @@ fn a_layout_without_a_place_is_shown_and_fails() {
     ]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        text(&output.stdout).contains("no node has the devices and CPUs for all stages at once")
+        text(&output.stdout).contains("no node has the devices, CPUs and memory for all stages at once")
     );
     assert!(
         text(&output.stderr).contains("no place for the layout pod"),
@@ -145,10 +145,16 @@ fn real_stages_on_simulated_boards_pass_every_item() {
         "pipeline", "measure", &pipeline, "--boards", &boards, "--layout", "planned", "--for", "1s",
     ];
     let items = folder.path().join("items.json");
-    let traced = ["--trace", &items.display().to_string()];
+    let picture = folder.path().join("times.svg");
+    let traced =
+        ["--trace", &items.display().to_string(), "--picture", &picture.display().to_string()];
     let output = run(&[&arguments[..], &traced, &["-o", "json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     check_traces(&items);
+    let drawn = std::fs::read_to_string(picture).expect("a picture");
+    for part in ["p: mean times of an item, on SIMULATED boards", "planned: ", ">b</text>"] {
+        assert!(drawn.contains(part), "{part} is not in\n{drawn}");
+    }
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let planned = &report["layouts"][0];
     let account = &planned["account"];

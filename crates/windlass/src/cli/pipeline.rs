@@ -130,6 +130,9 @@ pub(crate) struct MeasureArgs {
     /// Write each item's way through the stages to this file, as OTLP in JSON: a collector takes it at /v1/traces
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
+    /// Draw the mean times at each stage to this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,

@@ -1,10 +1,13 @@
 //! `windlass pipeline measure`: throughput and latency of a running pipeline beside their prediction.
 
+mod picture;
 #[cfg(feature = "laboratory")]
 mod simulated;
 mod table;
 
-use anyhow::{Result, ensure};
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use windlass_pipeline::{Layout, Pipeline, Plan, Prediction};
 use windlass_stage::Addresses;
@@ -60,6 +63,10 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     };
     if let Some(path) = &args.trace {
         traces.write(&pipeline, path)?;
+    }
+    if let Some(path) = &args.picture {
+        let written = fs::write(path, picture::svg(&report));
+        written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     answer(args.output, &report, || table::print(&report))?;
     let unheard: u64 = report.layouts.iter().map(|layout| layout.measured.account.unheard).sum();

@@ -1,0 +1,140 @@
+//! Measured times as a picture: a bar for each stage, of the mean times on the link, in the queue, in the work, and for room
+//! at the next stage. Means add up, quantiles do not.
+
+use std::fmt::{self, Write as _};
+
+use super::{MeasureReport, MeasuredLayout};
+use crate::measurement::figures::StageTimes;
+
+/// Part of an item's time at a stage.
+struct Part {
+    name: &'static str,
+    /// A colour that people with any colour vision tell from the others (Okabe and Ito, 2008).
+    colour: &'static str,
+}
+
+const PARTS: [Part; 4] = [
+    Part { name: "link to it", colour: "#56b4e9" },
+    Part { name: "waited", colour: "#e69f00" },
+    Part { name: "worked", colour: "#009e73" },
+    Part { name: "for room at the next", colour: "#cc79a7" },
+];
+
+// Sizes in pixels.
+const WIDTH: f64 = 860.0;
+const MARGIN: f64 = 20.0;
+/// Longest names have thirty letters.
+const BARS_FROM: f64 = 250.0;
+const BARS_TO: f64 = 770.0;
+const ROW: f64 = 24.0;
+const BAR: f64 = 14.0;
+/// Distance between letters of the legend, about.
+const LETTER: f64 = 7.5;
+
+/// The picture as SVG.
+pub(super) fn svg(report: &MeasureReport) -> String {
+    let rows: usize = report.layouts.iter().map(|layout| layout.measured.stages.len() + 2).sum();
+    let height = MARGIN + ROW * (count(rows) + 3.0);
+    let mut out = String::new();
+    draw(report, height, &mut out).expect("a string takes all");
+    out
+}
+
+fn draw(report: &MeasureReport, height: f64, out: &mut String) -> fmt::Result {
+    write!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#222\">\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
+    )?;
+    let mut y = MARGIN + BAR;
+    let simulated = if report.simulated { ", on SIMULATED boards" } else { "" };
+    let title = format!("{}: mean times of an item{simulated}", report.pipeline);
+    text(out, (MARGIN, y), "font-weight=\"bold\" font-size=\"15\"", &title)?;
+    y += ROW;
+    legend(out, y)?;
+    let times = |layout: &MeasuredLayout| {
+        layout.measured.stages.iter().map(|stage| parts(layout, stage).iter().sum()).collect()
+    };
+    let all: Vec<f64> = report.layouts.iter().flat_map(|layout| -> Vec<f64> { times(layout) }).collect();
+    let longest = all.into_iter().fold(f64::MIN_POSITIVE, f64::max);
+    for layout in &report.layouts {
+        y += 1.5 * ROW;
+        text(out, (MARGIN, y), "font-weight=\"bold\"", &summary(layout))?;
+        for stage in &layout.measured.stages {
+            y += ROW;
+            bar(out, y, layout, stage, (BARS_TO - BARS_FROM) / longest)?;
+        }
+        y += ROW / 2.0;
+    }
+    out.write_str("</svg>\n")
+}
+
+fn legend(out: &mut String, y: f64) -> fmt::Result {
+    let mut x = MARGIN;
+    for Part { name, colour } in &PARTS {
+        rectangle(out, (x, y), BAR, colour)?;
+        text(out, (x + BAR + 6.0, y), "", name)?;
+        x += BAR + 24.0 + LETTER * count(name.len());
+    }
+    Ok(())
+}
+
+fn bar(
+    out: &mut String,
+    y: f64,
+    layout: &MeasuredLayout,
+    stage: &StageTimes,
+    pixels_per_ms: f64,
+) -> fmt::Result {
+    text(out, (MARGIN, y), "", &stage.stage)?;
+    let mut x = BARS_FROM;
+    let times = parts(layout, stage);
+    for (Part { colour, .. }, ms) in PARTS.iter().zip(times) {
+        rectangle(out, (x, y), ms * pixels_per_ms, colour)?;
+        x += ms * pixels_per_ms;
+    }
+    text(out, (x + 6.0, y), "", &format!("{:.1} ms", times.iter().sum::<f64>()))
+}
+
+/// Times of [`PARTS`] in milliseconds.
+fn parts(layout: &MeasuredLayout, stage: &StageTimes) -> [f64; 4] {
+    let link = layout.measured.links.iter().find(|link| link.to == stage.stage);
+    let link = link.map_or(0.0, |link| link.time.mean_ms);
+    [link, stage.waited.mean_ms, stage.worked.mean_ms, stage.sending.mean_ms]
+}
+
+fn summary(layout: &MeasuredLayout) -> String {
+    let measured = &layout.measured;
+    let predicted = layout.predicted.as_ref();
+    let beside = |value: Option<f64>| {
+        value.map_or_else(String::new, |value| format!(" (predicted {value:.1})"))
+    };
+    format!(
+        "{}: {:.1} items/s{}, {:.1} ms{} at {:.1} items/s",
+        layout.layout.unwrap_or("pipeline"),
+        measured.items_per_second,
+        beside(predicted.map(|beside| beside.items_per_second)),
+        measured.latency.mean_ms,
+        beside(predicted.and_then(|beside| beside.latency_ms)),
+        measured.at_items_per_second,
+    )
+}
+
+/// A text on a line; names of pipelines and stages need no escapes.
+fn text(out: &mut String, (x, y): (f64, f64), style: &str, text: &str) -> fmt::Result {
+    writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{text}</text>")
+}
+
+/// A rectangle on the line of a text.
+fn rectangle(out: &mut String, (x, y): (f64, f64), width: f64, colour: &str) -> fmt::Result {
+    let top = y - BAR + 2.0;
+    writeln!(
+        out,
+        "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{BAR}\" fill=\"{colour}\"/>"
+    )
+}
+
+fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
