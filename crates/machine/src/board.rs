@@ -5,10 +5,10 @@
 //!
 //! ```text
 //!   control: GET /chip_reset  /set_frequency?freq=333  /last_running_time  /last_tcp_time
-//!   data:    header of 20 bytes (type, four lengths in flits) + flits  ->  the same, to the end 0xffffffff
+//!   data:    type and four lengths in bytes, flits  ->  four lengths in bytes, flits
 //! ```
 //!
-//! The board serves one data client at a time. A client that connects and closes without a byte wedges the
+//! The board serves one data client at a time, with one message. A client that closes without a message wedges the
 //! data port. The port then serves nobody until a person restarts the board's server. A chip reset reloads
 //! the drivers and leaves the server's loop unchanged, so the port stays wedged. A probe of the data port
 //! can therefore take a board out of service for good. The simulation demonstrates this hazard.
@@ -70,7 +70,7 @@ pub enum BoardEvent {
     State(usize),
     /// A protocol violation by a data client.
     Nonsense(String),
-    /// A data client connected and closed without a byte. The data port serves no more clients.
+    /// A data client came without a message. The data port serves no more clients.
     Wedged,
 }
 

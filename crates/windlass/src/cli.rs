@@ -66,7 +66,9 @@ pub(crate) use pipeline::{
 pub(crate) use probe::{ProbeArgs, QuestionArg};
 pub(crate) use scrub::ScrubArgs;
 #[cfg(feature = "pipeline")]
-pub(crate) use stage::{Call, StageArgs, WorkArgs};
+pub(crate) use stage::{
+    Call, Darwin3Args, DataPorts, Edge, EdgeFile, LimitArgs, PictureSize, StageArgs, WorkArgs,
+};
 pub(crate) use top::TopOfNodeArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {

@@ -10,6 +10,7 @@ mod scrub;
 mod simulate;
 mod soak;
 mod stage;
+mod stage_work;
 
 use std::{
     collections::BTreeSet,

@@ -38,6 +38,23 @@ fn a_plan_shows_the_layouts_side_by_side_and_what_would_help() {
 }
 
 #[test]
+fn a_spiking_network_of_the_examples_is_placed_where_its_board_is() {
+    let (pipeline, boards) = (example("gesture.yaml"), example("gesture-boards.yaml"));
+    let plan = ["pipeline", "plan", &pipeline, "--boards", &boards, "--layout", "planned"];
+    let output = run(&[&plan[..], &["-o", "json"]].concat());
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let stages = report["layouts"][0]["stages"].as_array().expect("stages");
+    let spike = stages.iter().find(|stage| stage["stage"] == "spike").expect("a stage");
+    let replica = &spike["replicas"][0];
+    assert_eq!((&replica["node"], &replica["on"]), (&"darwin-1".into(), &"zj.com/darwin3".into()));
+    let render = ["pipeline", "render", &pipeline, "--boards", &boards];
+    let manifests = text(&run(&render).stdout);
+    // The flags of the manifests follow an option whose value may be left out.
+    let commands = manifests.lines().filter(|line| line.contains("--darwin3")).count();
+    assert!(commands > 0 && manifests.contains("zj.com/darwin3"), "{manifests}");
+}
+
+#[test]
 fn a_plan_as_json_has_places_and_times() {
     let report: Value =
         serde_json::from_slice(&plan(&["--layout", "planned", "-o", "json"]).stdout).expect("JSON");

@@ -1,7 +1,15 @@
-//! Data port: a header of 20 bytes, flits of 32 bits, and an answer in the same format.
+//! Data port: one message per connection, and its answer.
 //!
-//! The real board's byte order is unknown. Both ends are little-endian machines that send raw memory, so
-//! this simulation assumes little-endian.
+//! ```text
+//!   message: type, length of each edge (W, E, N, S)   20 bytes, then the flits, edge after edge
+//!   answer:        length of each edge                16 bytes, then the flits, edge after edge
+//! ```
+//!
+//! Lengths count bytes. An edge to which nothing is sent is not read, and answers nothing. Both ends of the real board
+//! pack words in their machine's order, which is little-endian.
+//!
+//! The real server takes a message with one `recv`: a message whose first packet lacks a part of the header ends its
+//! loop, and longer flits may be cut. The simulation wedges in the first case, and waits for the rest in the second.
 
 use std::{
     io::{self, Read, Write as _},
@@ -22,96 +30,77 @@ enum Purpose {
     State,
 }
 
-/// Edges of the chip: west, east, north and south. The header has a length for each.
+/// Edges of the chip: west, east, north and south. Headers have a length for each.
 const EDGES: usize = 4;
 
-/// Bytes of a header: the first word, and a length for each edge.
-const HEADER_BYTES: usize = 4 * (1 + EDGES);
+/// Bytes of a flit, and of a word of a header.
+const WORD_BYTES: usize = 4;
 
-/// Marker at the end of each edge's flits in an answer.
-const END: u32 = 0xffff_ffff;
+/// Bytes of a message's header: its type, and a length for each edge.
+const HEADER_BYTES: usize = WORD_BYTES * (1 + EDGES);
 
-/// Most flits of a message: larger than any network for the largest chip. Longer announcements are protocol
-/// violations.
-const MOST_FLITS: u32 = 16 << 20;
+/// Most bytes for an edge: the buffer of the real board's DMA. Longer announcements are protocol violations.
+const MAX_BYTES: u32 = 64 << 20;
 
 /// Poll interval for a client on a wedged port.
 const WEDGED_LOOK: Duration = Duration::from_millis(50);
 
-/// Serves one client until the client closes. A wedged port holds the client silently.
+/// Serves one message. A wedged port holds the client silently.
 pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
     if chip.model().is_wedged {
         return hold(&mut stream, chip);
     }
-    let mut served = 0;
-    loop {
-        match message(&mut stream, chip) {
-            Ok(Message::Served) => served += 1,
-            // The real accept loop breaks on a client without a message.
-            Ok(Message::Closed) if served == 0 => return chip.wedge(),
-            Ok(Message::Closed) => return,
-            Err(error) => return chip.happened(BoardEvent::Nonsense(error.to_string())),
-        }
-    }
-}
-
-enum Message {
-    Served,
-    Closed,
-}
-
-fn message(stream: &mut TcpStream, chip: &Chip) -> io::Result<Message> {
     let mut header = [0; HEADER_BYTES];
-    if stream.read(&mut header[..1])? == 0 {
-        return Ok(Message::Closed);
+    // A client that breaks the connection breaks the real loop too.
+    let received = stream.read(&mut header).unwrap_or(0);
+    if received < HEADER_BYTES {
+        return chip.wedge();
     }
-    stream.read_exact(&mut header[1..])?;
+    if let Err(error) = answer(&mut stream, &header, chip) {
+        chip.happened(BoardEvent::Nonsense(error.to_string()));
+    }
+}
+
+fn answer(stream: &mut TcpStream, header: &[u8; HEADER_BYTES], chip: &Chip) -> io::Result<()> {
     let begun = Instant::now();
-    let [word, lengths @ ..] = words(&header);
+    let [word, lengths @ ..] = words(header);
     let purpose = Purpose::of(word)?;
-    let mut flits = Vec::new();
-    for length in lengths {
-        flits.extend(read_flits(stream, length)?);
-    }
+    let edges: Vec<_> =
+        lengths.iter().map(|&length| read_edge(stream, length)).collect::<io::Result<_>>()?;
+    let flits = edges.iter().map(Vec::len).sum::<usize>() / WORD_BYTES;
     let event = match purpose {
-        Purpose::Deploy => BoardEvent::Deployed(flits.len()),
-        Purpose::Run => BoardEvent::Ran(flits.len()),
-        Purpose::State => BoardEvent::State(flits.len()),
+        Purpose::Deploy => BoardEvent::Deployed(flits),
+        Purpose::Run => BoardEvent::Ran(flits),
+        Purpose::State => BoardEvent::State(flits),
     };
     chip.ran(event, begun);
-    stream.write_all(&reply(word, purpose, lengths, &flits))?;
-    Ok(Message::Served)
+    // Spikes return as they were sent, because the simulation computes nothing.
+    let echoed = if purpose == Purpose::Deploy { vec![Vec::new(); EDGES] } else { edges };
+    let lengths = echoed.iter().map(|edge| u32::try_from(edge.len()).unwrap_or(u32::MAX));
+    let header = lengths.flat_map(u32::to_le_bytes).collect();
+    stream.write_all(&[vec![header], echoed].concat().concat())
 }
 
 fn words(header: &[u8; HEADER_BYTES]) -> [u32; 1 + EDGES] {
     std::array::from_fn(|index| {
-        let bytes = std::array::from_fn(|byte| header[4 * index + byte]);
+        let bytes = std::array::from_fn(|byte| header[WORD_BYTES * index + byte]);
         u32::from_le_bytes(bytes)
     })
 }
 
-fn read_flits(stream: &mut impl Read, length: u32) -> io::Result<Vec<u32>> {
-    if length > MOST_FLITS {
-        return Err(io::Error::other(format!("{length} flits are more than any network has")));
+fn read_edge(stream: &mut impl Read, length: u32) -> io::Result<Vec<u8>> {
+    if length > MAX_BYTES {
+        return Err(io::Error::other(format!("{length} bytes are more than the board's buffer")));
     }
-    let mut flit = [0; 4];
-    let mut next = || stream.read_exact(&mut flit).map(|()| u32::from_le_bytes(flit));
-    (0..length).map(|_| next()).collect()
-}
-
-/// Echoes spikes edge by edge, because the simulation computes nothing.
-fn reply(word: u32, purpose: Purpose, lengths: [u32; EDGES], flits: &[u32]) -> Vec<u8> {
-    let mut rest = flits;
-    let mut body = Vec::new();
-    let lengths = lengths.map(|length| {
-        let (edge, others) = rest.split_at(length as usize);
-        rest = others;
-        let echoed = if purpose == Purpose::Deploy { &[] } else { edge };
-        body.extend(echoed.iter().copied().chain([END]));
-        u32::try_from(echoed.len() + 1).unwrap_or(u32::MAX)
-    });
-    let header = [word].into_iter().chain(lengths);
-    header.chain(body).flat_map(u32::to_le_bytes).collect()
+    if !length.is_multiple_of(4) {
+        return Err(io::Error::other(format!("{length} bytes are no flits of {WORD_BYTES} bytes")));
+    }
+    let mut edge = Vec::new();
+    stream.take(length.into()).read_to_end(&mut edge)?;
+    if edge.len() < length as usize {
+        return Err(io::Error::other(format!("{} of {length} bytes came", edge.len())));
+    }
+    Ok(edge)
 }
 
 /// Holds a client until the client gives up or the board restarts.

@@ -46,10 +46,12 @@ fn receive(stream: &mut TcpStream, words: usize) -> Vec<u32> {
 fn a_network_is_deployed_and_run_and_gone_after_a_reset() {
     let board = board();
     let mut client = connect(board.data());
-    send(&mut client, &[0x7000, 2, 0, 0, 1, 10, 11, 12]);
-    assert_eq!(receive(&mut client, 9), [0x7000, 1, 1, 1, 1, END, END, END, END]);
-    send(&mut client, &[0x7001, 1, 0, 0, 0, 7]);
-    assert_eq!(receive(&mut client, 10), [0x7001, 2, 1, 1, 1, 7, END, END, END, END]);
+    send(&mut client, &[0x7000, 8, 0, 0, 4, 10, 11, 12]);
+    assert_eq!(receive(&mut client, 4), [0, 0, 0, 0]);
+    let mut client = connect(board.data());
+    send(&mut client, &[0x7001, 4, 8, 0, 0, 7, 8, 9]);
+    assert_eq!(receive(&mut client, 7), [4, 8, 0, 0, 7, 8, 9]);
+    assert_eq!(client.read(&mut [0; 4]).expect("closed"), 0, "one message per connection");
     drop(client);
     assert!(board.is_deployed());
     assert_eq!(get(&board, "/set_frequency?freq=200"), "HTTP/1.1 200 OK");
@@ -60,14 +62,12 @@ fn a_network_is_deployed_and_run_and_gone_after_a_reset() {
         board.take_events(),
         [
             BoardEvent::Deployed(3),
-            BoardEvent::Ran(1),
+            BoardEvent::Ran(3),
             BoardEvent::Frequency(200),
             BoardEvent::Reset
         ]
     );
 }
-
-const END: u32 = 0xffff_ffff;
 
 #[test]
 fn what_it_does_not_know_is_refused() {
@@ -88,11 +88,12 @@ fn what_it_does_not_know_is_refused() {
     let mut client = connect(board.data());
     send(&mut client, &[0x7000, u32::MAX, 0, 0, 0]);
     assert_eq!(client.read(&mut [0; 4]).expect("closed"), 0);
+    let mut client = connect(board.data());
+    send(&mut client, &[0x7001, 7, 0, 0, 0, 1, 2]);
+    assert_eq!(client.read(&mut [0; 4]).unwrap_or(0), 0);
     let events = board.take_events();
-    assert!(
-        matches!(&events[..], [BoardEvent::Nonsense(_), BoardEvent::Nonsense(_)]),
-        "{events:?}"
-    );
+    assert_eq!(events.len(), 3, "{events:?}");
+    assert!(events.iter().all(|event| matches!(event, BoardEvent::Nonsense(_))), "{events:?}");
 }
 
 #[test]
@@ -114,7 +115,12 @@ fn a_client_without_a_message_wedges_the_data_port_and_a_reset_does_not_mend_it(
     board.restart();
     let mut client = connect(board.data());
     send(&mut client, &[0x7001, 0, 0, 0, 0]);
-    assert_eq!(receive(&mut client, 1), [0x7001]);
+    assert_eq!(receive(&mut client, 4), [0; 4]);
+
+    let mut client = connect(board.data());
+    client.write_all(&[0x01, 0x70, 0, 0]).expect("sent");
+    assert_eq!(client.read(&mut [0; 4]).expect("closed"), 0);
+    assert!(board.is_wedged(), "a part of a header is no message");
 }
 
 #[test]

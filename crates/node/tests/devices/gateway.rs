@@ -106,9 +106,9 @@ impl Gateway {
 pub(crate) fn deploy(board: &Board) {
     let mut stream = TcpStream::connect(board.data()).expect("it listens");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
-    let message = [0x7000_u32, 1, 0, 0, 0, 42].map(u32::to_le_bytes).concat();
+    let message = [0x7000_u32, 4, 0, 0, 0, 42].map(u32::to_le_bytes).concat();
     stream.write_all(&message).expect("sent");
-    stream.read_exact(&mut [0; 36]).expect("answered");
+    stream.read_exact(&mut [0; 16]).expect("answered");
     assert!(board.is_deployed());
 }
 

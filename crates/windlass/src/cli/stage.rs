@@ -1,5 +1,8 @@
 //! Command line of `windlass stage`.
 
+mod darwin3;
+mod picture;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args};
@@ -7,13 +10,18 @@ use tracing_subscriber::filter::Targets;
 use windlass_pipeline::quantity::{Bytes, Seconds};
 use windlass_stage::{Address, Addresses};
 
+pub(crate) use self::{
+    darwin3::{Darwin3Args, DataPorts, Edge, EdgeFile},
+    picture::PictureSize,
+};
 use crate::logging::LogFormat;
 
 #[derive(Args, Debug)]
 #[command(
-    group = ArgGroup::new("work").args(["sleep", "compute", "exec", "call"]),
+    group = ArgGroup::new("work").args(["sleep", "compute", "exec", "call", "decode", "darwin3"]),
     after_help = "\
-The work is one of --sleep, --compute, --exec and --call. Without any, the stage passes payloads on.
+The work is one of --sleep, --compute, --exec, --call, --decode, --resize and --darwin3. Without any, the stage passes
+payloads on.
 
 SIGTERM drains: the stage takes no more items, and ends when the next stages have all that it had.
 
@@ -27,6 +35,10 @@ Examples:
       --next store=10.0.0.7:7000,10.0.0.8:7000 \\
       --call http://127.0.0.1:9000/vision.Detector/Detect
       an existing gRPC service as a stage
+  windlass stage --name resize --listen 0.0.0.0:7000 --next detect=detect:7000 --resize 320x320
+      pictures of a camera as a model takes them
+  windlass stage --name spike --listen 0.0.0.0:7000 --next act=act:7000 --darwin3 --network net.bin
+      a spiking network on the Darwin3 board of this container
   windlass stage --name fuse --listen 0.0.0.0:7000 --from detect --from track \\
       --next store=store:7000
       a join of two stages
@@ -101,6 +113,16 @@ pub(crate) struct WorkArgs {
     /// Call a method of a gRPC service: the payload is the encoded request, the encoded answer is the result
     #[arg(long, value_name = "http://HOST:PORT/PACKAGE.SERVICE/METHOD", value_parser = call)]
     pub(crate) call: Option<Call>,
+    /// Decode pictures: a JPEG, also a frame of MJPEG, becomes a binary PPM (P6), which is a header with the size and
+    /// RGB of 8 bits. A PPM passes unchanged
+    #[arg(long)]
+    pub(crate) decode: bool,
+    /// Bring pictures to this size: a JPEG or PPM becomes a PPM. Proportions are not kept: each side is stretched or
+    /// shrunk on its own, bilinearly and without aliasing
+    #[arg(long, value_name = "WIDTHxHEIGHT", conflicts_with_all = ["sleep", "compute", "exec", "call", "darwin3"])]
+    pub(crate) resize: Option<PictureSize>,
+    #[command(flatten)]
+    pub(crate) darwin3: Darwin3Args,
 }
 
 /// Limits of a stage.

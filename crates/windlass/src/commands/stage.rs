@@ -1,9 +1,11 @@
 //! `windlass stage`: one stage of a pipeline, with work from the command line.
 
 mod call;
+mod darwin3;
 mod exec;
 mod metrics;
 mod pace;
+mod picture;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -13,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_stage::{Bound, Builder, Stage, StageMetrics};
 
 use crate::{
-    cli::{StageArgs, WorkArgs},
+    cli::{LimitArgs, StageArgs, WorkArgs},
     exit::Misuse,
     logging,
     screen::line,
@@ -25,7 +27,7 @@ pub(crate) async fn run(args: StageArgs) -> Result<()> {
     args.ends_with.map_or(Ok(()), end_with)?;
     let (metrics, mut registry) = (StageMetrics::new(), Registry::default());
     metrics.register(&mut registry);
-    let builder = builder(&args).metrics(metrics);
+    let builder = builder(&args).map_err(Misuse)?.metrics(metrics);
     logging::to_stderr(args.log_format, args.log.clone());
     let (mut signals, shutdown) = (Stop::listen()?, CancellationToken::new());
     let bound = builder.bind().await?;
@@ -66,7 +68,7 @@ fn check(args: &StageArgs) -> Result<()> {
     Ok(())
 }
 
-fn builder(args: &StageArgs) -> Builder {
+fn builder(args: &StageArgs) -> Result<Builder> {
     let replica = args.replica.clone();
     let replica = replica.unwrap_or_else(|| uname().nodename().to_string_lossy().into_owned());
     let limits = args.limits;
@@ -77,7 +79,7 @@ fn builder(args: &StageArgs) -> Builder {
     for name in &args.from {
         builder = builder.from(name);
     }
-    with_work(builder, args.work.clone(), limits.batch).limits(|settings| {
+    let builder = builder.limits(|settings| {
         settings.workers = limits.workers;
         settings.batch = limits.batch;
         settings.batch_wait = limits.batch_wait;
@@ -86,22 +88,29 @@ fn builder(args: &StageArgs) -> Builder {
         settings.work_timeout = limits.work_timeout;
         settings.drain_timeout = limits.drain_timeout;
         settings.join_timeout = limits.join_timeout;
-    })
+    });
+    with_work(builder, args.work.clone(), limits)
 }
 
 /// The work that was chosen; none passes payloads on.
-fn with_work(builder: Builder, args: WorkArgs, batch: usize) -> Builder {
+fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Builder> {
     if let Some(pace) = pace::Pace::of(&args) {
-        return builder.batch(batch, move |payloads| pace.clone().work(payloads));
+        return Ok(builder.batch(limits.batch, move |payloads| pace.clone().work(payloads)));
+    }
+    if let Some(pictures) = picture::Pictures::of(&args, limits.max_payload) {
+        return Ok(builder.blocking(move |payload| pictures.work(payload)));
+    }
+    if let Some(boards) = darwin3::Darwin3::of(&args.darwin3, limits)? {
+        return Ok(builder.workers(boards.count()).blocking(move |payload| boards.run(payload)));
     }
     if let Some(words) = args.exec {
-        return builder.work(move |payload: Bytes| exec::run(words.clone(), payload));
+        return Ok(builder.work(move |payload: Bytes| exec::run(words.clone(), payload)));
     }
     if let Some(call) = args.call {
         let client = call::Client::new(call);
-        return builder.work(move |payload: Bytes| client.clone().call(payload));
+        return Ok(builder.work(move |payload: Bytes| client.clone().call(payload)));
     }
-    builder
+    Ok(builder)
 }
 
 /// The line on start.

@@ -1,0 +1,79 @@
+//! Messages of a board's data port: a type and four lengths in bytes, then the flits, edge after edge.
+//!
+//! An answer has the four lengths and the flits. `docs/devices/cleanup.md` has the facts and their source.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+
+use crate::cli::Edge;
+
+/// Flits for each edge, in the order west, east, north, south.
+pub(super) type Flits = [Bytes; 4];
+
+/// A whole message: it is sent at once.
+#[derive(Clone, Debug)]
+pub(super) struct Message(pub(super) Vec<u8>);
+
+/// A kind of message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// Puts a network on the chip.
+    Deploy = 0x7000,
+    /// Runs the network.
+    Run = 0x7001,
+}
+
+/// Flits that are no message.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::commands::stage) enum FlitsError {
+    #[error("is {length} bytes, which are no flits of {WORD_BYTES} bytes")]
+    Odd { length: usize },
+    #[error("makes a message of {length} bytes, and a board reads {MAX_BYTES} at once")]
+    Long { length: usize },
+}
+
+/// Bytes of a flit, and of a word of a header.
+const WORD_BYTES: usize = 4;
+
+/// The vendor's server takes a message with one call, of this size on the board's Cortex-A9, and cuts a longer one.
+const MAX_BYTES: usize = 4 << 20;
+
+// === impl Message ===
+
+impl Message {
+    pub(super) fn new(purpose: Purpose, flits: &Flits) -> Result<Self, FlitsError> {
+        if let Some(odd) = flits.iter().find(|edge| !edge.len().is_multiple_of(WORD_BYTES)) {
+            return Err(FlitsError::Odd { length: odd.len() });
+        }
+        let length = flits.iter().map(Bytes::len).sum::<usize>() + WORD_BYTES * (1 + flits.len());
+        if length > MAX_BYTES {
+            return Err(FlitsError::Long { length });
+        }
+        let lengths = flits.iter().map(|edge| u32::try_from(edge.len()).expect("below the limit"));
+        let header = [purpose as u32].into_iter().chain(lengths);
+        let header: Vec<_> = header.flat_map(u32::to_le_bytes).collect();
+        let flits = flits.iter().map(|edge| &edge[..]);
+        Ok(Self([&header[..]].into_iter().chain(flits).collect::<Vec<_>>().concat()))
+    }
+}
+
+/// Reads an answer, and keeps the flits of one edge.
+pub(super) fn answer(from: &mut impl Read, edge: Edge, max_bytes: usize) -> io::Result<Bytes> {
+    let mut header = [0; WORD_BYTES * 4];
+    from.read_exact(&mut header)?;
+    let mut kept = Vec::new();
+    for (index, length) in header.chunks_exact(WORD_BYTES).enumerate() {
+        let length = u32::from_le_bytes(length.try_into().expect("a word"));
+        if length as usize > max_bytes {
+            let reason = format!("announced {length} bytes, the limit is {max_bytes}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        }
+        let mut flits = vec![0; length as usize];
+        from.read_exact(&mut flits)?;
+        if index == edge as usize {
+            kept = flits;
+        }
+    }
+    Ok(kept.into())
+}
