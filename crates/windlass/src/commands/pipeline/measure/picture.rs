@@ -53,11 +53,11 @@ fn draw(report: &MeasureReport, height: f64, out: &mut String) -> fmt::Result {
     text(out, (MARGIN, y), "font-weight=\"bold\" font-size=\"15\"", &title)?;
     y += ROW;
     legend(out, y)?;
-    let times = |layout: &MeasuredLayout| {
-        layout.measured.stages.iter().map(|stage| parts(layout, stage).iter().sum()).collect()
-    };
-    let all: Vec<f64> = report.layouts.iter().flat_map(|layout| -> Vec<f64> { times(layout) }).collect();
-    let longest = all.into_iter().fold(f64::MIN_POSITIVE, f64::max);
+    let times = report.layouts.iter().flat_map(|layout| {
+        let stages = layout.measured.stages.iter();
+        stages.map(move |stage| parts(layout, stage).iter().sum::<f64>())
+    });
+    let longest = times.fold(f64::MIN_POSITIVE, f64::max);
     for layout in &report.layouts {
         y += 1.5 * ROW;
         text(out, (MARGIN, y), "font-weight=\"bold\"", &summary(layout))?;
