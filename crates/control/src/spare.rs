@@ -48,7 +48,8 @@ type Class = (String, Option<Vec<PublishedExpression>>);
 // === impl Objects ===
 
 impl Objects {
-    /// The free capacity of each node that takes pods. Nodes that are cordoned or not ready are left out. Pods of the named application, and their claims, count as gone: they are about to be placed anew.
+    /// The free capacity of each node that takes pods. Nodes that are cordoned or not ready are left out. Pods of the
+    /// named application, and their claims, count as gone: they are about to be placed anew.
     pub fn spare(&self, without: Option<&str>) -> Vec<SpareNode> {
         let is_other = |pod: &&Pod| {
             let labels = pod.metadata.labels.as_ref();
@@ -95,9 +96,7 @@ impl Objects {
 }
 
 fn takes_pods(node: &Node) -> bool {
-    let spec = node.spec.as_ref();
-
-    let is_cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
+    let is_cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
     let conditions =
         node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     // A recording has no conditions.

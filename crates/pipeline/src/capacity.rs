@@ -39,7 +39,7 @@ impl Capacity {
             clippy::cast_sign_loss,
             reason = "a node has few CPUs"
         )]
-        let by_cpus = (self.cpus / part.cpus + CPU_TOLERANCE).max(0.0) as usize;
+        let by_cpus = ((self.cpus + CPU_TOLERANCE) / part.cpus).max(0.0) as usize;
         let by_memory = self.memory.0.checked_div(part.memory.0);
         let by_memory = by_memory.and_then(|parts| usize::try_from(parts).ok());
         by_cpus.min(by_memory.unwrap_or(usize::MAX))

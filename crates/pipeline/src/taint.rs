@@ -29,6 +29,8 @@ pub struct Toleration {
     /// Effect; empty for all effects.
     #[serde(default)]
     pub effect: String,
+    /// Time after which the pod is evicted all the same, for the effect `NoExecute`.
+    pub toleration_seconds: Option<i64>,
 }
 
 /// Comparison of a toleration with a taint's value.
@@ -36,6 +38,7 @@ pub struct Toleration {
 pub enum Operator {
     /// The values are equal.
     #[default]
+    #[serde(alias = "")]
     Equal,
     /// Any value.
     Exists,
@@ -44,9 +47,11 @@ pub enum Operator {
 // === impl Toleration ===
 
 impl Toleration {
-    /// True if a pod with it may run in spite of the taint.
+    /// True if a pod with it may run, and stay, in spite of the taint.
     pub fn tolerates(&self, taint: &Taint) -> bool {
-        (self.effect.is_empty() || self.effect == taint.effect)
+        let is_evicted = taint.effect == "NoExecute" && self.toleration_seconds.is_some();
+        !is_evicted
+            && (self.effect.is_empty() || self.effect == taint.effect)
             && (self.key.is_empty() || self.key == taint.key)
             && match self.operator {
                 Operator::Exists => true,
@@ -74,5 +79,9 @@ mod tests {
             let toleration: Toleration = serde_json::from_str(text).expect("a toleration");
             assert_eq!(toleration.tolerates(&taint), expected, "{text}");
         }
+        let taint = Taint { effect: "NoExecute".into(), ..taint };
+        let stays = r#"{"key": "edge", "operator": "Exists", "tolerationSeconds": 60}"#;
+        let toleration: Toleration = serde_json::from_str(stays).expect("a toleration");
+        assert!(!toleration.tolerates(&taint), "its pod is evicted after a minute");
     }
 }

@@ -24,12 +24,15 @@ from .pipeline import PATIENCE, windlass
 MS = 1_000_000
 
 #: Flags of `windlass stage` that choose its work, which a program in Python has itself.
-WORK = {"--sleep", "--sleep-batch", "--compute", "--variation", "--output", "--exec", "--call"}
+WORK = {
+    *("--sleep", "--sleep-batch", "--compute", "--variation", "--output", "--exec", "--call"),
+    *("--decode", "--resize", "--darwin3", "--network", "--run-with", "--result-edge"),
+}
 
 
 def flags(help_text: str) -> dict[str, str | None]:
     """Flags of a help text, with their defaults."""
-    entries = re.split(r"^ +(?:-h, )?(--[a-z-]+)", help_text, flags=re.MULTILINE)[1:]
+    entries = re.split(r"^ +(?:-h, )?(--[a-z0-9-]+)", help_text, flags=re.MULTILINE)[1:]
     defaults = (re.search(r"\[default:\s+([^\]]+)\]", text) for text in entries[1::2])
     return dict(zip(entries[::2], [found and " ".join(found[1].split()) for found in defaults]))
 

@@ -8,7 +8,7 @@ use super::Found;
 use crate::pipeline::Stage;
 
 /// Fields of a pod's specification that are Windlass' own.
-const OF_POD: [&str; 4] = ["affinity", "containers", "nodeName", "resourceClaims"];
+const OF_POD: [&str; 5] = ["affinity", "containers", "nodeName", "resourceClaims", "resources"];
 /// Fields of a container that are Windlass' own, with the key of the stage that stands for them.
 const OF_CONTAINER: [(&str, &str); 5] = [
     ("args", "command"),
@@ -37,8 +37,22 @@ pub(super) fn add(stage: &mut Stage, pod: Fields, container: Fields, found: &mut
             let text = format!("container: {key} is written by Windlass: use {own} of the stage");
             found.push(Diagnostic::new(line, text));
         }
+        if value.get("resources").is_some_and(|resources| !are_limits(resources)) {
+            let text = "container: resources: the plan has to know requests and devices: write cpus, memory and resource \
+                        below on; limits of cpu and memory may be here";
+            found.push(Diagnostic::new(line, text));
+        }
         stage.container = value;
     }
+}
+
+/// True for limits of CPUs and memory alone.
+fn are_limits(resources: &Value) -> bool {
+    let has_only = |value: &Value, keys: &[&str]| {
+        value.as_object().is_some_and(|all| all.keys().all(|key| keys.contains(&key.as_str())))
+    };
+    has_only(resources, &["limits"])
+        && resources.get("limits").is_none_or(|limits| has_only(limits, &["cpu", "memory"]))
 }
 
 /// A field on which the plan depends.

@@ -12,7 +12,7 @@ pub struct BoardProfile {
     pub description: &'static str,
     /// CPU cores.
     pub cpus: u32,
-    /// Memory of the model with the least, in GiB.
+    /// Memory of the usual model, in GiB.
     pub memory_gib: u32,
     /// Extended resources with the number of devices.
     pub devices: &'static [(&'static str, u32)],

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use super::{Source, Workload, fields::overlay};
 use crate::{capacity::Capacity, pipeline::Wanted, placement::Replica};
 
+/// The other ways in which a probe asks.
+const HANDLERS: [&str; 3] = ["exec", "grpc", "httpGet"];
+
 // === impl Source ===
 
 impl Source<'_> {
@@ -30,6 +33,13 @@ impl Source<'_> {
         let command = if own.is_empty() { &of.command } else { own };
         if !command.is_empty() {
             container["command"] = command.clone().into();
+        }
+        for probe in ["readinessProbe", "livenessProbe"] {
+            // A probe has one way to ask.
+            let own = of.container.get(probe);
+            if own.is_some_and(|own| HANDLERS.iter().any(|way| own.get(way).is_some())) {
+                container[probe].as_object_mut().map(|probe| probe.remove("tcpSocket"));
+            }
         }
         overlay(&mut container, &of.container);
         container

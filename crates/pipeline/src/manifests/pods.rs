@@ -3,12 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use super::{ManifestError, Source, Workload, fields};
-use crate::{pipeline::Wanted, plan::Layout};
+use crate::{pipeline::Wanted, placement::Replica, plan::Layout};
 
 /// Time to finish what is in the queues: a little more than a stage takes to drain.
 const GRACE_SECONDS: u32 = 40;
 /// Weight of the planned nodes: the largest that Kubernetes knows.
 const WEIGHT: u32 = 100;
+const SPREAD: &str = "topologySpreadConstraints";
 
 /// The label by which a Service finds the pods of a stage, which may share them with others.
 pub(super) fn stage_label(stage: &str) -> String {
@@ -31,7 +32,7 @@ impl Source<'_> {
             "spec": {
                 "replicas": workload.replicas,
                 "selector": { "matchLabels": selector(&workload.name) },
-                "strategy": { "type": "RollingUpdate", "rollingUpdate": update(workload) },
+                "strategy": { "type": "RollingUpdate", "rollingUpdate": self.update(workload) },
                 "template": {
                     "metadata": { "labels": self.pod_labels(workload) },
                     "spec": self.pod(workload)?,
@@ -72,11 +73,13 @@ impl Source<'_> {
         if self.plan.layout != Layout::Pods {
             pod.insert("affinity".to_owned(), self.affinity(workload));
         }
-        if workload.replicas > 1 {
-            pod.insert("topologySpreadConstraints".to_owned(), spread(&workload.name));
+        let added = self.added(workload)?;
+        // Of one topology there is one constraint.
+        if workload.replicas > 1 && !added.contains_key(SPREAD) {
+            pod.insert(SPREAD.to_owned(), spread(&workload.name));
         }
         let mut pod = Value::from(pod);
-        fields::overlay(&mut pod, &self.added(workload)?);
+        fields::overlay(&mut pod, &added);
         Ok(pod)
     }
 
@@ -103,6 +106,19 @@ impl Source<'_> {
         });
         let preferred: Vec<Value> = preferred.collect();
         json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": preferred } })
+    }
+
+    /// A new pod needs the device that the old one has, or the room on its only node: the old one ends first, and its
+    /// items wait at the stage before.
+    fn update(&self, workload: &Workload<'_>) -> Value {
+        let needs_its_place = |(stage, replica): &(usize, &Replica)| {
+            replica.device.is_some() || !self.pipeline.stages[*stage].node_selector.is_empty()
+        };
+        if workload.stages.iter().any(needs_its_place) {
+            json!({ "maxSurge": 0, "maxUnavailable": 1 })
+        } else {
+            json!({ "maxSurge": 1, "maxUnavailable": 0 })
+        }
     }
 
     /// Templates of the claims that the placed replicas need.
@@ -134,16 +150,6 @@ impl Source<'_> {
 
     fn template_name(&self, stage: usize, alternative: usize) -> String {
         format!("{}-{}", self.object_name(stage), alternative + 1)
-    }
-}
-
-/// A new pod needs the device that the old one has: the old one ends first, and its items wait at the stage before.
-fn update(workload: &Workload<'_>) -> Value {
-    let has_device = workload.stages.iter().any(|(_, replica)| replica.device.is_some());
-    if has_device {
-        json!({ "maxSurge": 0, "maxUnavailable": 1 })
-    } else {
-        json!({ "maxSurge": 1, "maxUnavailable": 0 })
     }
 }
 

@@ -14,7 +14,7 @@ const STEPS: u64 = 200_000;
 const LEAST_STEPS: u64 = 1_000;
 
 /// Places the stages one by one as kube-scheduler does alone: each with its first alternative that is free, on the node
-/// with the largest share of free CPUs (its strategy `LeastAllocated`).
+/// with the largest mean share of free CPUs and memory (its strategy `LeastAllocated`).
 pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placement, Unplaceable> {
     let mut placement = Placement::empty(pipeline.stages.len());
     let mut used =
@@ -95,7 +95,10 @@ impl Used {
     }
 
     fn free_share(&self, fleet: &Fleet, node: usize) -> f64 {
-        let cpus = fleet.nodes[node].free.cpus;
-        if cpus > 0.0 { 1.0 - self.taken[node].cpus / cpus } else { 0.0 }
+        let (free, taken) = (fleet.nodes[node].free, self.taken[node]);
+        #[expect(clippy::cast_precision_loss, reason = "a share of memory")]
+        let memory = (taken.memory.0 as f64, free.memory.0 as f64);
+        let share = |(taken, all): (f64, f64)| if all > 0.0 { 1.0 - taken / all } else { 0.0 };
+        f64::midpoint(share((taken.cpus, free.cpus)), share(memory))
     }
 }

@@ -188,8 +188,7 @@ impl Room {
         let of = &pipeline.stages[stage];
         let admitting: Vec<_> = fleet.nodes.iter().filter(|node| node.admits(of)).collect();
         let reason = if admitting.is_empty() {
-            "no node has the labels of its nodeSelector, and only taints that it tolerates"
-                .to_owned()
+            "no node admits it; label one for its nodeSelector, or add tolerations for the taints of one".to_owned()
         } else if self.places[stage].is_empty() {
             let wanted: Vec<_> = of.alternatives.iter().map(|one| one.device.to_string()).collect();
             let nodes = admitting.len();
@@ -198,7 +197,9 @@ impl Room {
                 wanted.join(" or ")
             )
         } else {
-            let least = |a: Capacity, b: Capacity| if b.cpus < a.cpus { b } else { a };
+            let least = |a: Capacity, b: Capacity| {
+                if (b.cpus, b.memory) < (a.cpus, a.memory) { b } else { a }
+            };
             let requests = of.alternatives.iter().map(|one| one.request);
             let Capacity { cpus, memory } = requests.reduce(least).unwrap_or_default();
             format!("no node with its device has {cpus} free CPUs and {memory} of free memory")

@@ -105,10 +105,12 @@ impl Trace<'_> {
                 continue;
             };
             let before = pipeline.links_to(position).map(|link| &*pipeline.stages[link.from].name);
-            // A join waits from its first part on.
-            let sent = before.filter_map(|name| done.get(name).copied()).min().unwrap_or(left);
+            let senders: Vec<_> = before.filter_map(|name| done.get(name).copied()).collect();
+            // A join waits from its first part on; the time on the link is that of its last part.
+            let link = if senders.len() > 1 { Duration::ZERO } else { visit.link };
+            let sent = senders.into_iter().min().unwrap_or(left);
             let failure = failure.filter(|failure| failure.stage == stage.name);
-            let end = self.visit(visit, sent + visit.link, failure);
+            let end = self.visit(visit, sent + link, failure);
             done.insert(&stage.name, end);
         }
         let to = done.into_values().max().unwrap_or(left);

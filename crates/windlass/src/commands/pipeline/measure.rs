@@ -5,7 +5,7 @@ mod picture;
 mod simulated;
 mod table;
 
-use std::fs;
+use std::fs::{self, File};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
@@ -56,11 +56,18 @@ struct PredictedBeside {
 
 pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     let pipeline = pipeline(&args.pipeline)?;
+    // A file that cannot be written is told before the measurement.
+    for path in args.trace.iter().chain(&args.picture) {
+        File::create(path)
+            .with_context(|| format!("cannot write {}", path.display()))
+            .map_err(Misuse)?;
+    }
     let mut traces = Traces::default();
     let report = match args.fleet.boards {
         Some(_) => on_boards(&pipeline, &args, &mut traces).await?,
         None => deployed(&pipeline, &args, &mut traces).await?,
     };
+    answer(args.output, &report, || table::print(&report))?;
     if let Some(path) = &args.trace {
         traces.write(&pipeline, path)?;
     }
@@ -68,7 +75,7 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
         let written = fs::write(path, picture::svg(&report));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
-    answer(args.output, &report, || table::print(&report))?;
+
     let unheard: u64 = report.layouts.iter().map(|layout| layout.measured.account.unheard).sum();
     ensure!(unheard == 0, "{unheard} items went in and nothing was heard of them");
     Ok(())

@@ -10,7 +10,7 @@ use std::{
     fs,
     io::{self, Read, Write as _},
     net::{SocketAddr, TcpStream, ToSocketAddrs as _},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
     time::{Duration, Instant},
 };
 
@@ -65,6 +65,8 @@ const ENDPOINTS: &str = "DARWIN3_ENDPOINTS";
 
 /// Longest wait for a connection: a board is one or two hops away.
 const CONNECT: Duration = Duration::from_secs(5);
+/// A board to which a connection is open gets its message, however late it is.
+const LEAST_SEND: Duration = Duration::from_secs(1);
 
 // === impl Darwin3 ===
 
@@ -108,32 +110,41 @@ impl Darwin3 {
         let mut flits = self.run_with.clone();
         flits[Edge::West as usize] = spikes;
         let run = Message::new(Purpose::Run, &flits)?;
+        let until = Instant::now() + self.limit;
         let mut board = self.idle();
         let has_network = std::mem::replace(&mut board.has_network, false);
         if let Some(network) = self.network.as_ref().filter(|_| !has_network) {
-            self.exchange(&board.address, network)?;
+            self.exchange(&board.address, network, until)?;
             tracing::info!(board = board.address, "network deployed");
         }
-        let result = self.exchange(&board.address, &run)?;
+        let result = self.exchange(&board.address, &run, until)?;
         board.has_network = true;
         Ok(result)
     }
 
     /// A board without a run; there are as many workers as boards.
     fn idle(&self) -> MutexGuard<'_, Chip> {
-        let idle = self.boards.iter().find_map(|board| board.try_lock().ok());
-        // After a panic the board is as after any failure.
+        let idle = self.boards.iter().find_map(|board| match board.try_lock() {
+            Ok(idle) => Some(idle),
+            // After a panic the board is as after any failure.
+            Err(TryLockError::Poisoned(idle)) => Some(idle.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        });
         idle.unwrap_or_else(|| self.boards[0].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn exchange(&self, address: &str, message: &Message) -> Result<Bytes, BoardError> {
-        let until = Instant::now() + self.limit;
+    fn exchange(
+        &self,
+        address: &str,
+        message: &Message,
+        until: Instant,
+    ) -> Result<Bytes, BoardError> {
         let owned = || address.to_owned();
         let stream = connect(address, self.limit.min(CONNECT));
         let stream = stream.map_err(|source| BoardError::Connect { address: owned(), source })?;
         let mut board = Timed { stream, until };
         let outcome = board
-            .send(&message.0, self.limit)
+            .send(&message.0)
             .and_then(|()| answer(&mut board, self.result_edge, self.max_answer));
         outcome.map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -182,9 +193,10 @@ fn connect(address: &str, limit: Duration) -> io::Result<TcpStream> {
 // === impl Timed ===
 
 impl Timed {
-    fn send(&mut self, message: &[u8], limit: Duration) -> io::Result<()> {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
         // Without the limit a wedged board is found late; a return without a message would wedge it.
-        let _ = self.stream.set_write_timeout(Some(limit));
+        let left = self.until.saturating_duration_since(Instant::now());
+        let _ = self.stream.set_write_timeout(Some(left.max(LEAST_SEND)));
         self.stream.write_all(message)
     }
 

@@ -55,9 +55,15 @@ impl Pictures {
         };
         let picture = match self.size {
             Some(size) if size != picture.size() => {
-                let resized = resize::resized(picture.pixels(), picture.size(), size);
+                // Rows are resized first: the picture between has the old height.
+                let between = PictureSize { width: size.width, ..picture.size() };
+                Ppm::length(between, self.max_bytes)?;
                 Ppm::write(size, self.max_bytes, |pixels| {
-                    pixels.copy_from_slice(&resized);
+                    pixels.copy_from_slice(&resize::resized(
+                        picture.pixels(),
+                        picture.size(),
+                        size,
+                    ));
                     Ok(())
                 })?
             }

@@ -57,13 +57,15 @@ fn draw(report: &MeasureReport, height: f64, out: &mut String) -> fmt::Result {
         let stages = layout.measured.stages.iter();
         stages.map(move |stage| parts(layout, stage).iter().sum::<f64>())
     });
-    let longest = times.fold(f64::MIN_POSITIVE, f64::max);
+    let longest = times.fold(0.0, f64::max);
+    // Without any time there is no bar.
+    let pixels_per_ms = if longest > 0.0 { (BARS_TO - BARS_FROM) / longest } else { 0.0 };
     for layout in &report.layouts {
         y += 1.5 * ROW;
         text(out, (MARGIN, y), "font-weight=\"bold\"", &summary(layout))?;
         for stage in &layout.measured.stages {
             y += ROW;
-            bar(out, y, layout, stage, (BARS_TO - BARS_FROM) / longest)?;
+            bar(out, y, layout, stage, pixels_per_ms)?;
         }
         y += ROW / 2.0;
     }

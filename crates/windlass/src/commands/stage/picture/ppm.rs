@@ -52,18 +52,23 @@ impl Ppm {
         max_bytes: usize,
         draw: impl FnOnce(&mut [u8]) -> Result<(), PictureError>,
     ) -> Result<Self, PictureError> {
-        let mut file = format!("P6\n{} {}\n255\n", size.width, size.height).into_bytes();
+        let length = Self::length(size, max_bytes)?;
+        let mut file = header(size).into_bytes();
         let begin = file.len();
-        let bytes = begin as u64 + pixel_bytes(size);
-        let length = usize::try_from(bytes).ok().filter(|&length| length <= max_bytes);
-        let length = length.ok_or_else(|| PictureError::Large {
-            size,
-            bytes: quantity::Bytes(bytes),
-            limit: quantity::Bytes(max_bytes as u64),
-        })?;
         file.resize(length, 0);
         draw(&mut file[begin..])?;
         Ok(Self { file: file.into(), size, begin })
+    }
+
+    /// Bytes of a picture of this size, if they are no more than the limit.
+    pub(super) fn length(size: PictureSize, max_bytes: usize) -> Result<usize, PictureError> {
+        let bytes = header(size).len() as u64 + pixel_bytes(size);
+        let length = usize::try_from(bytes).ok().filter(|&length| length <= max_bytes);
+        length.ok_or_else(|| PictureError::Large {
+            size,
+            bytes: quantity::Bytes(bytes),
+            limit: quantity::Bytes(max_bytes as u64),
+        })
     }
 
     pub(super) fn size(&self) -> PictureSize {
@@ -77,6 +82,10 @@ impl Ppm {
     pub(super) fn into_bytes(self) -> Bytes {
         self.file
     }
+}
+
+fn header(size: PictureSize) -> String {
+    format!("P6\n{} {}\n255\n", size.width, size.height)
 }
 
 fn pixel_bytes(size: PictureSize) -> u64 {
