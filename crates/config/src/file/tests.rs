@@ -479,7 +479,7 @@ fn amounts_of_gpus_have_names_of_their_own() {
         (
             "shares: {memory: a.com/m, compute: a.com/m}".to_owned(),
             1,
-            "memory and compute are two amounts",
+            "memory and compute have the same resource name",
         ),
         ("mig: none\nshares: {memory: nvidia.com/gpu}".to_owned(), 2, taken),
         (
