@@ -59,11 +59,7 @@ impl Pictures {
                 let between = PictureSize { width: size.width, ..picture.size() };
                 Ppm::length(between, self.max_bytes)?;
                 Ppm::write(size, self.max_bytes, |pixels| {
-                    pixels.copy_from_slice(&resize::resized(
-                        picture.pixels(),
-                        picture.size(),
-                        size,
-                    ));
+                    resize::resize(picture.pixels(), picture.size(), size, pixels);
                     Ok(())
                 })?
             }

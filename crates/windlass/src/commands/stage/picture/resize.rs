@@ -21,7 +21,8 @@ const ONE: u64 = 1 << BITS;
 /// Rounds a sum.
 const HALF: u32 = 1 << (BITS - 1);
 
-pub(super) fn resized(pixels: &[u8], from: PictureSize, to: PictureSize) -> Vec<u8> {
+/// Writes the pixels of the other size.
+pub(super) fn resize(pixels: &[u8], from: PictureSize, to: PictureSize, resized: &mut [u8]) {
     let columns = blends(from.width, to.width);
     let row_bytes = to.width as usize * COLOURS;
     let mut narrow = vec![0; from.height as usize * row_bytes];
@@ -29,14 +30,13 @@ pub(super) fn resized(pixels: &[u8], from: PictureSize, to: PictureSize) -> Vec<
     for (row, target) in rows.zip(narrow.chunks_exact_mut(row_bytes)) {
         across(row, &columns, target);
     }
-    let mut resized = vec![0; to.height as usize * row_bytes];
+
     let mut sums = vec![0; row_bytes];
     for (blend, target) in
         blends(from.height, to.height).iter().zip(resized.chunks_exact_mut(row_bytes))
     {
         down(&narrow, blend, &mut sums, target);
     }
-    resized
 }
 
 /// A row of another width.
