@@ -6,10 +6,11 @@
 //!  kube-scheduler ──HTTP──> extender ──┘ └──> binder ──Binding, under a Lease──> API server
 //! ```
 //!
-//! Everything is rebuilt from the API server's objects: nothing is kept on a disk, and nothing is written but the
-//! Binding of a pod.
+//! Everything is rebuilt from the API server's objects: nothing is kept on a disk, and the cluster half writes nothing but
+//! the Binding of a pod.
 
 pub mod agents;
+pub mod application;
 pub mod diagnosis;
 pub mod explanation;
 pub mod facts;

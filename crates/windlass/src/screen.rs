@@ -4,6 +4,7 @@ use std::{
     env,
     fmt::Display,
     io::{self, IsTerminal as _, Write as _},
+    os::fd::AsFd,
 };
 
 use crate::exit::unwritten;
@@ -47,10 +48,12 @@ const LEAST_CELL: usize = 6;
 /// Columns of the terminal; none where stdout is something else.
 pub(crate) fn terminal_width() -> Option<usize> {
     let out = io::stdout();
-    if !out.is_terminal() {
-        return None;
-    }
-    let size = rustix::termios::tcgetwinsize(&out).ok()?;
+    out.is_terminal().then(|| columns(&out)).flatten()
+}
+
+/// Columns of a terminal that knows them.
+fn columns(terminal: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
     (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
@@ -152,11 +155,13 @@ impl Progress {
         Self { is_shown: io::stderr().is_terminal() }
     }
 
-    /// Replaces the line.
+    /// Replaces the line, by as much of the text as fits into one.
     pub(crate) fn show(&self, text: &str) {
         if self.is_shown {
             // A lost progress line is harmless.
             let mut out = io::stderr().lock();
+            let width = columns(&out).unwrap_or(WIDTH);
+            let text: String = plain(text).chars().take(width - 1).collect();
             let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
         }
     }

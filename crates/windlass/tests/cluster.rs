@@ -10,9 +10,13 @@ mod claims;
 mod devices;
 #[cfg(feature = "cluster")]
 mod extender;
+#[cfg(feature = "cluster")]
+mod images;
 mod kubelet;
 mod memory;
 mod node;
+#[cfg(feature = "pipeline")]
+mod pipeline;
 mod pods;
 #[cfg(feature = "cluster")]
 mod replicas;

@@ -97,18 +97,22 @@ pub(crate) struct RenderArgs {
 First as many items go in as the pipeline takes, then as many as its file says, or 70 % of those.
 It has to run where the stages are reached: in a pod of the pipeline's namespace, or with --first and --end.
 With --boards, the layouts run here one after another: stages as processes that wait for the stated times, links with
-the boards' rates and delays.
+the boards' rates and delays. With --compare, they run in the cluster one after another, and the pipeline takes no items
+in between: not for a pipeline that others need now.
 
 Examples:
   windlass pipeline measure doorbell.yaml --boards boards.yaml
       all layouts on simulated boards, and which to take
   windlass pipeline measure doorbell.yaml --layout planned
       what runs in the cluster, beside the prediction of the layout
+  windlass pipeline measure doorbell.yaml --compare --namespace doors
+      all layouts in the cluster, one after another, and which to take; it stays there
   windlass pipeline measure doorbell.yaml --trace items.json
   curl -H 'Content-Type: application/json' --data-binary @items.json http://jaeger:4318/v1/traces
       the way of each item, in Jaeger
 
-Exit codes: 0 every item ended, 1 some were not heard of, or failed to run; 64 wrong command line or file.")]
+Exit codes: 0 every item ended; 1 some were not heard of, or a layout with a place was not measured; 64 wrong command
+line or file.")]
 pub(crate) struct MeasureArgs {
     /// The pipeline's file: YAML or JSON.
     #[arg(value_name = "FILE")]
@@ -118,6 +122,16 @@ pub(crate) struct MeasureArgs {
     /// Layout that runs, for the prediction; with --boards, the only one to run.
     #[arg(long, value_name = "LAYOUT", value_parser = layout())]
     pub(crate) layout: Option<Layout>,
+    /// Apply each layout to the cluster in turn, measure it from a Job, and leave the best one there. A layout that runs
+    /// already is replaced.
+    #[arg(long, conflicts_with_all = ["boards", "from", "layout", "first", "end", "trace"])]
+    pub(crate) compare: bool,
+    /// Namespace of the stages [default: that of the kubeconfig]
+    #[arg(long, value_name = "NAMESPACE", requires = "compare")]
+    pub(crate) namespace: Option<String>,
+    /// Image with windlass for the Job that puts load on the stages [default: that of a stage whose command is windlass]
+    #[arg(long, value_name = "IMAGE", requires = "compare")]
+    pub(crate) image: Option<String>,
     /// Duration of each of the two runs: 10s.
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = seconds)]
     pub(crate) lasts: Duration,

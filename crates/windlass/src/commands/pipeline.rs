@@ -21,6 +21,9 @@ use crate::{
     screen::line,
 };
 
+/// Reads a document of a file.
+type Parser<T> = fn(&Path, &str) -> Result<T, Mistakes>;
+
 pub(crate) fn run(command: PipelineCommand) -> Result<()> {
     match command {
         PipelineCommand::Plan(args) => block_on(plan::run(args)),
@@ -37,10 +40,17 @@ fn pipeline(path: &Path) -> Result<Pipeline> {
 }
 
 /// Reads a file that the command line names.
-fn read<T>(path: &Path, parse: fn(&Path, &str) -> Result<T, Mistakes>) -> Result<T> {
+fn read<T>(path: &Path, parser: Parser<T>) -> Result<T> {
+    parse(path, &text(path)?, parser)
+}
+
+fn text(path: &Path) -> Result<String> {
     let text = fs::read_to_string(path);
-    let text = text.with_context(|| format!("cannot read {}", path.display())).map_err(Misuse)?;
-    Ok(parse(path, &text).map_err(|mistakes| Misuse(mistakes.into()))?)
+    Ok(text.with_context(|| format!("cannot read {}", path.display())).map_err(Misuse)?)
+}
+
+fn parse<T>(path: &Path, text: &str, parser: Parser<T>) -> Result<T> {
+    Ok(parser(path, text).map_err(|mistakes| Misuse(mistakes.into()))?)
 }
 
 fn schema(args: &PipelineSchemaArgs) -> Result<()> {

@@ -2,23 +2,26 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use windlass_pipeline::Pipeline;
 
 use super::load::{FailedItem, LoadRun};
 
 /// Measured throughput and latency of a pipeline.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MeasuredFigures {
     /// Items per second, as many as the pipeline takes.
     pub(crate) items_per_second: f64,
     /// Half the width of the interval that has the true rate with a confidence of 95 %; absent for too few items.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) plus_minus: Option<f64>,
     /// The rate of the latencies.
     pub(crate) at_items_per_second: f64,
     pub(crate) latency: Times,
+    /// Half the width of the 95 % interval of the mean latency; absent for too few items.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mean_plus_minus_ms: Option<f64>,
     /// In the order of the items.
     pub(crate) stages: Vec<StageTimes>,
     pub(crate) links: Vec<LinkTimes>,
@@ -26,7 +29,7 @@ pub(crate) struct MeasuredFigures {
 }
 
 /// Items of both runs.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ItemAccount {
     pub(crate) sent: u64,
@@ -38,7 +41,7 @@ pub(crate) struct ItemAccount {
 }
 
 /// Times in milliseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_field_names, reason = "the unit is in each name")]
 pub(crate) struct Times {
@@ -48,7 +51,7 @@ pub(crate) struct Times {
     pub(crate) p99_ms: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StageTimes {
     pub(crate) stage: String,
@@ -59,7 +62,7 @@ pub(crate) struct StageTimes {
     pub(crate) sending: Times,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LinkTimes {
     /// The stage at which the link ends.
@@ -98,11 +101,13 @@ impl MeasuredFigures {
         for run in [full, paced] {
             account.add(run);
         }
+        let latencies: Vec<_> = paced.arrived.iter().map(|arrival| arrival.latency).collect();
         Self {
             items_per_second,
             plus_minus,
             at_items_per_second: rate,
-            latency: Times::of(paced.arrived.iter().map(|arrival| arrival.latency).collect()),
+            mean_plus_minus_ms: mean_interval(&latencies),
+            latency: Times::of(latencies),
             stages: stages.collect(),
             links: links.collect(),
             account,
@@ -123,7 +128,6 @@ pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     times.sort_by(f64::total_cmp);
     let steady = &times[times.len() / 4..];
     let [first, .., last] = steady else { return (0.0, None) };
-    let count = |items: usize| f64::from(u32::try_from(items).unwrap_or(u32::MAX));
     let rate = count(steady.len() - 1) / (last - first);
     let size = steady.len() / PARTS;
     if size < LEAST_IN_PART {
@@ -131,9 +135,27 @@ pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     }
     let parts = steady.chunks_exact(size).take(PARTS);
     let rates: Vec<f64> = parts.map(|part| count(size - 1) / (part[size - 1] - part[0])).collect();
-    let mean = rates.iter().sum::<f64>() / count(PARTS);
-    let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / count(PARTS - 1);
-    (rate, Some(STUDENT * (variance / count(PARTS)).sqrt()))
+    (rate, Some(half_interval(&rates)))
+}
+
+/// Half the interval of the mean latency, in milliseconds. Items that follow each other wait together, so the means of
+/// parts are compared.
+fn mean_interval(latencies: &[Duration]) -> Option<f64> {
+    let size = latencies.len() / PARTS;
+    let mean = |part: &[Duration]| 1e3 * part.iter().sum::<Duration>().as_secs_f64() / count(size);
+    let means: Vec<f64> = latencies.chunks_exact(size.max(1)).take(PARTS).map(mean).collect();
+    (size >= LEAST_IN_PART).then(|| half_interval(&means))
+}
+
+/// Half the 95 % interval of the mean of the parts' figures.
+fn half_interval(parts: &[f64]) -> f64 {
+    let mean = parts.iter().sum::<f64>() / count(PARTS);
+    let variance = parts.iter().map(|part| (part - mean).powi(2)).sum::<f64>() / count(PARTS - 1);
+    STUDENT * (variance / count(PARTS)).sqrt()
+}
+
+fn count(items: usize) -> f64 {
+    f64::from(u32::try_from(items).unwrap_or(u32::MAX))
 }
 
 // === impl ItemAccount ===
@@ -159,9 +181,8 @@ impl Times {
         let at = |percent: usize| {
             ms.get((ms.len().saturating_sub(1)) * percent / 100).copied().unwrap_or_default()
         };
-        let count = f64::from(u32::try_from(ms.len().max(1)).unwrap_or(u32::MAX));
         Self {
-            mean_ms: ms.iter().sum::<f64>() / count,
+            mean_ms: ms.iter().sum::<f64>() / count(ms.len().max(1)),
             p50_ms: at(50),
             p95_ms: at(95),
             p99_ms: at(99),

@@ -16,13 +16,12 @@ use crate::cluster::{
     NODE_STATUS, alone, eventually,
     extender::{MEMORY, SCHEDULER, has_the_decided_gpu, wants_memory},
     has_cluster,
+    images::{IMPORT, import},
     kubelet::allocatable,
     node::Node,
     pods::{Manifests, Pods, kubectl, try_kubectl},
 };
 
-/// The program that imports an image; it gets the path of a tar.
-const IMPORT: &str = "WINDLASS_E2E_IMPORT";
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 const NAMESPACE: &str = "windlass-system";
 const CLUSTER_HALF: &str = "app=windlass-scheduler";
@@ -94,17 +93,6 @@ fn programs() -> Option<[PathBuf; 2]> {
         return None;
     };
     Some([scheduler, import])
-}
-
-/// Makes the image of a program and gives it to the node's runtime.
-fn import(program: &Path, name: Option<&str>, node: &Node, import: &Path) {
-    let tar = node.path("image.tar");
-    let made =
-        Command::new(Path::new(DEPLOY).join("image")).arg(program).arg(&tar).args(name).status();
-    assert!(made.expect("bash runs").success(), "no image of {}", program.display());
-    let imported = Command::new(import).arg(&tar).status().expect("a program");
-    assert!(imported.success(), "{IMPORT} failed");
-    fs::remove_file(tar).expect("made");
 }
 
 /// Objects of a folder below `deploy` with options, and the image under test.
@@ -266,8 +254,8 @@ async fn pods_get_their_gpus_from_the_manifests_whichever_replica_dies() {
     let deployment = half.iter().find(|object| object["kind"] == "Deployment").expect("one");
     let containers = &deployment["spec"]["template"]["spec"]["containers"];
     let image = containers[1]["image"].as_str().expect("an image");
-    import(&scheduler, Some(image), &node, &importer);
-    import(Path::new(env!("CARGO_BIN_EXE_windlass")), None, &node, &importer);
+    import(&scheduler, Some(image), &importer);
+    import(Path::new(env!("CARGO_BIN_EXE_windlass")), None, &importer);
     let set = agents.iter_mut().find(|object| object["kind"] == "DaemonSet").expect("one");
     simulate(set, &node);
     // Deleted in the other order, and the namespace last.

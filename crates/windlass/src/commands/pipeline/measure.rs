@@ -1,36 +1,56 @@
 //! `windlass pipeline measure`: throughput and latency of a running pipeline beside their prediction.
 
+mod cluster;
+mod job;
 mod picture;
 #[cfg(feature = "laboratory")]
 mod simulated;
 mod table;
+mod verdict;
 
 use std::fs::{self, File};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
-use windlass_pipeline::{Layout, Pipeline, Plan, Prediction};
+use windlass_host::causes;
+use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, Prediction};
 use windlass_stage::Addresses;
 
-use super::{fleet, pipeline};
+use super::{fleet, parse, text};
 use crate::{
     cli::MeasureArgs,
     commands::answer,
     exit::Misuse,
     measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure, trace::Traces},
 };
+use verdict::Verdict;
 
 /// The layouts of a pipeline, measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct MeasureReport {
     pipeline: String,
     /// True for boards that are described, and not there.
     simulated: bool,
     layouts: Vec<MeasuredLayout>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOutLayout>,
     /// The layout to take, where several were measured.
+    #[serde(flatten)]
+    verdict: Option<Verdict>,
+    /// Namespace in which the best layout runs now, after a comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
-    take: Option<&'static str>,
+    runs_in: Option<String>,
+}
+
+/// A layout that was to be measured, and was not.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LeftOutLayout {
+    layout: &'static str,
+    reason: String,
+    /// True for a layout that has a place.
+    has_failed: bool,
 }
 
 /// A layout, measured.
@@ -55,7 +75,8 @@ struct PredictedBeside {
 }
 
 pub(super) async fn run(args: MeasureArgs) -> Result<()> {
-    let pipeline = pipeline(&args.pipeline)?;
+    let text = text(&args.pipeline)?;
+    let pipeline = parse(&args.pipeline, &text, Pipeline::parse)?;
     // A file that cannot be written is told before the measurement.
     for path in args.trace.iter().chain(&args.picture) {
         File::create(path)
@@ -65,6 +86,7 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     let mut traces = Traces::default();
     let report = match args.fleet.boards {
         Some(_) => on_boards(&pipeline, &args, &mut traces).await?,
+        None if args.compare => cluster::layouts(&pipeline, &text, &args).await?,
         None => deployed(&pipeline, &args, &mut traces).await?,
     };
     answer(args.output, &report, || table::print(&report))?;
@@ -78,7 +100,27 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
 
     let unheard: u64 = report.layouts.iter().map(|layout| layout.measured.account.unheard).sum();
     ensure!(unheard == 0, "{unheard} items went in and nothing was heard of them");
+    ensure!(!report.layouts.is_empty(), "no layout was measured");
+    let failed = report.left_out.iter().filter(|one| one.has_failed);
+    let failed = failed.map(|one| one.layout).collect::<Vec<_>>().join(", ");
+    ensure!(failed.is_empty(), "not measured: {failed}");
     Ok(())
+}
+
+/// Plans of the layouts that have a place, and the others.
+fn plans(
+    pipeline: &Pipeline,
+    fleet: &Fleet,
+    layouts: &[Layout],
+) -> (Vec<Plan>, Vec<LeftOutLayout>) {
+    let (mut plans, mut left_out) = (Vec::new(), Vec::new());
+    for layout in layouts.iter().copied() {
+        match Plan::of(pipeline, fleet, layout) {
+            Ok(plan) => plans.push(plan),
+            Err(error) => left_out.push(LeftOutLayout::without_place(layout, &error)),
+        }
+    }
+    (plans, left_out)
 }
 
 #[cfg(feature = "laboratory")]
@@ -131,7 +173,8 @@ async fn deployed(
     });
     let layout = MeasuredLayout { layout: args.layout.map(Layout::name), measured, predicted };
     let pipeline = pipeline.name.clone();
-    Ok(MeasureReport { pipeline, simulated: false, layouts: vec![layout], take: None })
+    let layouts = vec![layout];
+    Ok(MeasureReport { pipeline, layouts, ..MeasureReport::default() })
 }
 
 /// The given addresses of a stage, or its Service.
@@ -142,6 +185,18 @@ fn addresses(pipeline: &Pipeline, stage: usize, given: Option<&Addresses>) -> Re
     let name = &pipeline.stages[stage].name;
     let service = format!("{}-{name}:{}", pipeline.name, pipeline.port(stage));
     Ok(service.parse().map_err(|error| Misuse(anyhow::Error::from(error)))?)
+}
+
+// === impl LeftOutLayout ===
+
+impl LeftOutLayout {
+    fn without_place(layout: Layout, reason: &dyn std::error::Error) -> Self {
+        Self { layout: layout.name(), reason: causes(reason), has_failed: false }
+    }
+
+    fn failed(layout: Layout, reason: &anyhow::Error) -> Self {
+        Self { layout: layout.name(), reason: causes(&**reason), has_failed: true }
+    }
 }
 
 // === impl PredictedBeside ===

@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result};
 use tempfile::tempdir;
-use windlass_pipeline::{Layout, Pipeline, Plan, Prediction, pipeline::Goal};
+use windlass_pipeline::{Layout, Pipeline, Prediction};
 
-use super::{MeasureReport, MeasuredLayout, PredictedBeside};
+use super::{MeasureReport, MeasuredLayout, PredictedBeside, plans, verdict::Verdict};
 use crate::{
     cli::MeasureArgs,
     commands::pipeline::fleet,
@@ -41,9 +41,9 @@ async fn each_layout(
     fleet.overhead = overhead(folder.path()).await.context("cannot measure this machine")?;
     drop(progress);
     let mut measured = Vec::new();
-    for layout in layouts {
-        let title = || format!("layout {}", layout.name());
-        let plan = Plan::of(pipeline, &fleet, layout).with_context(title)?;
+    let (plans, left_out) = plans(pipeline, &fleet, &layouts);
+    for plan in plans {
+        let title = || format!("layout {}", plan.layout.name());
         let measured_plan = measure_plan(pipeline, &fleet, &plan, args.lasts, folder.path()).await;
         let Measurement { figures, paced } = measured_plan.with_context(title)?;
         if args.trace.is_some() {
@@ -52,31 +52,12 @@ async fn each_layout(
         let rate = Some(figures.at_items_per_second);
         let prediction = Prediction::at(pipeline, &fleet, &plan.placement, rate);
         measured.push(MeasuredLayout {
-            layout: Some(layout.name()),
+            layout: Some(plan.layout.name()),
             measured: figures,
             predicted: Some(PredictedBeside::of(&prediction)),
         });
     }
-    let take = best(pipeline.goal, &measured);
-    let pipeline = pipeline.name.clone();
-    Ok(MeasureReport { pipeline, simulated: true, layouts: measured, take })
-}
-
-/// The layout that serves the goal best, of several.
-fn best(goal: Goal, layouts: &[MeasuredLayout]) -> Option<&'static str> {
-    let worth = |layout: &&MeasuredLayout| {
-        let (items, ms) = (layout.measured.items_per_second, layout.measured.latency.mean_ms);
-        match goal {
-            Goal::Latency => (true, -ms),
-            // Of layouts that are all too slow, the fastest.
-            Goal::ThroughputUnder(limit) if ms > 1e3 * limit.0 => (false, -ms),
-            Goal::Throughput | Goal::ThroughputUnder(_) => (true, items),
-        }
-    };
-    let above = |a: &&MeasuredLayout, b: &&MeasuredLayout| {
-        let ((a_holds, a), (b_holds, b)) = (worth(a), worth(b));
-        a_holds.cmp(&b_holds).then(a.total_cmp(&b))
-    };
-    let best = layouts.iter().max_by(above);
-    best.filter(|_| layouts.len() > 1).and_then(|best| best.layout)
+    let verdict = Verdict::of(pipeline.goal, &measured);
+    let (pipeline, layouts) = (pipeline.name.clone(), measured);
+    Ok(MeasureReport { pipeline, simulated: true, layouts, left_out, verdict, runs_in: None })
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use windlass_pipeline::quantity::Seconds;
 
-use super::{MeasureReport, MeasuredLayout};
+use super::{LeftOutLayout, MeasureReport, MeasuredLayout};
 use crate::{
     measurement::figures::{MeasuredFigures, Times},
     screen::{Paint, Table, Tone, line},
@@ -34,9 +34,20 @@ pub(super) fn print(report: &MeasureReport) -> Result<()> {
         line("")?;
         print_layout(layout, paint)?;
     }
-    if let Some(take) = report.take {
+    if !report.left_out.is_empty() {
         line("")?;
-        line(paint.text(Tone::Strong, format!("Take the layout {take}.")))?;
+    }
+    for LeftOutLayout { layout, reason, has_failed } in &report.left_out {
+        let tone = if *has_failed { Tone::Bad } else { Tone::Notable };
+        line(paint.text(tone, format!("{layout} was not measured: {reason}")))?;
+    }
+    if let Some(verdict) = &report.verdict {
+        line("")?;
+        line(paint.text(Tone::Strong, verdict.text()))?;
+    }
+    if let Some(namespace) = &report.runs_in {
+        let runs = report.verdict.as_ref().map_or("The measured layout", |_| "It");
+        line(format_args!("{runs} runs in namespace {namespace} now."))?;
     }
     Ok(())
 }

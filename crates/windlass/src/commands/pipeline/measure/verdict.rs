@@ -1,0 +1,132 @@
+//! The layout to take, of several that were measured.
+
+use serde::Serialize;
+use windlass_pipeline::{pipeline::Goal, quantity::Seconds};
+
+use super::MeasuredLayout;
+
+/// The layout that serves the goal best, and how sure that is.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Verdict {
+    /// The layout to take.
+    pub(super) take: &'static str,
+    /// The next best.
+    next: &'static str,
+    /// True if the 95 % intervals of the two do not overlap.
+    pub(super) is_clear: bool,
+    /// The figures of both, for people.
+    #[serde(skip)]
+    figures: [String; 2],
+}
+
+/// A figure with half its 95 % interval: the larger, the better.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Worth {
+    /// False for a layout that is slower than the goal allows.
+    holds: bool,
+    value: f64,
+    plus_minus: Option<f64>,
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// The verdict over layouts; `None` for fewer than two.
+    pub(super) fn of(goal: Goal, layouts: &[MeasuredLayout]) -> Option<Self> {
+        let mut ranked: Vec<_> = layouts
+            .iter()
+            .filter_map(|one| Some((one.layout?, Worth::of(goal, one), one)))
+            .collect();
+        ranked.sort_by(|(_, a, _), (_, b, _)| b.order(a));
+        let [(take, best, winner), (next, second, runner_up), ..] = &*ranked else { return None };
+        Some(Self {
+            take,
+            next,
+            is_clear: best.is_clearly_above(second),
+            figures: [winner, runner_up].map(|one| figure(goal, one)),
+        })
+    }
+
+    /// A sentence or two.
+    pub(super) fn text(&self) -> String {
+        let Self { take, next, is_clear, figures: [best, second] } = self;
+        let doubt = if *is_clear {
+            ""
+        } else {
+            " The intervals overlap, or are unknown: measure for longer to tell the two apart."
+        };
+        format!("Take the layout {take}: {best}. Next is {next}: {second}.{doubt}")
+    }
+}
+
+fn figure(goal: Goal, layout: &MeasuredLayout) -> String {
+    let measured = &layout.measured;
+    let latency = || {
+        let half = measured.mean_plus_minus_ms;
+        let half = half.map_or_else(String::new, |ms| format!(" \u{b1} {}", Seconds(ms / 1e3)));
+        format!("mean latency {}{half}", Seconds(measured.latency.mean_ms / 1e3))
+    };
+    let throughput = || {
+        let half = measured.plus_minus;
+        let half = half.map_or_else(String::new, |half| format!(" \u{b1} {half:.1}"));
+        format!("{:.1}{half} items/s", measured.items_per_second)
+    };
+    match goal {
+        Goal::Throughput => throughput(),
+        Goal::Latency => latency(),
+        Goal::ThroughputUnder(_) => format!("{}, {}", throughput(), latency()),
+    }
+}
+
+// === impl Worth ===
+
+impl Worth {
+    fn of(goal: Goal, layout: &MeasuredLayout) -> Self {
+        let measured = &layout.measured;
+        let throughput = (measured.items_per_second, measured.plus_minus);
+        let latency = (-measured.latency.mean_ms, measured.mean_plus_minus_ms);
+        let (holds, (value, plus_minus)) = match goal {
+            Goal::Latency => (true, latency),
+            // Of layouts that are all too slow, the fastest.
+            Goal::ThroughputUnder(limit) if measured.latency.mean_ms > 1e3 * limit.0 => {
+                (false, latency)
+            }
+            Goal::Throughput | Goal::ThroughputUnder(_) => (true, throughput),
+        };
+        Self { holds, value, plus_minus }
+    }
+
+    fn order(&self, other: &Self) -> std::cmp::Ordering {
+        self.holds.cmp(&other.holds).then(self.value.total_cmp(&other.value))
+    }
+
+    fn is_clearly_above(&self, other: &Self) -> bool {
+        let halves = self.plus_minus.zip(other.plus_minus);
+        self.holds != other.holds
+            || halves.is_some_and(|(own, others)| self.value - own > other.value + others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn worth(holds: bool, value: f64, plus_minus: Option<f64>) -> Worth {
+        Worth { holds, value, plus_minus }
+    }
+
+    #[test]
+    fn a_better_figure_is_clear_once_the_intervals_are_apart() {
+        let best = worth(true, 130.0, Some(2.0));
+        assert!(best.is_clearly_above(&worth(true, 125.0, Some(2.0))));
+        assert!(!best.is_clearly_above(&worth(true, 127.0, Some(2.0))));
+        assert!(!best.is_clearly_above(&worth(true, 10.0, None)), "its interval is unknown");
+    }
+
+    #[test]
+    fn a_layout_within_the_limit_comes_before_a_faster_one_that_is_too_slow() {
+        let (slow, fast) = (worth(true, 10.0, None), worth(false, -300.0, None));
+        assert!(slow.order(&fast).is_gt() && slow.is_clearly_above(&fast));
+    }
+}

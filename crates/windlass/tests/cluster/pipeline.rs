@@ -1,0 +1,199 @@
+//! A pipeline of four stages in real pods: its layouts compared, then a replica killed and every pod replaced under load.
+//!
+//! Runs when `WINDLASS_E2E_IMPORT` names a program that gives the image in a tar to the node's runtime. The cluster has to
+//! have a name server for Services, or `WINDLASS_E2E_NAME_SERVER` names an address of this machine that pods reach: the
+//! test then serves the names there.
+
+mod names;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    cluster::{
+        KUBECONFIG, alone, eventually, has_cluster,
+        images::{IMPORT, import},
+        pods::{Pods, clean_up, kubectl},
+    },
+    program::{folder, text, windlass},
+};
+use names::NameServer;
+
+const NAME_SERVER: &str = "WINDLASS_E2E_NAME_SERVER";
+const IMAGE: &str = "windlass-laboratory:e2e";
+const PART_OF: &str = "app.kubernetes.io/part-of=windlass-e2e";
+const KINDS: &str = "deployments,services,poddisruptionbudgets,jobs";
+const LOADER: &str = "windlass-e2e-load";
+/// Pods start and drain on a machine that may be busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Objects of the pipeline; deleted when dropped.
+struct Objects;
+
+impl Drop for Objects {
+    fn drop(&mut self) {
+        clean_up(&["delete", KINDS, "-l", PART_OF, "--ignore-not-found"]);
+        clean_up(&["wait", "pods", "-l", PART_OF, "--for=delete", "--timeout=90s"]);
+    }
+}
+
+/// The pipeline's file.
+fn pipeline(name_server: Option<&str>) -> Value {
+    let pod = name_server.map_or_else(
+        || json!({}),
+        |address| {
+            let config =
+                json!({"nameservers": [address], "searches": ["default.svc.cluster.local"]});
+            json!({"dnsPolicy": "None", "dnsConfig": config})
+        },
+    );
+    let stage = |name: &str, time: &str, output: &str| {
+        let sleep = ["windlass", "stage", "--sleep", time, "--output", output];
+        json!({"name": name, "image": IMAGE, "command": sleep, "output": output, "pod": pod,
+            "container": {"imagePullPolicy": "Never"}, "on": [{"cpus": 0.1, "time": time}]})
+    };
+    let mut stages = [
+        stage("camera", "4ms", "20KiB"),
+        stage("decode", "12ms", "50KiB"),
+        stage("detect", "28ms", "1KiB"),
+    ];
+    stages[2]["replicas"] = 2.into();
+    let mut act = stage("act", "1ms", "1");
+    act["output"] = Value::Null;
+    let links = ["camera", "decode", "detect", "act"];
+    let links = links.windows(2).map(|pair| json!({"from": pair[0], "to": pair[1]}));
+    let links: Vec<_> = links.collect();
+    json!({"name": "windlass-e2e", "stages": [stages[0], stages[1], stages[2], act], "links": links})
+}
+
+/// The items of a measurement: sent, arrived, failed with reason, not heard of.
+fn account(report: &Value) -> (u64, u64, Vec<(String, u64)>, u64) {
+    let account = &report["account"];
+    let count = |key: &str| account[key].as_u64().expect("a count");
+    let failed = account["failed"].as_object().expect("reasons").iter();
+    let failed = failed.map(|(reason, count)| (reason.clone(), count.as_u64().expect("a count")));
+    (count("sent"), count("arrived"), failed.collect(), count("unheard"))
+}
+
+/// The layouts of the pipeline, measured in the cluster.
+fn compare(file: &Path) -> Value {
+    let mut command = windlass(&["pipeline", "measure", "--compare", "--for", "4s", "-o", "json"]);
+    command.arg(file).arg("--kubeconfig").arg(env::var_os(KUBECONFIG).expect("checked"));
+    let output = command.output().expect("windlass runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// A pod that puts load on the pipeline for twice this time.
+fn loader(name_server: Option<&str>, seconds: u32) -> String {
+    let file = pipeline(name_server);
+    let pod = &file["stages"][0]["pod"];
+    let measure = json!([
+        "windlass",
+        "pipeline",
+        "measure",
+        "/pipeline/file",
+        "-o",
+        "json",
+        "--for",
+        format!("{seconds}s")
+    ]);
+    let annotation =
+        json!([{"path": "file", "fieldRef": {"fieldPath": "metadata.annotations['file']"}}]);
+    let mut spec = json!({
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": false,
+        "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": measure,
+            "volumeMounts": [{"name": "file", "mountPath": "/pipeline"}]}],
+        "volumes": [{"name": "file", "downwardAPI": {"items": annotation}}],
+    });
+    for (key, value) in pod.as_object().expect("fields") {
+        spec[key] = value.clone();
+    }
+    let metadata = json!({"name": LOADER, "annotations": {"file": file.to_string()}});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string()
+}
+
+/// Kills the process of a replica, which cannot hand its items back.
+fn kill_a_replica_of(stage: &str) {
+    let words = |process: &fs::DirEntry| {
+        fs::read_to_string(process.path().join("cmdline")).unwrap_or_default()
+    };
+    let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
+    let name = format!("\0--name\0{stage}\0--listen\00.0.0.0:");
+    let mut its = processes.filter(|process| words(process).contains(&name));
+    let process = its.next().expect("a replica of the stage").file_name();
+    assert!(Command::new("kill").arg("-KILL").arg(process).status().expect("kill runs").success());
+}
+
+fn phase(pod: &str) -> String {
+    kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.phase}"])
+}
+
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+fn importer() -> Option<PathBuf> {
+    let program = env::var_os(IMPORT).map(PathBuf::from);
+    if program.is_none() {
+        eprintln!("SKIPPED: set {IMPORT} to run a pipeline in pods");
+    }
+    program
+}
+
+#[tokio::test]
+async fn layouts_are_compared_and_no_item_is_lost_but_on_a_replica_that_is_killed() {
+    if !has_cluster() {
+        return;
+    }
+    let Some(importer) = importer() else { return };
+    let _alone = alone();
+    let program = Path::new(env!("CARGO_BIN_EXE_windlass"));
+    import(program, Some(&format!("docker.io/library/{IMAGE}")), &importer);
+    let address = env::var(NAME_SERVER).ok();
+    let _names = address.as_ref().map(|_| NameServer::start());
+    let folder = folder();
+    let file = folder.path().join("pipeline.json");
+    fs::write(&file, pipeline(address.as_deref()).to_string()).expect("written");
+    let _objects = Objects;
+
+    let report = compare(&file);
+    let layouts = report["layouts"].as_array().expect("layouts");
+    let rate = |layout: &Value| layout["itemsPerSecond"].as_f64().expect("a rate");
+    for layout in layouts {
+        let (sent, arrived, failed, unheard) = account(layout);
+        assert!(sent > 100 && sent == arrived && failed.is_empty() && unheard == 0, "{layout}");
+        let predicted = rate(&layout["predicted"]);
+        assert!((rate(layout) / predicted - 1.0).abs() < 0.15, "{layout}");
+    }
+    // A pod has one replica of each stage, and the detector is the slowest.
+    let named =
+        |name: &str| layouts.iter().find(|one| one["layout"] == name).map(rate).expect("measured");
+    assert!(named("planned") > 1.5 * named("pod") && report["take"] != "pod", "{report}");
+    assert_eq!(report["runsIn"], "default");
+
+    let mut pods = Pods::none();
+    pods.apply(LOADER, &loader(address.as_deref(), 12));
+    pods.until_it_runs(LOADER).await;
+    // While as many items as the pipeline takes are on their way.
+    sleep(Duration::from_secs(4)).await;
+    kill_a_replica_of("detect");
+    let deployments = kubectl(&["get", "deployments", "-l", PART_OF, "-o", "name"]);
+    kubectl(&[&["rollout", "restart"], &deployments.lines().collect::<Vec<_>>()[..]].concat());
+    eventually(PATIENCE, true, async || phase(LOADER) != "Running").await;
+    let log = kubectl(&["logs", LOADER]);
+    assert_eq!(phase(LOADER), "Succeeded", "{log}");
+    let report: Value = serde_json::from_str(&log).expect("JSON");
+    let (sent, arrived, failed, unheard) = account(&report["layouts"][0]);
+    let lost: u64 = failed.iter().map(|(_, count)| count).sum();
+    assert!(sent > 300 && unheard == 0 && sent == arrived + lost, "{log}");
+    assert!(failed.iter().all(|(reason, _)| reason.starts_with("detect: ")), "{failed:?}");
+    // One replica holds its window, its batch, and what waits for room.
+    assert!(lost <= 40, "{failed:?}");
+}

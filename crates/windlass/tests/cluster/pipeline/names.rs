@@ -1,0 +1,130 @@
+//! Names of headless Services, for pods of a cluster without a name server: the part of DNS (RFC 1035) that they need.
+
+use std::{
+    collections::BTreeMap,
+    io::ErrorKind,
+    net::{Ipv4Addr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::cluster::pods::try_kubectl;
+
+/// Answers from the API server's endpoint slices until dropped.
+pub(super) struct NameServer {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Addresses by name.
+type Names = BTreeMap<String, Vec<Ipv4Addr>>;
+
+const PORT: u16 = 53;
+/// Age of the newest answer of the API server.
+const FRESH: Duration = Duration::from_millis(500);
+/// The header of a message, before its question.
+const HEADER: usize = 12;
+/// Type of a question for IPv4 addresses.
+const A: u16 = 1;
+/// Flags of an answer that is authoritative and whose recursion is available.
+const ANSWER: u16 = 0x8580;
+/// Code of a name that does not exist.
+const NO_SUCH_NAME: u16 = 3;
+
+// === impl NameServer ===
+
+impl NameServer {
+    pub(super) fn start() -> Self {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).expect("port 53 is free");
+        socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&is_over);
+        let thread = thread::spawn(move || serve(&socket, &until));
+        Self { is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the name server failed");
+    }
+}
+
+fn serve(socket: &UdpSocket, is_over: &AtomicBool) {
+    let (mut names, mut asked) = (Names::new(), None);
+    let mut question = [0; 512];
+    while !is_over.load(Ordering::Relaxed) {
+        let (size, from) = match socket.recv_from(&mut question) {
+            Ok(received) => received,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        if asked.is_none_or(|at: Instant| at.elapsed() > FRESH) {
+            // A name that cannot be looked up now is asked for again.
+            names = services().unwrap_or(names);
+            asked = Some(Instant::now());
+        }
+        if let Some(answer) = answer(&question[..size], &names) {
+            // A pod that is gone needs no answer.
+            let _ = socket.send_to(&answer, from);
+        }
+    }
+}
+
+/// Addresses of the ready pods of each Service.
+fn services() -> Option<Names> {
+    let list = try_kubectl(&["get", "endpointslices", "-A", "-o", "json"]).ok()?;
+    let list: Value = serde_json::from_str(&list).ok()?;
+    let mut names = Names::new();
+    for slice in list["items"].as_array()? {
+        let metadata = &slice["metadata"];
+        let service = metadata["labels"]["kubernetes.io/service-name"].as_str();
+        let (Some(service), Some(namespace)) = (service, metadata["namespace"].as_str()) else {
+            continue;
+        };
+        let addresses =
+            names.entry(format!("{service}.{namespace}.svc.cluster.local")).or_default();
+        let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+        let ready = endpoints.filter(|one| one["conditions"]["ready"] != false);
+        let texts = ready.filter_map(|one| one["addresses"][0].as_str());
+        addresses.extend(texts.filter_map(|text| text.parse::<Ipv4Addr>().ok()));
+    }
+    Some(names)
+}
+
+/// The answer to a question; `None` for something else.
+fn answer(message: &[u8], names: &Names) -> Option<Vec<u8>> {
+    let (mut at, mut labels) = (HEADER, Vec::new());
+    while *message.get(at)? > 0 {
+        let end = at + 1 + usize::from(message[at]);
+        labels.push(String::from_utf8_lossy(message.get(at + 1..end)?).to_lowercase());
+        at = end;
+    }
+    let question = message.get(HEADER..at + 5)?;
+    let wanted = u16::from_be_bytes([message[at + 1], message[at + 2]]);
+    let known = names.get(&labels.join("."));
+    let addresses = known.filter(|_| wanted == A).map(Vec::as_slice).unwrap_or_default();
+    let flags = if known.is_some() { ANSWER } else { ANSWER | NO_SUCH_NAME };
+    let count = u16::try_from(addresses.len()).ok()?;
+    let mut answer = message[..2].to_vec();
+    for field in [flags, 1, count, 0, 0] {
+        answer.extend(field.to_be_bytes());
+    }
+    answer.extend(question);
+    for address in addresses {
+        // The name is that of the question; class IN; not to be kept; four bytes.
+        answer.extend([0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
+        answer.extend(address.octets());
+    }
+    Some(answer)
+}
