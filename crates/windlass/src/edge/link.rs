@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use super::port::Port;
+use super::port::{Passage, Port};
 use crate::precise::{be_woken_on_time, sleep_until};
 
 /// A listener that forwards each connection to a stage of another board.
@@ -42,9 +42,8 @@ struct Chunk {
     arrives: Instant,
 }
 
-/// Ethernet frames of some packets: small enough that flows take turns, large enough that 200 MB/s need few wake-ups.
-const CHUNK: usize = 16 * 1024;
-/// Chunks of one flow that wait for a port: what a socket holds back then, the sender sees as back-pressure.
+/// Chunks of one flow that have arrived and are not taken, besides those on their way: what a socket holds back then, the
+/// sender sees as back-pressure.
 const WAITING: usize = 4;
 
 // === impl Link ===
@@ -146,20 +145,22 @@ fn direction(
     sender: Arc<Port>,
     receiver: Arc<Port>,
 ) -> [JoinHandle<()>; 2] {
-    let (queue, chunks) = sync_channel(WAITING);
+    let (queue, chunks) = sync_channel(WAITING + sender.underway_to(&receiver));
     let take = thread::spawn(move || take(from, &queue, &sender, &receiver));
     let deliver = thread::spawn(move || deliver(to, &chunks));
     [take, deliver]
 }
 
 fn take(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, receiver: &Port) {
-    let mut buffer = vec![0; CHUNK];
+    be_woken_on_time();
+    let mut buffer = vec![0; sender.chunk_to(receiver)];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        let chunk =
-            Chunk { bytes: buffer[..length].to_vec(), arrives: sender.send(receiver, length) };
-        if queue.send(chunk).is_err() {
+        let Passage { begins, arrives } = sender.send(receiver, length);
+        if queue.send(Chunk { bytes: buffer[..length].to_vec(), arrives }).is_err() {
             return;
         }
+        // The next chunk queues up while this one passes; those of other flows come in between.
+        sleep_until(begins);
     }
 }
 
