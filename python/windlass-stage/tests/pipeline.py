@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import queue
-import random
 import re
 import signal
 import subprocess
@@ -18,15 +18,13 @@ from typing import Any
 
 from grpc import aio
 
+import windlass_stage
 from windlass_stage import Stage, wire
 from windlass_stage import stage_pb2 as pb
-from windlass_stage.address import dialed, parse_all
+from windlass_stage.address import dialed
 from windlass_stage.deadline import within
-from windlass_stage.item import Outgoing
-from windlass_stage.metrics import Metrics
-from windlass_stage.outlet import Outlet
 from windlass_stage.serve import Running
-from windlass_stage.settings import Identity, Settings
+from windlass_stage.settings import Settings
 
 #: Longest wait of a test for anything, in seconds.
 PATIENCE = 40
@@ -141,37 +139,29 @@ async def served(stage: Stage) -> AsyncIterator[tuple[Running, str]]:
         await running.end()
 
 
-class Source:
-    """Makes items for the first stage."""
+class Source(windlass_stage.Source):
+    """A source that remembers what it sent, and is not waited for at its end."""
 
     def __init__(
-        self,
-        first: str,
-        address: str,
-        settings: Settings = Settings(),
-        name: str = "camera",
-        first_id: int | None = None,
+        self, first: str, at: str, settings: Settings = Settings(), name: str = "camera", first_id: int | None = None
     ) -> None:
-        self.outlet = Outlet(Identity(name, "source"), first, parse_all(address), settings, Metrics())
-        self._next_id = random.getrandbits(32) << 32 if first_id is None else first_id
+        super().__init__(name, first, at, **dataclasses.asdict(settings))
+        self.outlet = self._outlet
+        if first_id is not None:
+            self._next_id = first_id
         self.sent: list[int] = []
 
     async def __aenter__(self) -> "Source":
-        self._running = asyncio.ensure_future(self.outlet.run())
+        await super().__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._running.cancel()
-        await asyncio.wait((self._running,))
+        await super().__aexit__(AssertionError, AssertionError(), None)
 
     async def send(self, payload: bytes, deadline: float | None = None) -> int:
         """Sends an item as soon as there is room, and returns its id."""
-        number, ready = self._next_id, time.monotonic_ns()
-        self._next_id += 1
-        until = None if deadline is None else ready + int(deadline * 1e9)
-        await within(PATIENCE, self.outlet.send(Outgoing(number, payload, None, [], until, ready, [])))
-        self.sent.append(number)
-        return number
+        self.sent.append(await within(PATIENCE, super().send(payload, deadline)))
+        return self.sent[-1]
 
     async def load(self, count: int, payload: bytes = b"x") -> None:
         """Sends many."""
@@ -180,7 +170,7 @@ class Source:
 
     async def finish(self) -> None:
         """Waits until all is passed on."""
-        await within(PATIENCE, self.outlet.finish())
+        await within(PATIENCE, super().finish())
 
 
 async def held_back(source: Source) -> None:
@@ -192,7 +182,7 @@ async def held_back(source: Source) -> None:
 
 
 class Ends:
-    """The items that leave at a stage."""
+    """The items that leave at one replica of a stage, as it tells them: twice is a mistake."""
 
     def __init__(self, address: str) -> None:
         self._channel = aio.insecure_channel(dialed(address), options=wire.CHANNEL)

@@ -1,8 +1,12 @@
 """Connects to one replica of a stage and asks it who it is."""
 
+from __future__ import annotations
+
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import grpc
 from grpc import aio
@@ -17,6 +21,9 @@ LIMIT = 5
 
 #: Pings by which a new stream's round trip is measured.
 _PINGS = 3
+
+
+T = TypeVar("T")
 
 
 class DialError(Exception):
@@ -34,11 +41,29 @@ class Opened:
     half_round_trip: int
 
 
+@dataclass(slots=True)
+class Listening:
+    """A stream of the items that leave at one replica."""
+
+    channel: aio.Channel
+    call: aio.UnaryStreamCall
+
+
 async def open_stream(target: str, expected: str, zero: int) -> Opened:
     """Opens a stream for items, and measures its round trip by a clock that began at `zero`."""
+    return await _open(target, lambda channel: _open_items(channel, target, expected, zero))
+
+
+async def open_ends(target: str) -> Listening:
+    """Opens a stream of the items that leave at a replica of a last stage."""
+    return await _open(target, lambda channel: _open_ends(channel, target))
+
+
+async def _open(target: str, ask: Callable[[aio.Channel], Coroutine[Any, Any, T]]) -> T:
+    """The answer to questions on a new connection, which is closed if there is none."""
     channel = aio.insecure_channel(dialed(target), options=wire.CHANNEL)
     try:
-        return await within(LIMIT, _open(channel, target, expected, zero))
+        return await within(LIMIT, ask(channel))
     except BaseException as error:
         await channel.close()
         if isinstance(error, asyncio.TimeoutError):
@@ -55,7 +80,14 @@ def ping(zero: int) -> pb.Parcel:
     return pb.Parcel(ping=pb.Ping(sent_ns=time.monotonic_ns() - zero))
 
 
-async def _open(channel: aio.Channel, target: str, expected: str, zero: int) -> Opened:
+async def _open_ends(channel: aio.Channel, target: str) -> Listening:
+    _check(await wire.describe(channel)(pb.DescribeRequest()), target, None)
+    call = wire.ends(channel)(pb.EndsRequest())
+    await call.initial_metadata()
+    return Listening(channel, call)
+
+
+async def _open_items(channel: aio.Channel, target: str, expected: str, zero: int) -> Opened:
     description = await wire.describe(channel)(pb.DescribeRequest())
     _check(description, target, expected)
     call = wire.pass_items(channel)()
@@ -70,12 +102,12 @@ async def _open(channel: aio.Channel, target: str, expected: str, zero: int) -> 
     return Opened(description, channel, call, half_round_trip)
 
 
-def _check(description: pb.DescribeResponse, target: str, expected: str) -> None:
+def _check(description: pb.DescribeResponse, target: str, expected: str | None) -> None:
     stage, protocol = description.stage, description.protocol
     if protocol != wire.PROTOCOL:
         raise DialError(
             f"stage {stage} at {target} speaks protocol {protocol}, this one {wire.PROTOCOL}: "
             "run the same version of windlass-stage on both"
         )
-    if stage != expected:
+    if expected is not None and stage != expected:
         raise DialError(f"stage {stage} serves at {target}, where {expected} was expected")

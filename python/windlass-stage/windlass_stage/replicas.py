@@ -12,10 +12,13 @@ draining pod leaves the DNS first.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from .address import Address
 from .deadline import news
-from .dial import DialError, Opened
+from .dial import DialError
+
+T = TypeVar("T")
 
 _log = logging.getLogger("windlass_stage")
 
@@ -29,7 +32,7 @@ _AFTER_CHANGE = 0.5
 _NONE_OPEN = 1.0
 
 
-class Replicas:
+class Replicas(Generic[T]):
     """Replicas of one stage, each with at most one open stream."""
 
     def __init__(
@@ -37,8 +40,8 @@ class Replicas:
         stage: str,
         addresses: list[Address],
         resolve_every: float,
-        dial: Callable[[str], Awaitable[Opened]],
-        use: Callable[[str, Opened], Awaitable[None]],
+        dial: Callable[[str], Awaitable[T]],
+        use: Callable[[str, T], Awaitable[None]],
     ) -> None:
         self._stage = stage
         self._addresses = addresses

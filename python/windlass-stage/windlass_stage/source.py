@@ -1,0 +1,58 @@
+"""The source of a pipeline: makes items and sends them to the first stage."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from .address import parse_all
+from .item import Outgoing
+from .metrics import Metrics
+from .outlet import Outlet
+from .settings import Identity, Settings
+
+
+class Source:
+    """A source of items, within `async with`. At the end of the block it waits until the first stage has passed every
+    item on; an exception in the block ends it at once.
+
+    `at` has the address of the stage `first`, or several. It connects by itself, and items wait meanwhile. `limits` are
+    those of `Settings`, such as `window=4`.
+    """
+
+    def __init__(self, name: str, first: str, at: str | Iterable[str], **limits: Any) -> None:
+        identity, addresses = Identity(name, "source"), parse_all(at)
+        self._outlet = Outlet(identity, first, addresses, Settings(**limits), Metrics())
+        # Other sources of the pipeline have other numbers, with a probability of one to four billions.
+        self._next_id = random.getrandbits(32) << 32
+
+    async def __aenter__(self) -> Source:
+        self._running = asyncio.ensure_future(self._outlet.run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self.finish()
+        finally:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def send(self, payload: bytes, deadline: float | None = None) -> int:
+        """Sends an item as soon as the first stage has room, and returns its id. With a deadline, in seconds, it has to
+        be worked on within that time."""
+        number, ready = self._next_id, time.monotonic_ns()
+        self._next_id += 1
+        until = None if deadline is None else ready + int(deadline * 1e9)
+        await self._outlet.send(Outgoing(number, payload, None, [], until, ready, []))
+        return number
+
+    async def finish(self) -> None:
+        """Waits until the first stage has passed every item on."""
+        await self._outlet.finish()
