@@ -130,21 +130,26 @@ fn any_pipeline() -> impl Strategy<Value = String> {
 
 /// Memory in MiB, of which nodes have 1000, and fields of the pod.
 fn any_demand() -> impl Strategy<Value = (u32, &'static str)> {
-    let pod = prop_oneof![4 => Just(""), 1 => Just("nodeSelector: {zone: a}")];
+    let pod = prop_oneof![
+        4 => Just(""),
+        1 => Just("nodeSelector: {zone: a}"),
+        2 => Just("tolerations: [{key: edge, operator: Exists}]"),
+    ];
     (prop_oneof![2 => Just(0), 1 => 1_u32..1500], pod)
 }
 
 fn any_fleet() -> impl Strategy<Value = String> {
     let zone = prop_oneof![2 => Just("a"), 1 => Just("b")];
     let rate = prop_oneof![Just(10), Just(100), Just(1000)];
-    let node = (1_u32..=3, 0_u32..=1, 0_u32..=2, rate, zone);
+    let taint = prop_oneof![4 => Just(""), 1 => Just("{key: edge, effect: NoSchedule}")];
+    let node = (1_u32..=3, 0_u32..=1, 0_u32..=2, rate, zone, taint);
     proptest::collection::vec(node, 1..=3).prop_map(|nodes| {
         let mut text = "nodes:\n".to_owned();
-        for (position, (cpus, x, y, rate, zone)) in nodes.iter().enumerate() {
+        for (position, (cpus, x, y, rate, zone, taint)) in nodes.iter().enumerate() {
             writeln!(
                 text,
-                "- {{name: n{position}, cpus: {cpus}, memory: 1000MiB, labels: {{zone: {zone}}}, rate: {rate}Mbit, \
-                 devices: [{{resource: a/x, count: {x}}}, {{resource: a/y, count: {y}}}]}}"
+                "- {{name: n{position}, cpus: {cpus}, memory: 1000MiB, labels: {{zone: {zone}}}, taints: [{taint}], \
+                 rate: {rate}Mbit, devices: [{{resource: a/x, count: {x}}}, {{resource: a/y, count: {y}}}]}}"
             )
             .expect("a string");
         }
@@ -236,6 +241,23 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_stage_that_tolerates_a_boards_taint_has_it_to_itself() {
+    let boards = fleet(
+        "nodes:\n- {name: a, cpus: 1}\n- {name: b, cpus: 4, taints: [{key: edge, value: gpu, effect: NoExecute}]}",
+    );
+    let at = |pod: &str| {
+        let text = format!(
+            "name: p\nstages:\n- {{name: s, on: [{{cpus: 1, time: 1ms}}], replicas: 4, pod: {pod}}}\nlinks: []"
+        );
+        let plan = Plan::of(&pipeline(&text), &boards, Layout::Planned).expect("a plan");
+        plan.placement.replicas[0].iter().map(|replica| replica.node).collect::<Vec<_>>()
+    };
+    assert_eq!(at("{}"), [0]);
+    assert_eq!(at("{tolerations: [{key: edge, value: fpga}]}"), [0]);
+    assert_eq!(at("{tolerations: [{key: edge, value: gpu}]}").len(), 4);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::{
     capacity::Capacity,
     document::{self, suggestion},
     quantity::{BitRate, Bytes, Seconds},
+    taint::Taint,
 };
 
 /// Nodes that are described, and not there.
@@ -45,6 +46,9 @@ struct NodeEntry {
     /// Labels besides kubernetes.io/hostname, for node selectors.
     #[serde(default)]
     labels: BTreeMap<String, String>,
+    /// Taints, for tolerations.
+    #[serde(default)]
+    taints: Vec<TaintEntry>,
     /// Rate of its link in each direction [default: that of the board].
     rate: Option<BitRate>,
     /// Delay between the node and the switch [default: 100us].
@@ -70,6 +74,27 @@ struct DeviceEntry {
     attributes: BTreeMap<String, AttributeEntry>,
     /// Number of devices [default: 1].
     count: Option<u32>,
+}
+
+/// A taint that keeps pods away.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct TaintEntry {
+    /// Key of the taint.
+    key: String,
+    /// Value [default: empty].
+    #[serde(default)]
+    value: String,
+    /// Effect on pods that do not tolerate it.
+    effect: Effect,
+}
+
+#[derive(Deserialize, JsonSchema)]
+enum Effect {
+    /// New pods go elsewhere.
+    NoSchedule,
+    /// Pods that run are evicted too.
+    NoExecute,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -160,7 +185,7 @@ impl NodeEntry {
             name,
             free: Capacity { cpus, memory },
             labels,
-            taints: Vec::new(),
+            taints: self.taints.into_iter().map(TaintEntry::taint).collect(),
             link,
             devices,
         }
@@ -173,6 +198,18 @@ fn unknown_board(name: &str) -> String {
         format!(": write one of {}, or cpus and devices", names().collect::<Vec<_>>().join(", "))
     });
     format!("board: there is no profile {name:?}{advice}")
+}
+
+// === impl TaintEntry ===
+
+impl TaintEntry {
+    fn taint(self) -> Taint {
+        let effect = match self.effect {
+            Effect::NoSchedule => "NoSchedule",
+            Effect::NoExecute => "NoExecute",
+        };
+        Taint { key: self.key, value: self.value, effect: effect.to_owned() }
+    }
 }
 
 // === impl DeviceEntry ===
