@@ -34,6 +34,9 @@ pub enum AddressError {
     /// The host is missing.
     #[error("{0:?} has no host: write host:port, such as 0.0.0.0:7000")]
     NoHost(String),
+    /// The host is neither a name nor an IP address, such as the text `stage=host`.
+    #[error("{0:?} has a host that is no name: write host:port, such as detect:7000")]
+    Host(String),
     /// The path of a unix socket is relative.
     #[error("{0:?} is no absolute path: write unix:/path")]
     Relative(String),
@@ -79,6 +82,10 @@ impl FromStr for Address {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if host.is_empty() {
             return Err(AddressError::NoHost(whole()));
+        }
+        // A zone of IPv6 follows a percent sign.
+        if !host.chars().all(|one| one.is_ascii_alphanumeric() || "-._:%".contains(one)) {
+            return Err(AddressError::Host(whole()));
         }
         Ok(Self::Tcp { host: host.to_owned(), port })
     }
@@ -163,6 +170,7 @@ mod tests {
         assert_eq!(error("classify"), AddressError::NoPort("classify".into()));
         assert_eq!(error("classify:http"), AddressError::Port("classify:http".into()));
         assert_eq!(error(":7000"), AddressError::NoHost(":7000".into()));
+        assert_eq!(error("a=b:7000"), AddressError::Host("a=b:7000".into()));
         assert_eq!(error("unix:run/x"), AddressError::Relative("unix:run/x".into()));
     }
 }

@@ -52,6 +52,7 @@ class Addresses(unittest.TestCase):
             ("classify:http", "no number"),
             ("classify:65536", "no number"),
             (":7000", "no host"),
+            ("detect=host:7000", "a host that is no name"),
             ("unix:run/x", "no absolute path"),
         ]:
             with self.assertRaisesRegex(ValueError, mistake):

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ class Address:
             host = host[1:-1]
         if not host:
             raise ValueError(f'"{text}" has no host: write host:port, such as 0.0.0.0:7000')
+        # A zone of IPv6 follows a percent sign.
+        if not re.fullmatch(r"[A-Za-z0-9._:%-]+", host):
+            raise ValueError(f'"{text}" has a host that is no name: write host:port, such as detect:7000')
         return cls(host, int(port))
 
     def __str__(self) -> str:
