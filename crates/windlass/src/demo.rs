@@ -17,6 +17,7 @@ mod scene;
 mod script;
 mod soak;
 mod stage;
+mod steps;
 
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
@@ -35,12 +36,30 @@ use scene::Scene;
 use script::Script;
 use soak::{AllocationApis, Soak};
 use stage::Stage;
+use steps::Steps;
 
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
+    if args.step {
+        let (steps, screen) = Steps::start()?;
+        let mut stop = Stop::listen()?;
+        let outcome = Box::pin(show(args, Reporter::Steps(steps))).await;
+        if outcome.as_ref().is_err_and(anyhow::Error::is::<Interrupted>) {
+            return outcome;
+        }
+        return tokio::select! {
+            shown = screen.end() => shown.and(outcome),
+            signal = stop.requested() => Err(Interrupted(signal).into()),
+        };
+    }
     let reporter = match args.output {
         DemoOutputArg::Text => Reporter::Text(Paint::for_stdout()),
         DemoOutputArg::Json => Reporter::Json,
     };
+    Box::pin(show(args, reporter)).await
+}
+
+/// Shows the story that is asked for.
+async fn show(args: DemoArgs, reporter: Reporter) -> Result<()> {
     // Signals are caught before anything starts that has to be cleaned up.
     let stop = Stop::listen()?;
     if let Some(lasts) = args.soak {
@@ -75,9 +94,9 @@ async fn play(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> Result<()> 
     })?;
     let story = async {
         match (&claims, &fleet) {
-            (Some(cluster), _) => claims::play(&stage, cluster, reporter, begun).await,
-            (None, Some(fleet)) => cluster::play(&stage, fleet, reporter, begun).await,
-            (None, None) => Script::new(&stage, reporter, begun).play().await,
+            (Some(cluster), _) => claims::play(&stage, cluster, reporter.clone(), begun).await,
+            (None, Some(fleet)) => cluster::play(&stage, fleet, reporter.clone(), begun).await,
+            (None, None) => Script::new(&stage, reporter.clone(), begun).play().await,
         }
     };
     let outcome = tokio::select! {

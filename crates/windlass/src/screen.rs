@@ -77,11 +77,24 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
+/// Rows of the terminal; those of the smallest in use where stdout is something else.
+#[cfg(feature = "laboratory")]
+pub(crate) fn terminal_height() -> usize {
+    let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| size.ws_row);
+    if rows == 0 { 24 } else { rows.into() }
+}
+
+/// Longest line of prose.
+fn prose_width() -> usize {
+    terminal_width().map_or(WIDTH, |width| width.min(WIDTH))
+}
+
 /// Wraps words after `lead`; continuation lines are indented to its width.
 pub(crate) fn wrapped(lead: &str, words: impl IntoIterator<Item = impl Display>) -> Vec<String> {
+    let width = prose_width();
     let (mut lines, mut line, mut gap) = (Vec::new(), lead.to_owned(), "");
     for word in words.into_iter().map(|word| word.to_string()) {
-        let fits = line.chars().count() + gap.len() + word.chars().count() <= WIDTH;
+        let fits = line.chars().count() + gap.len() + word.chars().count() <= width;
         if !fits && !gap.is_empty() {
             let next = " ".repeat(lead.chars().count());
             lines.push(std::mem::replace(&mut line, next));
@@ -216,13 +229,19 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// Formats the lines, each after `indent`.
+    /// The lines, each after `indent`, on a terminal no wider than that. Files and pipes get all of it.
     pub(crate) fn lines(&self, indent: &str) -> Vec<String> {
-        self.formatted(indent, &self.widths())
+        let room = terminal_width().map_or(usize::MAX, |width| width.saturating_sub(indent.len()));
+        self.formatted(indent, &self.widths_within(room))
     }
 
-    /// The lines of a table that is at most so wide: the widest columns lose the ends of their cells.
+    /// The lines of a table that is at most so wide.
     pub(crate) fn lines_within(&self, width: usize) -> Vec<String> {
+        self.formatted("", &self.widths_within(width))
+    }
+
+    /// Widths of the columns of a table that is at most so wide: the widest columns lose the ends of their cells.
+    fn widths_within(&self, width: usize) -> Vec<usize> {
         let mut widths = self.widths();
         let total =
             |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().max(1) - GAP;
@@ -232,16 +251,12 @@ impl Table {
                 None => break,
             }
         }
-        self.formatted("", &widths)
+        widths
     }
 
-    /// Prints the table, on a terminal no wider than that. Files and pipes get all of it.
+    /// Prints the table.
     pub(crate) fn print(&self) -> io::Result<()> {
-        let lines = match terminal_width() {
-            Some(width) => self.lines_within(width),
-            None => self.lines(""),
-        };
-        lines.into_iter().try_for_each(line)
+        self.lines("").into_iter().try_for_each(line)
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -262,7 +277,8 @@ impl Table {
 
     /// Width of the widest line.
     pub(crate) fn width(&self) -> usize {
-        self.lines("").iter().map(|line| line.chars().count()).max().unwrap_or(0)
+        let lines = self.formatted("", &self.widths());
+        lines.iter().map(|line| line.chars().count()).max().unwrap_or(0)
     }
 
     fn width_of(&self, column: usize) -> usize {

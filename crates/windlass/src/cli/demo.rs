@@ -21,6 +21,9 @@ pub(crate) struct DemoArgs {
     pub(crate) output: DemoOutputArg,
     #[command(flatten)]
     pub(crate) story: StoryArgs,
+    /// Wait for Enter after each event, and show no more than the terminal has room for.
+    #[arg(long, conflicts_with_all = ["output", "soak", "edge"])]
+    pub(crate) step: bool,
     /// Keep everything running at the end, and print the paths to explore, until Ctrl-C.
     #[arg(long)]
     pub(crate) keep: bool,

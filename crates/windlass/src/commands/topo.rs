@@ -46,6 +46,10 @@ struct TopologyDevice {
 const LEGEND: &str = "PSB same board, PIX one PCIe switch, PXB several, PHB host bridge, \
                       NODE same NUMA node, SYS other";
 
+/// Columns of a table besides the GPUs' own: those of 80 characters.
+#[cfg(feature = "laboratory")]
+const COLUMNS: usize = 8;
+
 /// Label of NVIDIA GPUs.
 const NVLINK: &str = "NV# NVLinks";
 
@@ -156,9 +160,8 @@ impl Topology {
             std::mem::swap(&mut gpus, &mut others);
         }
         let mut tables = vec![self.with_numa(&gpus, self.cells(&gpus, &gpus))];
-        if !others.is_empty() {
-            tables.push(Table::from_rows(self.cells(&gpus, &others)));
-        }
+        let others = others.chunks(COLUMNS);
+        tables.extend(others.map(|others| Table::from_rows(self.cells(&gpus, others))));
         tables
     }
 

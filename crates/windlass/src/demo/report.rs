@@ -10,7 +10,10 @@ use anyhow::Result;
 use serde::Serialize;
 use windlass_core::inventory::Inventory;
 
-use super::event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets};
+use super::{
+    event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets},
+    steps::Steps,
+};
 use crate::{
     commands::{DeviceStatus, Topology, Width, device_tables, sources},
     screen::{Paint, Tone, count, line, wrapped},
@@ -19,11 +22,13 @@ use crate::{
 /// Folder of DRM device nodes.
 const GRAPHICS: &str = "/dev/dri";
 
-/// Output format of events.
-#[derive(Clone, Copy, Debug)]
+/// Output of events.
+#[derive(Clone, Debug)]
 pub(super) enum Reporter {
     Text(Paint),
     Json,
+    /// Text, an event at a time.
+    Steps(Steps),
 }
 
 /// Event that can be printed.
@@ -44,10 +49,11 @@ pub(super) struct Renderer(Paint);
 // === impl Reporter ===
 
 impl Reporter {
-    pub(super) fn tell(self, event: &impl Render) -> Result<()> {
+    pub(super) fn tell(&self, event: &impl Render) -> Result<()> {
         match self {
             Self::Json => line(serde_json::to_string(event)?)?,
-            Self::Text(paint) => event.lines(Renderer(paint)).into_iter().try_for_each(line)?,
+            Self::Text(paint) => event.lines(Renderer(*paint)).into_iter().try_for_each(line)?,
+            Self::Steps(steps) => steps.add(event.lines(Renderer(Paint::for_stdout()))),
         }
         Ok(())
     }
@@ -116,7 +122,8 @@ impl Renderer {
             lines.extend(table.lines("  "));
             lines.push(String::new());
         }
-        lines.push(self.quiet(format!("  {}", topology.legend())));
+        let legend = wrapped("  ", topology.legend().split_whitespace());
+        lines.extend(legend.into_iter().map(|text| self.quiet(text)));
         lines
     }
 
@@ -144,7 +151,7 @@ impl Renderer {
         let Container { name, resource, devices, why, alternative, .. } = container;
         let given = format!("       {name}: {} x {resource} = ", devices.len());
         let mut lines = wrapped(&given, devices);
-        lines.push(format!("         why   {why}"));
+        lines.extend(wrapped("         why   ", why.split_whitespace()));
         if let Some(Alternative { devices, why_not }) = alternative {
             let render = format!("{}: {why_not}", devices.join(" "));
             lines.extend(wrapped("         not   ", render.split_whitespace()));

@@ -83,7 +83,7 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
     })?;
     let (begun, mut run) = (Instant::now(), Run::new(rig));
     let outcome = tokio::select! {
-        outcome = run.soak(seed, soak.lasts, reporter) => outcome.map(|()| End::InTime),
+        outcome = run.soak(seed, soak.lasts, &reporter) => outcome.map(|()| End::InTime),
         _ = stop.requested() => Ok(End::Early),
     };
     let printed = reporter.tell(&result(&outcome, seed, begun, &run));

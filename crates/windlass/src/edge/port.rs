@@ -76,7 +76,7 @@ impl Port {
     }
 }
 
-/// How often one time is in another.
+/// Number of times that a part is in the whole.
 fn turns(part: Duration, whole: Duration) -> usize {
     usize::try_from(whole.as_nanos() / part.as_nanos().max(1)).unwrap_or(usize::MAX)
 }

@@ -107,8 +107,9 @@ fn ends_early(name: &str) {
 }
 
 #[test]
-fn a_soak_that_cannot_be_is_the_callers_mistake() {
+fn a_soak_or_a_demo_that_cannot_be_is_the_callers_mistake() {
     for (arguments, expected) in [
+        (vec!["demo", "--step"], "run it in a terminal"),
         (vec!["demo", "--soak", "long"], "write 30s, 10m or 8h"),
         (vec!["demo", "--soak", "0s"], "write 30s, 10m or 8h"),
         (vec!["demo", "--seed", "1"], "--soak"),

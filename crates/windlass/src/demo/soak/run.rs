@@ -86,7 +86,7 @@ impl Run {
         &mut self,
         seed: u64,
         lasts: Duration,
-        reporter: Reporter,
+        reporter: &Reporter,
     ) -> Result<()> {
         let watched = self.rig.watched();
         tokio::select! {
@@ -95,7 +95,7 @@ impl Run {
         }
     }
 
-    async fn steps(&mut self, seed: u64, lasts: Duration, reporter: Reporter) -> Result<()> {
+    async fn steps(&mut self, seed: u64, lasts: Duration, reporter: &Reporter) -> Result<()> {
         self.begins().await?;
         let begun = Instant::now();
         let mut told = begun;

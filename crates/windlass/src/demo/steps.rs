@@ -1,0 +1,121 @@
+//! The demo step by step: each event on the terminal waits for Enter. The demo itself goes on meanwhile.
+
+use std::{
+    io::{self, BufRead as _, IsTerminal as _, Write as _},
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+};
+
+use anyhow::{Result, anyhow};
+use tokio::sync::oneshot;
+
+use crate::{
+    exit::Misuse,
+    screen::{Paint, Tone, line, terminal_height},
+};
+
+/// Takes events, to be shown one after another.
+#[derive(Clone, Debug)]
+pub(super) struct Steps {
+    events: Sender<Vec<String>>,
+}
+
+/// The thread at the terminal: a person may take minutes.
+#[derive(Debug)]
+pub(super) struct Screen {
+    ended: oneshot::Receiver<Result<()>>,
+}
+
+/// A part of the output, and the question that follows.
+const PROMPT: &str = "-- Enter: more, q: stop --";
+
+// === impl Steps ===
+
+impl Steps {
+    /// Needs a terminal on both ends.
+    pub(super) fn start() -> Result<(Self, Screen)> {
+        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+            let problem = anyhow!("--step waits for a key: run it in a terminal, or leave it out");
+            return Err(Misuse(problem).into());
+        }
+        let (events, shown) = channel();
+        let (end, ended) = oneshot::channel();
+        thread::spawn(move || {
+            // Nobody waits after an interrupt.
+            let _ = end.send(show(&shown));
+        });
+        Ok((Self { events }, Screen { ended }))
+    }
+
+    /// Adds the lines of an event. After `q` they go nowhere.
+    pub(super) fn add(&self, event: Vec<String>) {
+        let _ = self.events.send(event);
+    }
+}
+
+// === impl Screen ===
+
+impl Screen {
+    /// Waits until everything was shown, or nobody wants to see more.
+    pub(super) async fn end(self) -> Result<()> {
+        self.ended.await.unwrap_or(Ok(()))
+    }
+}
+
+/// Shows events until there are no more, or the person has seen enough. An event that is higher than the screen waits in
+/// between.
+fn show(events: &Receiver<Vec<String>>) -> Result<()> {
+    let mut is_first = true;
+    while let Ok(event) = events.recv() {
+        // The last line has the question.
+        for part in parts(&event, terminal_height().saturating_sub(1)) {
+            if !is_first && !wants_more()? {
+                return Ok(());
+            }
+            is_first = false;
+            part.iter().try_for_each(line)?;
+        }
+    }
+    Ok(())
+}
+
+/// Parts of an event that are at most so high, cut before an empty line where there is one.
+fn parts(event: &[String], height: usize) -> Vec<&[String]> {
+    let (mut parts, mut rest) = (Vec::new(), event);
+    while rest.len() > height.max(1) {
+        let window = &rest[..=height.max(1)];
+        let end = window.iter().rposition(String::is_empty).filter(|end| *end > 0);
+        let (part, others) = rest.split_at(end.unwrap_or(height.max(1)));
+        parts.push(part);
+        rest = others;
+    }
+    parts.push(rest);
+    parts
+}
+
+/// Asks, and takes the question back.
+fn wants_more() -> Result<bool> {
+    let mut out = io::stdout().lock();
+    write!(out, "{}", Paint::for_stdout().text(Tone::Quiet, PROMPT))?;
+    out.flush()?;
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer)?;
+    // Up, over the echo of Enter, and clear.
+    write!(out, "\x1b[A\r\x1b[K")?;
+    Ok(read > 0 && !answer.trim_start().starts_with(['q', 'Q']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_is_higher_than_the_screen_is_cut_between_its_paragraphs() {
+        let event = ["a", "b", "", "c", "d", "e", "f", "g"].map(str::to_owned);
+        let heights =
+            |height| parts(&event, height).iter().map(|part| part.len()).collect::<Vec<_>>();
+        assert_eq!(heights(8), [8]);
+        assert_eq!(heights(4), [2, 4, 2], "the second paragraph is higher than the screen");
+        assert_eq!(heights(0), [1; 8], "a terminal that does not know its height");
+    }
+}
