@@ -28,7 +28,7 @@ async fn a_pod_is_bound_with_its_devices_in_one_write() {
     assert_eq!(writes.count(), 3, "one write per pod");
     let late = rig.add_pod("late", memory("1"));
     let error = extender.bind(&late, "a").await;
-    assert!(error.starts_with("node a cannot serve the pod any more: "), "{error}");
+    assert!(error.starts_with("node a can no longer serve the pod: "), "{error}");
     extender.stop().await;
 }
 

@@ -89,7 +89,7 @@ async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
     extender.sees("pods", "3.0").await;
     let (fitting, reasons) = extender.filter(&one, &nodes).await;
     assert!(fitting.is_empty());
-    let said = "for good: gang train: the 3 pods that it lacks do not fit side by side";
+    let said = "for good: gang train: its 3 pods without a place do not fit side by side";
     assert_eq!((&reasons["a"], &reasons["b"]), (&said.into(), &said.into()));
     assert!(!extender.bind(&one, "a").await.is_empty(), "a bind plans once more");
     extender.sees("idle_gpus", "4.0").await;
