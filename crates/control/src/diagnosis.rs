@@ -1,4 +1,4 @@
-//! Diagnosis of a cluster: agents, nodes, slices, claims, the cluster half, and pods that wait for devices.
+//! Diagnosis of a cluster (`windlass cluster doctor`): agents, nodes, slices, claims, extender, and pending pods.
 
 mod nodes;
 mod pods;
@@ -17,18 +17,18 @@ use crate::{
     objects::Objects,
 };
 
-/// Everything that the checks look at.
+/// Input of all checks.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// Objects that placement looks at.
+    /// Objects that placement reads.
     pub objects: Objects,
-    /// Agents and the cluster half; `None` in a recording, or where they may not be listed.
+    /// Agents and the cluster half; `None` in a recording, or without the right to list them.
     pub workloads: Option<Workloads>,
-    /// Findings about the API server.
+    /// Findings of the reading itself, about the API server.
     findings: Vec<Finding>,
 }
 
-/// Objects by which agents and cluster half run.
+/// Workloads of Windlass.
 #[derive(Clone, Debug, Default)]
 pub struct Workloads {
     /// Agents.
@@ -42,12 +42,12 @@ const AREA: &str = "API server";
 // === impl Evidence ===
 
 impl Evidence {
-    /// Objects of a recording, without those that a recording lacks.
+    /// Evidence from a recording, which has no workloads.
     pub fn recorded(objects: Objects) -> Self {
         Self { objects, ..Self::default() }
     }
 
-    /// Reads the cluster. An object that cannot be read becomes a finding.
+    /// Reads the cluster. A failed read becomes a finding.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl Evidence {
         Ok(Self { objects, workloads, findings })
     }
 
-    /// All findings.
+    /// Runs all checks. After a problem with the API server the others are skipped.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = self.findings.clone();
         if findings.iter().any(|finding| finding.severity == Severity::Problem) {

@@ -123,7 +123,8 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     assert_eq!(served.get("/").await.0, 200);
     // Agents would be asked with the rights of the extender.
     let (code, _, body) = served.get("/node/a/state").await;
-    assert_eq!((code, body.as_str()), (404, "agents are asked by `windlass cluster page` alone\n"));
+    let expected = "details of a node are served only by `windlass cluster page`\n";
+    assert_eq!((code, body.as_str()), (404, expected));
     // Without TLS there is no answer.
     let mut plain = TcpStream::connect(served.page).await.expect("connected");
     let answer = timeout(LIMIT, get(&mut plain, "/")).await.expect("in time");
