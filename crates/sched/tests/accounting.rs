@@ -199,7 +199,7 @@ fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
     check(Some((profile, only_gpu(0, 0b11))), Gpus::Whole(1), first);
     assert_eq!(
         Conflict { gpus: GpuSet(0b101) }.to_string(),
-        "the GPUs 0,2 are not free for the request, or not as many",
+        "the GPUs 0,2 are not free for the request, or their number is another",
     );
 }
 

@@ -1,4 +1,4 @@
-//! Capacity of devices that several claims may share: the amount that a request consumes, and its availability.
+//! Consumable capacity of shared devices: the amount that a request consumes, and its availability.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use windlass_core::{attribute, selector::Amount};
 
 use super::taken::Consumed;
 
-/// True if a device has the requested capacity beside the consumption of others.
+/// True if a device has the requested capacity free, given the consumption of others.
 pub(super) fn fits(
     device: &Device,
     wanted: Option<&CapacityRequirements>,
@@ -45,7 +45,8 @@ pub(super) fn consumed(
     device.capacity.iter().flatten().map(of).collect()
 }
 
-/// Requested amount. A request without one gets the default, or else the whole capacity.
+/// The amount that a request consumes, by the device's request policy. A request without an amount gets the default, or
+/// else the whole capacity.
 fn consumption(asked: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity {
     let policy = capacity.request_policy.as_ref();
     let Some(asked) = asked else {
@@ -62,7 +63,7 @@ fn consumption(asked: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity 
     }
 }
 
-/// Rounds up to the next step above the minimum.
+/// Rounds up to the minimum, or to the next step above it.
 fn in_range(asked: &Quantity, range: &CapacityRequestPolicyRange) -> Quantity {
     if amount(asked) < amount(&range.min) {
         return range.min.clone();
@@ -90,7 +91,7 @@ fn violates(takes: &Quantity, policy: Option<&CapacityRequestPolicy>) -> bool {
     !values.is_empty() && !values.iter().any(|value| amount(value) == amount(takes))
 }
 
-/// Parses a quantity. An invalid one is zero; the API server rejects those.
+/// Parses a quantity. An invalid one, which the API server would reject, is zero.
 pub(super) fn amount(quantity: &Quantity) -> Amount {
     Amount::parse(&quantity.0).unwrap_or(Amount::ZERO)
 }

@@ -1,4 +1,4 @@
-//! Allocation result of a claim, as its status holds it.
+//! Allocation results: the chosen devices, and the `allocation` of a claim's status.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ use crate::random::Random;
 pub struct ChosenDevice {
     /// Its position in [`Pools`](super::Pools).
     pub device: usize,
-    /// Capacity that it takes of a shared device; `None` for a whole device.
+    /// Capacity that is consumed of a shared device; `None` for a whole device.
     pub consumed: Option<BTreeMap<String, Amount>>,
 }
 
 // === impl Search ===
 
 impl Search<'_> {
-    /// Chosen devices of all claims after a successful search. Admin access takes none.
+    /// Chosen devices of all claims after a successful search, without those for admin access.
     pub(super) fn chosen(&self) -> Vec<ChosenDevice> {
         let of_claim = |(claim, choices): (&Claim, &Vec<Choice>)| {
             let takes = |choice: &&Choice| {
@@ -134,7 +134,7 @@ impl Search<'_> {
             let times = if named.is_empty() {
                 1
             } else {
-                // Repeated for each request that it names, as upstream.
+                // As upstream, the entry is repeated for each request that it names.
                 let requests = self.claims[claim].requests.iter().map(|request| &request.name);
                 let both = requests.zip(self.chosen_alternatives(claim));
                 both.filter(|(request, asked)| {
