@@ -1,4 +1,4 @@
-//! Binding of a pod to its node: one write of node, annotations and labels (`BindingREST` of kube-apiserver).
+//! Binding of a pod to a node: one write of node, annotations and labels (`BindingREST` of kube-apiserver).
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl World {
-    /// Binds a pod. A pod that is bound, deleted or gated is refused, as one of another identity is.
+    /// Binds a pod. Refused for a pod that is bound, being deleted, or gated, and for another UID than the binding's.
     pub(super) fn bind(&mut self, id: &Id, binding: &Value) -> Result<Answer, Refusal> {
         let kind = Kind::typed::<Pod>();
         let Entry { mut object, applied } = self.find(kind, id)?.clone();

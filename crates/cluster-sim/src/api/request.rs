@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_about_kinds_namespaces_and_names() {
+    fn paths_name_kinds_namespaces_and_objects() {
         for (path, expected) in [
             ("/apis/resource.k8s.io/v1/resourceslices", "resourceslices - -"),
             ("/apis/resource.k8s.io/v1/resourceslices/s", "resourceslices - s"),

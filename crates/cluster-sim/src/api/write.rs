@@ -210,7 +210,7 @@ impl World {
             return Ok(marked);
         }
         self.store.forget(plural(kind), id);
-        if kind.is_returned_at_its_end() {
+        if kind.deletion_returns_object() {
             let mut gone = object;
             gone["metadata"]["resourceVersion"] = self.store.version().to_string().into();
             return Ok(gone);
@@ -230,12 +230,12 @@ impl World {
         kind: &'static Kind,
         selector: &Selector,
     ) -> Result<Vec<Value>, Refusal> {
-        let meant = self.store.all(kind).filter(|(_, object)| selector.matches(object));
-        let meant: Vec<_> = meant.map(|(id, object)| (id.clone(), object.clone())).collect();
-        for (id, _) in &meant {
+        let selected = self.store.all(kind).filter(|(_, object)| selector.matches(object));
+        let selected: Vec<_> = selected.map(|(id, object)| (id.clone(), object.clone())).collect();
+        for (id, _) in &selected {
             self.delete(kind, id, &Value::Null)?;
         }
-        Ok(meant.into_iter().map(|(_, object)| object).collect())
+        Ok(selected.into_iter().map(|(_, object)| object).collect())
     }
 
     /// Stores an object as given, without gates and validation. An existing object is replaced.
