@@ -116,8 +116,8 @@ fn known(name: &str, claim: &ResourceClaim) -> PodClaim {
 /// Limits of resources that device plugins serve: extended resources without those that a claim serves.
 fn limits(container: &Container, by_claim: &BTreeSet<(String, String)>) -> kubelet::pod::Limits {
     let resources = container.resources.as_ref();
-    let asked = resources.and_then(|it| it.limits.as_ref().or(it.requests.as_ref()));
-    let of_plugins = asked.into_iter().flatten().filter(|(resource, _)| {
+    let requested = resources.and_then(|it| it.limits.as_ref().or(it.requests.as_ref()));
+    let of_plugins = requested.into_iter().flatten().filter(|(resource, _)| {
         resource.contains('/') && !by_claim.contains(&(container.name.clone(), (*resource).clone()))
     });
     let limit = |(resource, quantity): (&String, &_)| (resource.clone(), count(quantity));

@@ -58,8 +58,8 @@ impl Evidence {
         match client.apiserver_version().await {
             Ok(version) => findings.push(Finding::ok(AREA, "version", version.git_version)),
             Err(error) => {
-                let why = windlass_host::causes(&error);
-                findings.push(Finding::problem(AREA, "version", why).remedy(
+                let reason = windlass_host::causes(&error);
+                findings.push(Finding::problem(AREA, "version", reason).remedy(
                     "`kubectl version` should answer: check the kubeconfig and the network",
                 ));
                 return Ok(Self { findings, ..Self::default() });
@@ -69,8 +69,8 @@ impl Evidence {
             match Objects::of(client.clone()).await {
                 Ok(objects) => objects,
                 Err(error) => {
-                    let why = windlass_host::causes(&error);
-                    findings.push(Finding::problem(AREA, "objects", why).remedy(
+                    let reason = windlass_host::causes(&error);
+                    findings.push(Finding::problem(AREA, "objects", reason).remedy(
                         "an account that may list nodes, pods and resource.k8s.io is needed",
                     ));
                     Objects::default()
@@ -79,9 +79,9 @@ impl Evidence {
         let workloads = match workloads(client).await {
             Ok(workloads) => Some(workloads),
             Err(error) => {
-                let why = windlass_host::causes(&error);
+                let reason = windlass_host::causes(&error);
                 findings.push(
-                    Finding::warning(AREA, "workloads", why)
+                    Finding::warning(AREA, "workloads", reason)
                         .remedy("an account that may list daemonsets and deployments is needed"),
                 );
                 None

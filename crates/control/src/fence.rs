@@ -202,8 +202,8 @@ impl Fence {
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = None;
         }
-        let how = PostParams::default();
-        let replaced = self.leases.replace(&self.name, &how, &lease);
+        let parameters = PostParams::default();
+        let replaced = self.leases.replace(&self.name, &parameters, &lease);
         if let Err(error) = self.call(replaced).await {
             tracing::debug!(error = windlass_host::causes(&error), "Lease not released");
         }

@@ -15,22 +15,22 @@ impl World {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (wanted, found) = (text(&binding["metadata"]["uid"]), text(&object["metadata"]["uid"]));
         if !wanted.is_empty() && wanted != found {
-            let why = format!(
+            let reason = format!(
                 "Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
             );
-            return Err(Refusal::conflict(kind, &id.name, &why));
+            return Err(Refusal::conflict(kind, &id.name, &reason));
         }
         let version = text(&binding["metadata"]["resourceVersion"]);
         let found = text(&object["metadata"]["resourceVersion"]);
         if !version.is_empty() && version != found {
-            let why = format!(
+            let reason = format!(
                 "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {found}"
             );
-            return Err(Refusal::conflict(kind, &id.name, &why));
+            return Err(Refusal::conflict(kind, &id.name, &reason));
         }
         let (name, node) = (&id.name, text(&object["spec"]["nodeName"]));
         let gates = object["spec"]["schedulingGates"].as_array().map_or(0, Vec::len);
-        let why = if object["metadata"]["deletionTimestamp"].is_string() {
+        let reason = if object["metadata"]["deletionTimestamp"].is_string() {
             Some(format!("pod {name} is being deleted, cannot be assigned to a host"))
         } else if !node.is_empty() {
             Some(format!("pod {name} is already assigned to node {node:?}"))
@@ -39,8 +39,8 @@ impl World {
         } else {
             None
         };
-        if let Some(why) = why {
-            return Err(Refusal::unbindable(name, &why));
+        if let Some(reason) = reason {
+            return Err(Refusal::unbindable(name, &reason));
         }
         object["spec"]["nodeName"] = binding["target"]["name"].clone();
         for part in ["annotations", "labels"] {

@@ -107,7 +107,7 @@ async fn read(request: Request<Incoming>) -> Result<ApiRequest, hyper::Error> {
         query: request::query(parts.uri.query().unwrap_or_default()),
         content_type: header(header::CONTENT_TYPE),
         accept: header(header::ACCEPT),
-        problem: parsed.as_ref().err().map(|why| format!("the body cannot be read: {why}")),
+        problem: parsed.as_ref().err().map(|error| format!("the body cannot be read: {error}")),
         body: parsed.unwrap_or_default(),
     })
 }

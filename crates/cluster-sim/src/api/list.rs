@@ -73,8 +73,8 @@ impl World {
         if let Some(next) = &options.next {
             let Token { version: at, start, .. } = Token::decode(next)?;
             if version.is_some() {
-                let why = "specifying resource version is not allowed when using continue";
-                return Err(Refusal::bad_request(why));
+                let reason = "specifying resource version is not allowed when using continue";
+                return Err(Refusal::bad_request(reason));
             }
             let at = if at == LATEST { now } else { u64::try_from(at).unwrap_or_default() };
             return match self.known(at) {

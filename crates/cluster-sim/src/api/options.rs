@@ -116,8 +116,8 @@ fn unsupported(matching: &str, supported: &'static [&'static str]) -> Cause {
 /// Parses a version as clients send it.
 fn number(text: &str) -> Result<u64, Refusal> {
     text.parse().map_err(|_| {
-        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
-        Refusal::bad_request(format!("invalid resource version: {why}"))
+        let reason = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+        Refusal::bad_request(format!("invalid resource version: {reason}"))
     })
 }
 

@@ -91,8 +91,8 @@ impl ApiRequest {
             return Ok(None);
         }
         let number: u64 = text.parse().map_err(|_| {
-            let why = format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
-            Refusal::bad_request(why)
+            let reason = format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
+            Refusal::bad_request(reason)
         })?;
         Ok(Some(number).filter(|number| *number > 0))
     }

@@ -46,8 +46,8 @@ impl Selector {
         let fields: Vec<Requirement> = parse(request.parameter("fieldSelector"));
         let unknown = fields.iter().find(|field| !kind.fields.contains(&field.key.as_str()));
         if let Some(field) = unknown {
-            let why = format!("field label not supported: {}", field.key);
-            return Err(Refusal::bad_request(why));
+            let reason = format!("field label not supported: {}", field.key);
+            return Err(Refusal::bad_request(reason));
         }
         let labels = parse(request.parameter("labelSelector"));
         Ok(Self { namespace: namespace.cloned(), labels, fields })

@@ -15,8 +15,8 @@ pub(crate) fn check(
         "Ignore" => return Ok(Vec::new()),
         "" | "Warn" | "Strict" => kind.read(object.clone()).ok(),
         other => {
-            let why = format!("fieldValidation: Unsupported value: {other:?}");
-            return Err(Refusal::bad_request(why));
+            let reason = format!("fieldValidation: Unsupported value: {other:?}");
+            return Err(Refusal::bad_request(reason));
         }
     };
     // An unreadable object is refused later, for that reason.

@@ -104,8 +104,8 @@ impl World {
 
     fn initial_events(&self, watched: &Watched) -> Vec<Value> {
         let all = self.store.all(watched.kind).map(|(_, object)| object);
-        let there = all.filter(|object| watched.selector.matches(object));
-        let mut events: Vec<_> = there.map(|object| watched.event("ADDED", object)).collect();
+        let matching = all.filter(|object| watched.selector.matches(object));
+        let mut events: Vec<_> = matching.map(|object| watched.event("ADDED", object)).collect();
         if watched.bookmarks {
             let mut end = watched.bookmark(watched.from);
             end["object"]["metadata"]["annotations"] = json!({INITIAL_EVENTS_END: "true"});

@@ -90,8 +90,8 @@ impl World {
             media::check_body(request)?;
         }
         if !request.parameter("dryRun").is_empty() {
-            let why = "dryRun is not supported by the embedded API server";
-            return Err(Refusal::bad_request(why));
+            let reason = "dryRun is not supported by the embedded API server";
+            return Err(Refusal::bad_request(reason));
         }
         match target {
             Target::Version => Ok(Answer::ok(self.version())),

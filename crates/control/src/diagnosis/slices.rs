@@ -37,11 +37,11 @@ fn newest<'a>(slices: &'a [&'a ResourceSlice]) -> impl Iterator<Item = &'a Resou
 /// Checks that all slices of the newest generation exist: kube-scheduler allocates nothing from an incomplete pool.
 fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     let subject = format!("pool {pool} of {driver}");
-    let there = newest(slices).count();
+    let found = newest(slices).count();
     let wanted = newest(slices).map(|slice| slice.spec.pool.resource_slice_count).max();
     let wanted = wanted.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
-    if there < wanted {
-        return Finding::problem(AREA, subject, format!("{there} of {wanted} slices exist"))
+    if found < wanted {
+        return Finding::problem(AREA, subject, format!("{found} of {wanted} slices exist"))
             .remedy(
                 "the driver on this node is away, or lacks the right to write slices: see its log",
             );

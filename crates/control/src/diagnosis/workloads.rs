@@ -103,7 +103,7 @@ fn failing(pod: &Pod) -> Option<Finding> {
     let containers = first.chain(status.container_statuses.iter().flatten());
     let named = containers.filter_map(|it| Some((&it.name, it.state.as_ref()?)));
     let mut reasons = named.filter_map(|(name, state)| {
-        // The reason is that of the init container for which the others wait.
+        // `PodInitializing` means that an init container runs or waits. That container has the reason.
         let waiting = state.waiting.as_ref().and_then(|it| it.reason.clone());
         let waiting = waiting.filter(|reason| reason != "PodInitializing");
         let ended = state.terminated.as_ref().filter(|it| it.exit_code != 0);
@@ -111,13 +111,13 @@ fn failing(pod: &Pod) -> Option<Finding> {
         Some(format!("container {name}: {}", waiting.or(ended)?))
     });
     let node = node_of(pod).unwrap_or("no node");
-    let why = reasons.next().unwrap_or_else(|| "not ready".to_owned());
-    let remedy = if why.contains("Image") || why.contains("ErrImage") {
+    let reason = reasons.next().unwrap_or_else(|| "not ready".to_owned());
+    let remedy = if reason.contains("Image") || reason.contains("ErrImage") {
         "import the image on the node, or name a registry that has it: docs/install.md#images"
     } else {
         "`kubectl logs` and `kubectl describe` of the pod have the reason"
     };
-    Some(Finding::problem(AREA, subject, format!("{why}, on {node}")).remedy(remedy))
+    Some(Finding::problem(AREA, subject, format!("{reason}, on {node}")).remedy(remedy))
 }
 
 /// A finding about a node whose labels mark GPUs and that has no ready agent.

@@ -59,7 +59,7 @@ impl Index {
         // kube-scheduler filters members one by one. One order of members gives each of these calls the same plan.
         let mut pods: Vec<&PodFacts> = others.awaited.iter().chain([pod]).collect();
         pods.sort_by(|a, b| by_age(a, b));
-        let asked = pods.iter().position(|it| it.uid == pod.uid).expect("chained above");
+        let own = pods.iter().position(|it| it.uid == pod.uid).expect("chained above");
         let requests = pods.iter().map(|pod| pod.wish.request(self.view.catalog()));
         let requests = requests.collect::<Result<Vec<_>, _>>()?;
         let offers = self.gangs.offers.get(&key_of(pod, gang)).cloned().unwrap_or_default();
@@ -73,10 +73,10 @@ impl Index {
             let lists = self.node_lists(&pods, &requests, &offers, &domain);
             let list = |at: usize| &lists[&(requests[at], shared_by(pods[at]))];
             let few: Vec<_> = only.map_or_else(Vec::new, |only| {
-                list(asked).iter().filter(|node| only.contains(**node)).copied().collect()
+                list(own).iter().filter(|node| only.contains(**node)).copied().collect()
             });
             let members = (0..pods.len()).map(|at| {
-                let is_restricted = only.is_some() && at == asked;
+                let is_restricted = only.is_some() && at == own;
                 let nodes = if is_restricted { &few } else { list(at) };
                 Member { request: requests[at], nodes }
             });
@@ -84,10 +84,10 @@ impl Index {
             let found = places(&mut self.view, &mut self.scheduler, &members, &mut tries);
             if let Some(found) = found {
                 let reservations = pods.iter().zip(&found).enumerate();
-                let reservations = reservations.filter(|(at, _)| *at != asked);
+                let reservations = reservations.filter(|(at, _)| *at != own);
                 let reservations =
                     reservations.map(|(_, (pod, place))| self.reservation(pod, *place));
-                return Ok((found[asked], reservations.collect()));
+                return Ok((found[own], reservations.collect()));
             }
         }
         let (gang, within) = (gang.name.clone(), gang.within.clone());
