@@ -354,7 +354,7 @@ impl Binder {
             },
         };
         let (pods, how) = (self.pods(args), PostParams::default());
-        // The client waits by itself where the API server has too many requests.
+        // The client itself retries after 429 (too many requests).
         let posted =
             pods.create_subresource::<_, Status>("binding", &args.pod_name, &how, &binding);
         call(posted).await.map(drop)

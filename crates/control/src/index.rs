@@ -260,8 +260,7 @@ impl Index {
         names.iter().map(|name| (name.as_str(), check(name))).collect()
     }
 
-    /// The best of the named nodes that can serve the pod, at most this many, the best first. No two are equal: names
-    /// decide
+    /// Up to `most` of the named nodes that can serve the pod, best first. Names decide between equal ranks.
     pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], most: usize) -> Vec<&'a str> {
         loop {
             if let Some(ranked) = self.rank_step(pod, names, most) {

@@ -58,7 +58,7 @@ trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + S
     }
 }
 
-/// PendingLists pods on demand, beside the watches.
+/// Lists pods on demand, beside the watches.
 pub(crate) struct Refresh {
     client: kube::Client,
     index: Arc<Shared<Index>>,

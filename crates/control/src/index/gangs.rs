@@ -458,8 +458,8 @@ impl Index {
         Some(&assumed.node)
     }
 
-    /// True if the pod still holds its reserved place, and the GPUs there can serve it. A claim or a pod's update may
-    /// take it.
+    /// True if the pod still holds its reserved place, and the GPUs there can serve it. A claim, or an
+    /// agent's correction of another pod's placement, may take it.
     fn keeps_its_place(&self, uid: &str) -> bool {
         let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
         let Some(assumed) = assumed.filter(|assumed| assumed.is_reserved) else { return false };
