@@ -87,7 +87,7 @@ pub(crate) enum BindError {
         /// The reason.
         source: Refusal,
     },
-    /// Other members of the pod's gang did not arrive.
+    /// Other members of the pod's gang did not arrive in time.
     #[error(
         "gang {gang} was not complete within {limit:?}: a pod is missing, or fits no node that kube-scheduler offers"
     )]

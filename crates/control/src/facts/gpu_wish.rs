@@ -5,7 +5,7 @@
 //! | `nvidia.com/gpu: 2` | two whole GPUs |
 //! | `windlass.dev/gpu-memory: 8`, `windlass.dev/gpu-compute: 30` | 8 GiB and 30 % of one GPU |
 //! | `aliyun.com/gpu-mem: 8` | 8 GiB of one GPU, as for gpushare |
-//! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores` | so much of each of two GPUs, as for HAMi |
+//! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores` | this share of two GPUs, as for HAMi |
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use windlass_core::virtual_gpus::{COUNT, ContainerRequest, GpuShares, PodRequest, RequestError};
@@ -20,7 +20,7 @@ const COMPUTE: &str = "windlass.dev/gpu-compute";
 /// Memory of one GPU in GiB, as gpushare's users write it.
 const GPUSHARE_MEMORY: &str = "aliyun.com/gpu-mem";
 
-/// MiB of a GiB.
+/// MiB in a GiB.
 const MIB_PER_GIB: u64 = 1024;
 
 /// GPUs that a pod requests.
@@ -65,7 +65,7 @@ pub enum GpuWishError {
     Percent {
         /// The resource.
         resource: &'static str,
-        /// The amount asked for.
+        /// Requested amount.
         percent: u64,
     },
     /// More than the largest node can have.
@@ -73,7 +73,7 @@ pub enum GpuWishError {
     TooMuch {
         /// The resource.
         resource: &'static str,
-        /// The amount asked for.
+        /// Requested amount.
         amount: u64,
     },
     /// Two resource names that exclude each other.

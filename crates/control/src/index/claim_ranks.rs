@@ -41,7 +41,8 @@ const ALLOCATION_COST: usize = 8;
 pub(super) struct ClaimRanks {
     shapes: HashMap<ShapeKey, Shape>,
     signatures: HashMap<AttributesRead, NodeSignatures>,
-    questions: u64,
+    /// Number of steps so far: the clock of `last_used`.
+    steps: u64,
 }
 
 /// Identity of a shape: pods with equal keys have equal ranks.
@@ -73,8 +74,8 @@ struct Shape {
     ranks: Vec<CachedRank>,
     /// Version of the scheduler's forecast that `ranks` were computed with.
     forecast_version: u64,
-    /// Number of the last question.
-    last_question: u64,
+    /// Number of the last step that used it.
+    last_used: u64,
 }
 
 /// Rank of a node, valid for one version of the node. `None` if the node cannot serve the claims.
@@ -125,8 +126,8 @@ impl ClaimRanks {
         let known = self.shapes.remove(&key);
         let Some(mut shape) = known.or_else(|| prepare().map(Shape::of)) else { return true };
         self.make_room();
-        self.questions += 1;
-        shape.last_question = self.questions;
+        self.steps += 1;
+        shape.last_used = self.steps;
         let signatures = self.signatures.entry(shape.read.clone()).or_default();
         let is_done = shape.rank(&key.request, signatures, cluster, nodes, ranks);
         self.shapes.insert(key, shape);
@@ -138,7 +139,7 @@ impl ClaimRanks {
         if self.shapes.len() < MAX_SHAPES {
             return;
         }
-        let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.last_question);
+        let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.last_used);
         if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
             self.shapes.remove(&oldest);
         }
@@ -159,7 +160,7 @@ impl Shape {
             selections: Selections::default(),
             ranks: Vec::new(),
             forecast_version: 0,
-            last_question: 0,
+            last_used: 0,
         }
     }
 

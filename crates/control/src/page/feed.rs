@@ -212,7 +212,7 @@ impl Feed {
     /// Number of nodes by reason against the pod. Binds run between its steps.
     async fn reasons(&self, pod: &PodFacts, names: &[String]) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        // A gang is planned over all nodes at once.
+        // A gang is planned over all nodes at once, so it takes one step.
         let step = if pod.gang.is_some() { names.len().max(1) } else { STEP };
         for step in names.chunks(step) {
             for reason in self.index.step(|index| reasons(index, pod, step)) {
