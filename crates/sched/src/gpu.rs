@@ -10,7 +10,7 @@ pub const WHOLE_MILLI: u16 = 1000;
 pub struct Gpu {
     /// Its product.
     pub model: ModelId,
-    /// Its memory in MiB; zero if unknown. Requests for memory in MiB do not fit then.
+    /// Its memory in MiB; zero if unknown. No request for memory fits then.
     pub memory_mib: u32,
     /// False while it is unhealthy or withheld: it gets no new holder.
     pub is_usable: bool,

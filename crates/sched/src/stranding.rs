@@ -27,7 +27,7 @@ impl Stranding {
         Self { cpu_milli_per_gpu: PART_OF_MEAN * mean }
     }
 
-    /// Number of idle GPUs, as a fraction too, for which the free CPU does not suffice.
+    /// Number of idle GPUs, possibly fractional, for which the free CPU does not suffice.
     pub fn stranded_gpus(&self, idle_milli: u32, cpu_milli: u32) -> f64 {
         if self.cpu_milli_per_gpu == 0.0 {
             return 0.0;
