@@ -1,4 +1,4 @@
-//! API server for the objects that a DRA driver touches, over HTTP/1 on a loopback port.
+//! API server for the objects that a DRA driver uses, over HTTP/1 on a loopback port.
 //!
 //! ```text
 //!  client ──HTTP──> http ──> world: verbs, faults, log ──> strategy, gates, validate
@@ -7,7 +7,7 @@
 //!  test ── Objects ────────────────────────┘
 //! ```
 //!
-//! The server responds as the API server of Kubernetes 1.36 does; `tests/script.rs` plays the same requests on both.
+//! The server responds as the API server of Kubernetes 1.36 does; `tests/script.rs` sends the same requests to both.
 //! Left out:
 //!
 //! - authentication and authorisation (a test can forbid any request)
@@ -72,7 +72,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// API server with its objects. Dropping it ends all of it.
+/// API server with its objects. Dropping it closes all connections.
 pub struct ApiServer {
     world: Sender<World>,
     address: SocketAddr,
@@ -81,7 +81,7 @@ pub struct ApiServer {
     tasks: JoinSet<()>,
 }
 
-/// Limit of connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 64;
 
 // === impl Settings ===
@@ -93,7 +93,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Settings of a 1.35 server, where most of DRA beyond the core is off.
+    /// Settings of a 1.35 server, where most DRA features beyond the core are off.
     pub fn of_1_35() -> Self {
         Self { minor: 35, off: Gate::OFF_BEFORE_1_36.into(), ..Self::default() }
     }

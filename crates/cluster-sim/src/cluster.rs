@@ -1,4 +1,4 @@
-//! Cluster: the API server, and a scheduler for pods with claims.
+//! Cluster: the API server with a scheduler for pods with claims.
 //!
 //! ```text
 //!  pod ──> claims from templates ──> special claim for extended resources ──┐
@@ -6,8 +6,8 @@
 //!  bound <── status: allocation, reservedFor <── first node that fits <── allocate
 //! ```
 //!
-//! The claim controller's actions are here too. A claim without users loses its devices, and a claim that was made
-//! for a pod is deleted with it. Nodes are tried in order of their names. Left out: taints of nodes, resources other
+//! The cluster also acts as the claim controller: it deallocates a claim without users, and deletes a claim that was
+//! made for a pod with the pod. Nodes are tried in the order of their names. Left out: taints of nodes, resources other
 //! than devices, and preemption.
 
 mod claims;
@@ -25,7 +25,7 @@ use windlass_sched::allocator::{self, Supply, Unallocated};
 
 use crate::api::{ApiServer, Objects, Refusal, Settings};
 
-/// Cluster that ends when dropped.
+/// A cluster. Dropping it stops its API server.
 #[derive(Debug)]
 pub struct Cluster {
     server: ApiServer,
@@ -40,7 +40,7 @@ pub struct Scheduled {
     pub claims: Vec<ResourceClaim>,
 }
 
-/// Reason why a pod has no node.
+/// Reason why a pod was not scheduled.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unscheduled {
     /// An object that the pod names does not exist.
@@ -51,7 +51,7 @@ pub enum Unscheduled {
         /// Missing object.
         problem: String,
     },
-    /// Claims cannot be allocated on any node.
+    /// The claims are invalid on every node.
     #[error("pod {pod}")]
     Wrong {
         /// `namespace/name`.
@@ -83,7 +83,7 @@ struct Fit {
     node: String,
     /// Claims without devices, with their new allocation.
     allocated: Vec<(ResourceClaim, AllocationResult)>,
-    /// Claim for extended resources, which the API does not have yet.
+    /// Claim for extended resources, which was not created in the API yet.
     special: Option<(ResourceClaim, AllocationResult)>,
 }
 
@@ -105,7 +105,7 @@ impl Cluster {
         &self.server
     }
 
-    /// API server, mutable to stop and restart it.
+    /// API server, for stopping and restarting it.
     pub fn server_mut(&mut self) -> &mut ApiServer {
         &mut self.server
     }
@@ -115,7 +115,7 @@ impl Cluster {
         self.server.objects()
     }
 
-    /// Adds a node with the host name label.
+    /// Adds a node with the label `kubernetes.io/hostname`.
     pub fn add_node(&self, name: &str) -> Node {
         let labels = [("kubernetes.io/hostname".to_owned(), name.to_owned())].into();
         let metadata = ObjectMeta {
@@ -143,7 +143,7 @@ impl Cluster {
         claims::bind(&objects, pod, (claims, fit))
     }
 
-    /// Deletes a pod. Claims without other users lose their devices.
+    /// Deletes a pod. Claims without other users are deallocated.
     pub fn delete_pod(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let objects = self.objects();
         let pod: Option<Pod> = objects.get(namespace, name);
@@ -158,16 +158,16 @@ fn find_node(objects: &Objects, pod: &Pod, claims: &[ResourceClaim]) -> Result<F
     let classes: Vec<DeviceClass> = objects.list();
     let all: Vec<ResourceClaim> = objects.list();
     let supply = Supply { classes: &classes, slices: &slices, claims: &all };
-    let mut lacking = Vec::new();
+    let mut reasons = Vec::new();
     for node in objects.list::<Node>().iter().filter(|node| is_wanted(pod, node)) {
         let name = node.metadata.name.clone().unwrap_or_default();
         match fit(node, (pod, claims), supply) {
             Ok(fit) => return Ok(fit),
-            Err(Unallocated::NoFit(reason)) => lacking.push(format!("{name}: {reason}")),
+            Err(Unallocated::NoFit(reason)) => reasons.push(format!("{name}: {reason}")),
             Err(source) => return Err(Unscheduled::Wrong { pod: title(pod), source }),
         }
     }
-    Err(Unscheduled::NoNode { pod: title(pod), nodes: lacking })
+    Err(Unscheduled::NoNode { pod: title(pod), nodes: reasons })
 }
 
 fn is_wanted(pod: &Pod, node: &Node) -> bool {

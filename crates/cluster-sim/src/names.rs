@@ -1,8 +1,8 @@
-//! Generated names, the same in each run.
+//! Generated names, equal in each run.
 
 use windlass_sched::random::Random;
 
-/// Letters of the real server. Without vowels no words occur.
+/// Alphabet of the real server (`k8s.io/apimachinery/pkg/util/rand`). Without vowels no words occur.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Suffix of five letters for a generated name.

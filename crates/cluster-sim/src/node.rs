@@ -1,4 +1,4 @@
-//! Node of the cluster with an embedded kubelet, which gets the bound pods and deletes slices.
+//! Node with an embedded kubelet: passes bound pods to it, and deletes slices as it would.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use windlass_kubelet_sim::{self as kubelet, ClaimId, Event, EventReader, PodClai
 
 use crate::{api::Objects, cluster::Scheduled};
 
-/// Converts a bound pod with its claims for the kubelet of its node.
+/// Converts a bound pod with its claims to the kubelet's pod.
 pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
     let Scheduled { pod, claims } = scheduled;
     let spec = pod.spec.clone().unwrap_or_default();
@@ -37,11 +37,11 @@ pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
     bound
 }
 
-/// Deletes slices whenever the kubelet of a node would, until that kubelet ends.
+/// Deletes a node's slices whenever its kubelet would, until that kubelet stops.
 pub async fn follow_wipes(node: &str, calls: &EventReader, objects: &Objects) {
-    let mut told = 0;
+    let mut position = 0;
     loop {
-        let news = calls.news(&mut told).await;
+        let news = calls.news(&mut position).await;
         if news.is_empty() {
             return;
         }
@@ -84,7 +84,7 @@ fn used_by(mut claim: PodClaim, container: &Container) -> PodClaim {
     claim
 }
 
-/// Claim that the scheduler made for extended resources.
+/// The claim that the scheduler made for extended resources.
 fn special(pod: &Pod, claims: &[ResourceClaim]) -> Option<PodClaim> {
     let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     let claim = find(claims, &status.resource_claim_name)?;
@@ -113,11 +113,11 @@ fn known(name: &str, claim: &ResourceClaim) -> PodClaim {
     results.fold(PodClaim::new(name, id), |claim, result| claim.driver(&result.driver))
 }
 
-/// Resources that device plugins serve: neither core resources nor those of a claim.
+/// Limits of resources that device plugins serve: extended resources without those that a claim serves.
 fn limits(container: &Container, by_claim: &BTreeSet<(String, String)>) -> kubelet::pod::Limits {
     let resources = container.resources.as_ref();
-    let asked = resources.and_then(|it| it.limits.as_ref().or(it.requests.as_ref()));
-    let of_plugins = asked.into_iter().flatten().filter(|(resource, _)| {
+    let requested = resources.and_then(|it| it.limits.as_ref().or(it.requests.as_ref()));
+    let of_plugins = requested.into_iter().flatten().filter(|(resource, _)| {
         resource.contains('/') && !by_claim.contains(&(container.name.clone(), (*resource).clone()))
     });
     let limit = |(resource, quantity): (&String, &_)| (resource.clone(), count(quantity));

@@ -1,7 +1,7 @@
-//! kube-scheduler's cycle for one pod, with an extender: filter, prioritize, bind.
+//! Scheduling cycle for one pod with an extender, as in kube-scheduler: filter, prioritize, bind.
 //!
-//! The requests are those of an extender with `nodeCacheCapable`. Left out: all plugins of kube-scheduler itself, so that
-//! every node is a candidate and the extender's scores alone decide; sampling of nodes; preemption; queues.
+//! The extender is called as with `nodeCacheCapable`. Left out: all plugins of kube-scheduler, so every node is a
+//! candidate and only the extender's scores decide; sampling of nodes; preemption; queues.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet};
 
-/// Scheduler with one extender, which it calls over one connection.
+/// Scheduler with one extender, called over one connection.
 #[derive(Debug)]
 pub struct Scheduler {
     extender: SocketAddr,
@@ -42,10 +42,10 @@ pub enum Cycle {
     },
 }
 
-/// Cycle without an outcome. kube-scheduler tries again.
+/// Error of a cycle. kube-scheduler would retry.
 #[derive(Debug, thiserror::Error)]
 pub enum CycleError {
-    /// The extender cannot be reached, or hangs up.
+    /// The extender cannot be reached, or closes the connection.
     #[error("the extender at {address} does not answer")]
     Away {
         /// Its address.
@@ -53,7 +53,7 @@ pub enum CycleError {
         /// Reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The extender refuses, or gives something else than an answer.
+    /// The extender answers with an error, or with an invalid document.
     #[error("{verb}: {problem}")]
     Refused {
         /// Verb of the request.
@@ -63,7 +63,7 @@ pub enum CycleError {
     },
 }
 
-/// Answer of filter. Go leaves lists out or writes them as null.
+/// Answer of filter. An extender in Go omits empty lists or writes them as null.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Filtered {
@@ -91,7 +91,7 @@ struct BoundResult {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Creates a scheduler for some nodes.
+    /// Creates a scheduler for these nodes.
     pub fn new(extender: SocketAddr, nodes: Vec<String>) -> Self {
         Self { extender, nodes, sender: None, connection: JoinSet::new() }
     }
@@ -102,17 +102,17 @@ impl Scheduler {
         self.hang_up();
     }
 
-    /// Finds a node for the pod, and has it bound there.
+    /// Finds a node for the pod, and lets the extender bind it.
     ///
     /// # Errors
     ///
-    /// The extender is away, or answers with an error.
+    /// The extender is unreachable, or answers with an error.
     pub async fn schedule(&mut self, pod: &Pod) -> Result<Cycle, CycleError> {
         let args = json!({"Pod": pod, "Nodes": null, "NodeNames": self.nodes});
         let filtered: Filtered = self.call("filter", &args).await?;
         refused("filter", &filtered.error)?;
         let fitting = filtered.node_names.unwrap_or_default();
-        // A single candidate is not scored.
+        // kube-scheduler does not prioritize a single candidate.
         let node = match fitting.as_slice() {
             [] => {
                 let reasons = [filtered.failed_nodes, filtered.failed_and_unresolvable_nodes];
@@ -192,7 +192,7 @@ fn refused(verb: &'static str, error: &str) -> Result<(), CycleError> {
     Err(CycleError::Refused { verb, problem: error.to_owned() })
 }
 
-/// Equal reasons as one, with their number: `0/3 nodes are available: 1 no GPU, 2 too small.`
+/// Message with the number of nodes by reason: `0/3 nodes are available: 1 no GPU, 2 too small.`
 fn message(nodes: usize, reasons: impl Iterator<Item = String>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for reason in reasons {

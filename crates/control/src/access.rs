@@ -1,4 +1,4 @@
-//! Access to the API server, with a kubeconfig, the one of kubectl, or the account of the pod; and its lists.
+//! Client for the API server (from a kubeconfig, or the pod's service account), and paged lists.
 
 use std::{fmt::Debug, path::PathBuf, time::Duration};
 
@@ -9,17 +9,17 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-/// Objects of one list request.
+/// Number of objects per page of a list.
 pub(crate) const PAGE: u32 = 500;
 /// Deadline of a request for one object.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
-/// No credentials.
+/// No usable credentials.
 #[derive(Debug, thiserror::Error)]
-#[error("no access to the API server: give --kubeconfig, or run in a pod with an account")]
+#[error("no access to the API server: give --kubeconfig, or run in a pod with a service account")]
 pub struct NoAccess(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// Reads the credentials. Without a path, `KUBECONFIG` and `~/.kube/config` come before the pod's account.
+/// Reads the credentials. Without a path, `KUBECONFIG` and `~/.kube/config` come before the pod's service account.
 pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, NoAccess> {
     let Some(path) = kubeconfig else {
         return kube::Config::infer().await.map_err(no_access);
@@ -38,7 +38,7 @@ pub(crate) fn no_access(error: impl std::error::Error + Send + Sync + 'static) -
     NoAccess(Box::new(error))
 }
 
-/// Lists all objects of a kind, page by page; of each the wanted part is kept.
+/// Lists all objects of a kind, page by page, and keeps `keep` of each.
 pub(crate) async fn list<K, T>(api: &Api<K>, keep: impl Fn(K) -> T) -> kube::Result<Vec<T>>
 where
     K: Clone + Debug + DeserializeOwned,

@@ -1,4 +1,4 @@
-//! Agents of nodes, asked through the API server's proxy of their pods.
+//! Client for the nodes' agents, through the API server's pod proxy.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     labels,
 };
 
-/// Time for an agent's answer.
+/// Deadline of each request.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Access to the agents of a cluster.
@@ -22,23 +22,23 @@ pub struct Agents {
     namespace: String,
 }
 
-/// An agent that does not answer.
+/// Reason why an agent gives no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The node has no agent that runs.
+    /// No agent runs on the node.
     #[error(
         "no agent of Windlass runs on node {node} in namespace {namespace}: `windlass cluster doctor` has the reason"
     )]
     NoAgent {
         /// The node.
         node: String,
-        /// The namespace that was looked at.
+        /// The namespace that was searched.
         namespace: String,
     },
     /// The agent's pod has no port for HTTP.
     #[error("the agent {0} has no port named http: give it --listen and the port")]
     NoPort(String),
-    /// The API server refuses.
+    /// The right to get `pods/proxy` is missing.
     #[error("may not ask the agent {0}: the right to get pods/proxy is needed")]
     Forbidden(String, #[source] Box<kube::Error>),
     /// The API server cannot reach the pod, or the agent refuses.
@@ -56,37 +56,37 @@ pub enum AgentError {
     /// Pods cannot be listed.
     #[error("cannot list the agents")]
     List(#[source] Box<kube::Error>),
-    /// The name is none of a node.
-    #[error("{0:?} is no name of a node")]
+    /// The name cannot be that of a node.
+    #[error("{0:?} is not a valid node name")]
     NoName(String),
 }
 
 // === impl Agents ===
 
 impl Agents {
-    /// Uses kubectl's access.
+    /// Connects with a kubeconfig; `None` searches as kubectl does.
     ///
     /// # Errors
     ///
     /// No credentials.
     pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, NoAccess> {
         let mut access = access::access(kubeconfig).await?;
-        // An agent that is not ready is the answer. kube would ask again until the limit, and the reason would be lost.
+        // An agent that is not ready is a result to show. With retries kube would hide it behind the deadline.
         access.default_retry = false;
         let client = Client::try_from(access).map_err(access::no_access)?;
         Ok(Self::new(client, namespace))
     }
 
-    /// Agents of this namespace alone: in another one, anybody could label a pod as theirs.
+    /// Limited to one namespace, because in others any user could label a pod as an agent.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { client, namespace: namespace.to_owned() }
     }
 
-    /// The document of a node's page, as JSON.
+    /// The state document of a node's agent, as JSON.
     ///
     /// # Errors
     ///
-    /// The node has no agent, or it cannot be asked.
+    /// The node has no agent, or the agent cannot be reached.
     pub async fn state(&self, node: &str) -> Result<String, AgentError> {
         let is_plain = |it: char| it.is_ascii_alphanumeric() || "-.".contains(it);
         if node.is_empty() || !node.chars().all(is_plain) {

@@ -1,7 +1,7 @@
-//! All objects of one application in a namespace: applied, awaited, and deleted; and a Job beside them.
+//! Objects of one application in a namespace: apply, await and delete them, and run a Job beside them.
 //!
-//! They carry the labels that `windlass pipeline render` gives them. The cluster half itself has no part in this: a
-//! command does it with the rights of the person who typed it.
+//! `windlass pipeline render` labels these objects. Only commands use this module, with the user's own credentials; the
+//! extender does not.
 
 use std::{fmt, path::PathBuf};
 
@@ -30,14 +30,14 @@ pub struct Application {
     name: String,
 }
 
-/// State of a Job of one pod.
+/// State of a Job with one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobState {
     /// Its pod does not run yet, for this reason.
     Pending(String),
     /// Its pod runs.
     Running,
-    /// It has ended: what its container wrote, errors too; the reason, if it was stopped before.
+    /// It has ended. The text is the container's log, or the Job's message if its pod was removed.
     Ended(String),
 }
 
@@ -51,16 +51,16 @@ pub struct ApplicationError {
     source: Box<kube::Error>,
 }
 
-/// Name under which fields are owned by server-side apply.
+/// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "windlass";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// The label that Kubernetes gives the pods of a Job.
+/// Label that the Job controller sets on its pods.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 // === impl Application ===
 
 impl Application {
-    /// The application of a name, in a namespace or else in that of the credentials.
+    /// The application of this name. The default namespace is that of the credentials.
     ///
     /// # Errors
     ///
@@ -80,12 +80,12 @@ impl Application {
         &self.namespace
     }
 
-    /// Selects its objects.
+    /// Label selector of its objects.
     pub fn selector(&self) -> String {
         format!("{PART_OF}={},{MANAGED_BY}=windlass", self.name)
     }
 
-    /// Applies objects of the kinds that a pipeline has, in this order.
+    /// Applies a pipeline's objects in the given order.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl Application {
     ///
     /// # Panics
     ///
-    /// An object has another kind, or no name.
+    /// An object has a kind that pipelines do not have, or no name.
     pub async fn apply(&self, objects: &[Value]) -> Result<(), ApplicationError> {
         for object in objects {
             let (kind, name) = (object["kind"].as_str(), object["metadata"]["name"].as_str());
@@ -109,8 +109,7 @@ impl Application {
         Ok(())
     }
 
-    /// Deletes its objects, and says whether the last pod is gone. Nothing is there in the end, if this is repeated
-    /// until then.
+    /// Deletes its objects. Returns true once its last pod is gone; repeat the call until then.
     ///
     /// # Errors
     ///
@@ -126,7 +125,7 @@ impl Application {
         Ok(self.pods().await?.is_empty())
     }
 
-    /// Deletes one of its Jobs, with the pod; nothing happens where there is none.
+    /// Deletes one of its Jobs with its pod. A missing Job is no error.
     ///
     /// # Errors
     ///
@@ -147,7 +146,7 @@ impl Application {
         }
     }
 
-    /// The reason for which it does not serve yet; `None` once every Deployment has all its replicas.
+    /// The reason why it is not ready; `None` once every Deployment has all its replicas.
     ///
     /// # Errors
     ///
@@ -177,7 +176,7 @@ impl Application {
             ["Complete", "Failed"].contains(&&*one.type_) && one.status == "True"
         };
         if let Some(end) = status.conditions.as_deref().unwrap_or_default().iter().find(ended) {
-            // A Job that was stopped has no pod.
+            // The Job controller deletes the pod of a Job that exceeds its deadline.
             let Some(pod) = pod else {
                 return Ok(JobState::Ended(end.message.clone().unwrap_or_default()));
             };
@@ -197,11 +196,11 @@ impl Application {
     where
         K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
-        // A pipeline has a few objects of each kind: one page.
+        // One page suffices: a pipeline has few objects of each kind.
         let its = ListParams::default().labels(&self.selector());
         match api.list(&its).await {
             Ok(listed) => Ok(listed.items),
-            // Clusters of before 1.34 have no claim templates.
+            // Clusters before 1.34 do not serve claim templates.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
             Err(error) => Err(self.refused("list", kind.to_owned(), error)),
         }
@@ -223,7 +222,7 @@ impl fmt::Debug for Application {
     }
 }
 
-/// Kinds of its objects. Those that make pods come first, to be deleted before what the pods need.
+/// Kinds of its objects, in the order of deletion: owners of pods before the objects that pods use.
 fn kinds() -> [ApiResource; 5] {
     [
         ApiResource::erase::<Job>(&()),
@@ -234,7 +233,7 @@ fn kinds() -> [ApiResource; 5] {
     ]
 }
 
-/// True for a Deployment whose replicas are all of its newest revision, and available.
+/// True for a Deployment whose replicas all have its newest revision and are available.
 fn is_complete(deployment: &Deployment) -> bool {
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let Some(status) = &deployment.status else { return false };
@@ -251,7 +250,7 @@ fn is_complete(deployment: &Deployment) -> bool {
             .all(|count| count.unwrap_or(0) == wanted)
 }
 
-/// The reason for which a pod does not run; `None` if all its containers do, or have.
+/// The reason why a pod does not run; `None` if no container waits.
 fn reason(pod: &Pod) -> Option<String> {
     let name = pod.name_any();
     let status = pod.status.as_ref();
@@ -295,7 +294,7 @@ mod tests {
         let all = json!({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
         assert!(complete(3, all.clone()));
         assert!(!complete(4, all), "the controller has not seen the newest generation");
-        // A pod of the revision before is still there, or one is not ready.
+        // A pod of the earlier revision is left, or one is not updated, or one is not available.
         for (replicas, updated, available) in [(3, 2, 2), (2, 1, 2), (2, 2, 1)] {
             let status = json!({"observedGeneration": 3, "replicas": replicas, "updatedReplicas": updated,
                 "availableReplicas": available});
@@ -305,20 +304,20 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_a_pod_that_does_not_run_is_that_of_kubernetes() {
+    fn the_reason_of_a_pending_pod_is_copied_from_its_status() {
         let why =
             |status: Value| reason(&read(json!({"metadata": {"name": "p"}, "status": status})));
-        let told = |status: Value| why(status).expect("a reason");
-        assert_eq!(told(json!({"phase": "Pending"})), "pod p has no node yet");
+        let waits = |status: Value| why(status).expect("a reason");
+        assert_eq!(waits(json!({"phase": "Pending"})), "pod p has no node yet");
         let refusal = json!({"conditions": [
             {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}]});
-        assert_eq!(told(refusal), "pod p: 0/2 nodes are available");
+        assert_eq!(waits(refusal), "pod p: 0/2 nodes are available");
         let container = |state: Value| {
             json!({"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
                 "restartCount": 0, "state": state}]})
         };
         let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}});
-        assert_eq!(told(container(waiting)), "pod p, container c: ErrImagePull: no such image");
+        assert_eq!(waits(container(waiting)), "pod p, container c: ErrImagePull: no such image");
         assert_eq!(why(container(json!({"running": {}}))), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Binding of a pod: the devices are chosen, and one write says node and devices.
+//! Binding of a pod: choice of its devices, and one write that carries both node and devices.
 //!
-//! The Binding carries the placement in its annotations. The API server merges them with the node's name in one
-//! update, and refuses it for a pod of another identity, a deleted one and a bound one.
+//! The Binding carries the placement in its annotations. The API server sets them together with `nodeName` in one
+//! update. It refuses a Binding for another UID, for a deleted pod and for a bound pod.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -29,7 +29,6 @@ use crate::{
     wire::BindArgs,
 };
 
-/// Binds pods.
 pub(crate) struct Binder {
     client: kube::Client,
     index: Arc<Shared<Index>>,
@@ -43,9 +42,9 @@ pub(crate) struct Binder {
 
 /// Limits of the wait for the other members of a gang.
 pub(crate) struct WaitLimits {
-    /// Time in which all have to arrive for their bind.
+    /// Time within which all members must arrive.
     pub(crate) gang_wait: Duration,
-    /// Ends every wait.
+    /// Cancels every wait.
     pub(crate) stop: CancellationToken,
 }
 
@@ -55,62 +54,62 @@ enum Failed {
     Writing(BindError),
 }
 
-/// The end of a write without a good answer.
-enum End {
+/// Outcome of a write whose answer was lost or an error.
+enum WriteOutcome {
     Bound,
     Unbound,
     Unknown,
 }
 
-/// Time after which the API server has given up a request that it still held (`--request-timeout`, a minute).
+/// Time after which a lost write can no longer take effect: the API server's `--request-timeout` (60 s) has ended it.
 const WRITE_LIMIT: Duration = Duration::from_secs(65);
-/// Binds of gangs that are written at a time.
+/// Maximum number of concurrent Binding writes for gang members.
 const MAX_WRITES: usize = 32;
-/// Time between looks after the Lease while a gang waits: below the time for which a bind needs it.
+/// Interval of Lease renewals while a gang waits. It is below the validity that a bind requires.
 const KEEP_INTERVAL: Duration = Duration::from_secs(4);
-/// Pause before a pod of an unknown end is read again.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Pause between reads of a pod whose write has an unknown outcome.
+const REREAD_PAUSE: Duration = Duration::from_secs(2);
 
-/// Reason why a pod is not bound. kube-scheduler tries again.
+/// Reason why a pod is not bound. kube-scheduler retries.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
-    /// The view lacks objects.
+    /// The watches have not read all objects yet.
     #[error("not ready: the cluster's objects have not been read yet")]
     NotReady,
-    /// The pod is gone, or another has its name.
+    /// The pod is gone, or another pod has its name.
     #[error("pod {0} is gone")]
     Gone(String),
-    /// The node cannot serve the pod any more.
-    #[error("node {node} cannot serve the pod any more")]
+    /// The node can no longer serve the pod.
+    #[error("node {node} can no longer serve the pod")]
     Refused {
         /// The node.
         node: String,
         /// The reason.
         source: Refusal,
     },
-    /// Other members of the pod's gang did not arrive.
+    /// Other members of the pod's gang did not arrive in time.
     #[error(
         "gang {gang} was not complete within {limit:?}: a pod is missing, or fits no node that kube-scheduler offers"
     )]
     TimedOut {
         /// Name of the gang.
         gang: String,
-        /// Time in which all had to arrive.
+        /// Time within which all members had to arrive.
         limit: Duration,
     },
     /// The pod's gang was given up while it waited.
     #[error(
-        "gang {0} was given up, because not all of its pods arrived or this replica binds no more: all are tried again"
+        "gang {0} was given up: not all of its pods arrived, or this replica no longer binds. All are retried"
     )]
     GivenUp(String),
-    /// Another replica binds.
+    /// This replica may not bind.
     #[error(transparent)]
     Fenced(#[from] FenceError),
     /// The API server refused.
     #[error("the API server refused")]
     Kube(#[source] Box<kube::Error>),
-    /// The extender ends.
-    #[error("the extender ends: try again")]
+    /// The extender is shutting down.
+    #[error("the extender is shutting down: try again")]
     Ending,
     /// The API server did not answer.
     #[error("the API server did not answer within {ANSWER_LIMIT:?}")]
@@ -120,7 +119,7 @@ pub(crate) enum BindError {
 // === impl BindError ===
 
 impl BindError {
-    /// The API server has refused: the write has no effect. Its own failures say nothing about it.
+    /// True for a 4xx status: the write had no effect. After a 5xx status it may have had one.
     fn is_refusal(&self) -> bool {
         let Self::Kube(error) = self else { return false };
         matches!(&**error, kube::Error::Api(status) if (400..500).contains(&status.code))
@@ -142,59 +141,60 @@ impl Binder {
         Self { client, index, fence, clock, metrics, limits, writes, tasks }
     }
 
-    /// Binds the pod, in a task of its own: a client that goes away leaves no bind half done.
+    /// Binds the pod in a task of its own, so that a bind completes even if the client disconnects.
     pub(crate) async fn bind(self: &Arc<Self>, args: BindArgs) -> Result<(), BindError> {
-        let (tell, told) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         let binder = self.clone();
         self.tasks.step(|tasks| {
             while tasks.try_join_next().is_some() {}
-            tasks.spawn(async move { binder.bind_and_settle(&args, tell).await });
+            tasks.spawn(async move { binder.bind_and_settle(&args, reply).await });
         });
-        told.await.unwrap_or(Err(BindError::Ending))
+        answer.await.unwrap_or(Err(BindError::Ending))
     }
 
-    /// True once no bind is under way. None begins any more.
+    /// Waits up to `limit` for running binds. Returns true if all have ended.
     pub(crate) async fn drain(&self, limit: Duration) -> bool {
         let mut tasks = self.tasks.step(std::mem::take);
         timeout(limit, async { while tasks.join_next().await.is_some() {} }).await.is_ok()
     }
 
-    /// Binds the pod and tells the outcome. While it is unknown, the pod keeps its devices, and its object is read.
+    /// Binds the pod and sends the result. While a write's outcome is unknown, the pod keeps its devices and is read
+    /// again.
     async fn bind_and_settle(
         &self,
         args: &BindArgs,
-        mut tell: oneshot::Sender<Result<(), BindError>>,
+        mut reply: oneshot::Sender<Result<(), BindError>>,
     ) {
         let mut number = 0;
-        let failure = match self.place_and_write(args, &mut tell, &mut number).await {
+        let failure = match self.place_and_write(args, &mut reply, &mut number).await {
             Ok(()) => {
-                let _ = tell.send(Ok(()));
+                let _ = reply.send(Ok(()));
                 return;
             }
             Err(Failed::Before(error)) => {
-                let _ = tell.send(Err(error));
+                let _ = reply.send(Err(error));
                 return;
             }
             Err(Failed::Writing(error)) => error,
         };
         let failed = Instant::now();
         let is_refused = failure.is_refusal();
-        let mut end = self.look(args, number, is_refused).await;
-        let _ = tell.send(match end {
-            End::Bound => Ok(()),
-            End::Unbound | End::Unknown => Err(failure),
+        let mut end = self.reread(args, number, is_refused).await;
+        let _ = reply.send(match end {
+            WriteOutcome::Bound => Ok(()),
+            WriteOutcome::Unbound | WriteOutcome::Unknown => Err(failure),
         });
-        while matches!(end, End::Unknown) {
-            sleep(LOOK_AGAIN).await;
+        while matches!(end, WriteOutcome::Unknown) {
+            sleep(REREAD_PAUSE).await;
             let is_over = failed.elapsed() > WRITE_LIMIT;
-            end = self.look(args, number, is_over).await;
+            end = self.reread(args, number, is_over).await;
         }
     }
 
     async fn place_and_write(
         &self,
         args: &BindArgs,
-        tell: &mut oneshot::Sender<Result<(), BindError>>,
+        reply: &mut oneshot::Sender<Result<(), BindError>>,
         decided: &mut u64,
     ) -> Result<(), Failed> {
         if !self.index.step(|index| index.is_synced()) {
@@ -204,7 +204,7 @@ impl Binder {
         let known = self.index.step(|index| index.pod(&args.pod_uid).cloned());
         let pod = match known {
             Some(pod) => pod,
-            // The scheduler's watch may be ahead of ours.
+            // kube-scheduler's watch may be ahead of this one.
             None => self.read(args).await.map_err(Failed::Before)?,
         };
         let arrived = self.index.step(|index| index.arrive(&pod, &args.node));
@@ -215,17 +215,17 @@ impl Binder {
         let (placed, turn) = arrived.map_err(|refusal| Failed::Before(refused(refusal)))?;
         let number = placed.number;
         *decided = number;
-        let is_of_a_gang = !matches!(turn, Turn::Alone);
+        let is_gang_member = !matches!(turn, Turn::Alone);
         match turn {
             Turn::Alone => {}
             Turn::Last => self.metrics.gathered(true),
             Turn::Waits(wait) => {
-                let waited = self.wait_for_gang((&args.pod_uid, number), term, wait, tell).await;
+                let waited = self.wait_for_gang((&args.pod_uid, number), term, wait, reply).await;
                 waited.map_err(Failed::Before)?;
             }
         }
-        // Others need not wait for the many binds of a gang.
-        let _permit = if is_of_a_gang { self.writes.acquire().await.ok() } else { None };
+        // Limits gangs only, so that a large gang does not delay the binds of single pods.
+        let _permit = if is_gang_member { self.writes.acquire().await.ok() } else { None };
         if let Err(error) = self.fence.keep(term).await {
             self.index.step(|index| index.forget(&args.pod_uid, number));
             return Err(Failed::Before(error.into()));
@@ -238,16 +238,16 @@ impl Binder {
         Ok(())
     }
 
-    /// Waits for the other members of the pod's gang, as long as somebody waits for the answer.
+    /// Waits for the other members of the pod's gang, while the caller still waits for the answer.
     async fn wait_for_gang(
         &self,
         (uid, number): (&str, u64),
         term: u64,
         mut wait: GangWait,
-        tell: &mut oneshot::Sender<Result<(), BindError>>,
+        reply: &mut oneshot::Sender<Result<(), BindError>>,
     ) -> Result<(), BindError> {
         let WaitLimits { gang_wait, stop } = &self.limits;
-        // The reserved places are sure as long as nobody else may bind.
+        // Reservations hold only while no other replica may bind.
         let keep = async {
             while self.fence.keep(term).await.is_ok() {
                 sleep(KEEP_INTERVAL).await;
@@ -256,17 +256,17 @@ impl Binder {
         let mut is_late = false;
         tokio::select! {
             arrived = timeout(*gang_wait, wait.all_arrived()) => is_late = arrived.is_err(),
-            () = tell.closed() => {}
+            () = reply.closed() => {}
             () = keep => {}
             () = stop.cancelled() => {}
         }
         let (gang, now) = (wait.gang().to_owned(), Instant::now());
         let (is_whole, is_given_up) = self.index.step(|index| {
-            // Another bind of this pod may have taken its turn meanwhile.
+            // A later bind of this pod may have replaced this one.
             if wait.is_whole() {
                 return (index.is_current(uid, number), false);
             }
-            if tell.is_closed() {
+            if reply.is_closed() {
                 index.depart(uid, number, &wait);
                 return (false, false);
             }
@@ -294,7 +294,7 @@ impl Binder {
         })
     }
 
-    /// Reason why the pod is not placed yet: its gang was given up a while ago, and is in back-off.
+    /// Message for a pod whose gang was given up and is in back-off; `None` for other pods.
     pub(crate) fn backoff_of(&self, pod: &PodFacts) -> Option<String> {
         let now = Instant::now();
         let left = self.index.step(|index| index.backoff_of(pod, now))?.as_secs() + 1;
@@ -305,24 +305,24 @@ impl Binder {
         ))
     }
 
-    /// Reads the pod after a failed write. One that is not bound is free of it only once the write can have no effect any
-    /// more.
-    async fn look(&self, args: &BindArgs, number: u64, is_over: bool) -> End {
+    /// Reads the pod after a failed write. An unbound pod has the outcome `Unbound` only if `is_over`: the write can no
+    /// longer take effect.
+    async fn reread(&self, args: &BindArgs, number: u64, is_over: bool) -> WriteOutcome {
         match self.read(args).await {
             Ok(pod) if pod.node.is_some() => {
                 let is_ours = pod.node.as_ref() == Some(&args.node);
                 self.index.step(|index| index.set_pod(pod));
-                if is_ours { End::Bound } else { End::Unbound }
+                if is_ours { WriteOutcome::Bound } else { WriteOutcome::Unbound }
             }
             Ok(_) if is_over => {
                 self.index.step(|index| index.end_write(&args.pod_uid, number));
-                End::Unbound
+                WriteOutcome::Unbound
             }
             Err(BindError::Gone(_)) => {
                 self.index.step(|index| index.remove_pod(&args.pod_uid));
-                End::Unbound
+                WriteOutcome::Unbound
             }
-            Ok(_) | Err(_) => End::Unknown,
+            Ok(_) | Err(_) => WriteOutcome::Unknown,
         }
     }
 
@@ -354,7 +354,7 @@ impl Binder {
             },
         };
         let (pods, how) = (self.pods(args), PostParams::default());
-        // The client waits by itself where the API server has too many requests.
+        // The client itself retries after 429 (too many requests).
         let posted =
             pods.create_subresource::<_, Status>("binding", &args.pod_name, &how, &binding);
         call(posted).await.map(drop)

@@ -1,4 +1,4 @@
-//! Diagnosis of a cluster: agents, nodes, slices, claims, the cluster half, and pods that wait for devices.
+//! Diagnosis of a cluster (`windlass cluster doctor`): agents, nodes, slices, claims, extender, and pending pods.
 
 mod nodes;
 mod pods;
@@ -17,18 +17,18 @@ use crate::{
     objects::Objects,
 };
 
-/// Everything that the checks look at.
+/// Input of all checks.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// Objects that placement looks at.
+    /// Objects that placement reads.
     pub objects: Objects,
-    /// Agents and the cluster half; `None` in a recording, or where they may not be listed.
+    /// Agents and the cluster half; `None` in a recording, or without the right to list them.
     pub workloads: Option<Workloads>,
-    /// Findings about the API server.
+    /// Findings of the reading itself, about the API server.
     findings: Vec<Finding>,
 }
 
-/// Objects by which agents and cluster half run.
+/// Workloads of Windlass.
 #[derive(Clone, Debug, Default)]
 pub struct Workloads {
     /// Agents.
@@ -42,12 +42,12 @@ const AREA: &str = "API server";
 // === impl Evidence ===
 
 impl Evidence {
-    /// Objects of a recording, without those that a recording lacks.
+    /// Evidence from a recording, which has no workloads.
     pub fn recorded(objects: Objects) -> Self {
         Self { objects, ..Self::default() }
     }
 
-    /// Reads the cluster. An object that cannot be read becomes a finding.
+    /// Reads the cluster. A failed read becomes a finding.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ impl Evidence {
         match client.apiserver_version().await {
             Ok(version) => findings.push(Finding::ok(AREA, "version", version.git_version)),
             Err(error) => {
-                let why = windlass_host::causes(&error);
-                findings.push(Finding::problem(AREA, "version", why).remedy(
+                let reason = windlass_host::causes(&error);
+                findings.push(Finding::problem(AREA, "version", reason).remedy(
                     "`kubectl version` should answer: check the kubeconfig and the network",
                 ));
                 return Ok(Self { findings, ..Self::default() });
@@ -69,8 +69,8 @@ impl Evidence {
             match Objects::of(client.clone()).await {
                 Ok(objects) => objects,
                 Err(error) => {
-                    let why = windlass_host::causes(&error);
-                    findings.push(Finding::problem(AREA, "objects", why).remedy(
+                    let reason = windlass_host::causes(&error);
+                    findings.push(Finding::problem(AREA, "objects", reason).remedy(
                         "an account that may list nodes, pods and resource.k8s.io is needed",
                     ));
                     Objects::default()
@@ -79,9 +79,9 @@ impl Evidence {
         let workloads = match workloads(client).await {
             Ok(workloads) => Some(workloads),
             Err(error) => {
-                let why = windlass_host::causes(&error);
+                let reason = windlass_host::causes(&error);
                 findings.push(
-                    Finding::warning(AREA, "workloads", why)
+                    Finding::warning(AREA, "workloads", reason)
                         .remedy("an account that may list daemonsets and deployments is needed"),
                 );
                 None
@@ -90,7 +90,7 @@ impl Evidence {
         Ok(Self { objects, workloads, findings })
     }
 
-    /// All findings.
+    /// Runs all checks. After a problem with the API server the others are skipped.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = self.findings.clone();
         if findings.iter().any(|finding| finding.severity == Severity::Problem) {

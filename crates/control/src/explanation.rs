@@ -1,4 +1,4 @@
-//! The placement of one pod, explained: the reason of each node that cannot serve it, and the ranks of the others.
+//! Explanation of a pod's placement: the reason against each node that cannot serve it, and the ranks of the others.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -16,27 +16,27 @@ use crate::{
 pub struct Explanation {
     /// `namespace/name`.
     pub pod: String,
-    /// Its request in words.
+    /// Its request as text, such as `2 GPUs of one node, 4 CPU, 1024 MiB of memory`.
     pub wants: String,
     /// Its node, if it has one.
     pub node: Option<String>,
     /// Nodes that can serve it, the best first.
     pub fitting: Vec<FittingNode>,
-    /// Reasons of the others: each with the number of nodes and one of them.
+    /// Reasons against the other nodes, the most frequent first.
     pub refused: Vec<RefusedNodes>,
-    /// Changes that would let it be placed, the smallest first.
+    /// Pods whose deletion would let it be placed, those with the fewest GPUs first.
     pub remedies: Vec<Remedy>,
-    /// It starts with others or not at all.
+    /// True if it belongs to a gang.
     #[serde(skip)]
     pub wants_a_gang: bool,
 }
 
-/// A departure that would let a pod be placed. Documents have it as a sentence.
+/// A pod whose deletion would let another be placed. Serialized as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Remedy {
-    /// The node that could serve the pod then.
+    /// The node that could then serve the pod.
     pub node: String,
-    /// The pod that would have to go, as `namespace/name`.
+    /// The pod to delete, as `namespace/name`.
     pub pod: String,
 }
 
@@ -46,7 +46,7 @@ pub struct Remedy {
 pub struct FittingNode {
     /// Its name.
     pub node: String,
-    /// The terms of its rank, for the best nodes.
+    /// The terms of its rank; only for the best nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<String>,
 }
@@ -55,17 +55,17 @@ pub struct FittingNode {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedNodes {
-    /// The reason, as the pod's event says it.
+    /// The reason, as in the pod's event.
     pub reason: String,
     /// Number of nodes.
     pub nodes: usize,
-    /// The first of them by name.
+    /// The first of these nodes by name.
     pub example: String,
 }
 
-/// Nodes whose rank is explained.
+/// Maximum number of nodes whose rank is explained.
 const MAX_EXPLAINED: usize = 10;
-/// Most remedies of an explanation.
+/// Maximum number of remedies of an explanation.
 const MAX_REMEDIES: usize = 5;
 
 // === impl Explanation ===
@@ -99,7 +99,7 @@ impl Explanation {
             let rank = is_explained.then(|| index.explain(pod, node)).flatten();
             fitting.push(FittingNode { node: node.to_owned(), rank });
         }
-        // No single departure makes room for a gang.
+        // The deletion of one pod makes no room for a gang.
         let needs_room = fitting.is_empty() && pod.gang.is_none();
         let remedies = if needs_room { remedies(index, pod, &names) } else { Vec::new() };
         Self {
@@ -114,7 +114,7 @@ impl Explanation {
     }
 }
 
-/// Reasons against the named nodes for a pod without claims. The caller goes through the nodes in steps.
+/// Reasons against the named nodes for a pod without claims. The caller passes few nodes per call.
 pub(crate) fn reasons(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> {
     let outcomes = index.filter(pod, names).into_iter();
     outcomes.filter_map(|(_, outcome)| Some(outcome.err()?.to_string())).collect()
@@ -134,7 +134,7 @@ impl Serialize for Remedy {
     }
 }
 
-/// The request in words.
+/// The request as text.
 pub(crate) fn wants(pod: &PodFacts) -> String {
     let gpus = match &pod.wish.gpus {
         Err(error) => error.to_string(),
@@ -157,14 +157,14 @@ pub(crate) fn wants(pod: &PodFacts) -> String {
     format!("{gpus}, {cpu} CPU, {memory} MiB of memory{gang}")
 }
 
-/// The departures of single pods that would help, pods that hold least first.
+/// Single pods whose deletion would let the pod be placed, those with the fewest GPUs first.
 fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<Remedy> {
     let blocked = index.filter(pod, names);
-    let is_by_pods =
+    let depends_on_pods =
         |refusal: &Refusal| matches!(refusal, Refusal::Misfit(_) | Refusal::NotAccepted { .. });
     let blocked: Vec<_> = blocked
         .into_iter()
-        .filter(|(_, outcome)| outcome.as_ref().err().is_some_and(is_by_pods))
+        .filter(|(_, outcome)| outcome.as_ref().err().is_some_and(depends_on_pods))
         .map(|(name, _)| name.to_owned())
         .collect();
     let mut found = Vec::new();

@@ -1,7 +1,7 @@
 //! The verbs of kube-scheduler's extender: filter, prioritize, preempt, bind.
 //!
-//! Filter, prioritize and preempt are questions: kube-scheduler may ask them for pods that it then places nowhere. They
-//! place nothing. Bind alone decides, and writes once.
+//! Filter, prioritize and preempt place nothing: kube-scheduler may call them for pods that it then does not bind. Only
+//! bind chooses devices, and writes once.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Most nodes that get a score. kube-scheduler gives zero to the others, so it prefers any of these.
+/// Maximum number of nodes with a score. kube-scheduler gives the others zero, so it prefers any of these.
 const MAX_SCORED: usize = 100;
 
 /// The extender of one cluster.
@@ -27,11 +27,11 @@ pub(crate) struct Extender {
     index: Arc<Shared<Index>>,
     binder: Arc<Binder>,
     metrics: Arc<Metrics>,
-    /// The best node of each pod that was ranked and is not bound yet.
+    /// By UID: the best node of each pod that was ranked and is not bound yet.
     best: Shared<HashMap<String, String>>,
 }
 
-/// Most pods whose best node is remembered. kube-scheduler binds a pod soon after it was ranked, or ranks it again.
+/// Maximum number of entries in `best`. kube-scheduler binds a ranked pod soon, or has it ranked again.
 const MAX_REMEMBERED: usize = 4096;
 
 // === impl Extender ===
@@ -47,7 +47,8 @@ impl Extender {
 
     /// The nodes that can serve the pod, and the first reason against each other node.
     ///
-    /// Nodes that no preemption would help are in `failed_and_unresolvable_nodes`: kube-scheduler evicts no pod there.
+    /// Refusals that preemption cannot resolve are in `failed_and_unresolvable_nodes`: kube-scheduler evicts no pod
+    /// there.
     pub(crate) fn filter(&self, args: &FilterArgs) -> FilterResult {
         let begun = Instant::now();
         let result = self.filter_now(args);
@@ -70,8 +71,8 @@ impl Extender {
             index.note_offer(&pod, names);
             index.filter(&pod, names)
         });
-        // An error makes kube-scheduler retry after its back-off. After a refusal it would wait for an event, and no event
-        // about another pod of the gang wakes this one.
+        // An error makes kube-scheduler retry after its back-off. After a refusal it would wait for an event, and no
+        // event about another pod of the gang wakes this one.
         if let Some((_, Err(refusal))) = outcomes.first()
             && matches!(
                 refusal,
@@ -134,7 +135,7 @@ impl Extender {
         scores
     }
 
-    /// The nodes on which the pod fits after preemption, with the victims: those of kube-scheduler, which counts resources
+    /// The nodes on which the pod fits after preemption, with the victims: kube-scheduler's, which counts total amounts
     /// only, and further ones so that enough is free on one GPU.
     pub(crate) fn preempt(&self, args: &PreemptArgs) -> PreemptResult {
         let begun = Instant::now();
@@ -158,7 +159,7 @@ impl Extender {
         self.metrics.answered(Verb::Bind, begun.elapsed(), bound.is_ok());
         match bound {
             Ok(()) => {
-                // A single candidate is not ranked.
+                // kube-scheduler does not prioritize a single candidate.
                 if let Some(best) = self.best.step(|best| best.remove(&args.pod_uid)) {
                     self.metrics.bound(best == args.node);
                 }

@@ -1,6 +1,6 @@
-//! Facts of nodes and pods that decide about placement, read from the API server's objects.
+//! Facts of nodes and pods that placement depends on, converted from the API server's objects.
 //!
-//! Objects are converted once, at the edge. Nothing behind this module knows an annotation or a resource name.
+//! Objects are converted once, at the edge. Modules that use facts know neither annotations nor resource names.
 
 mod amounts;
 pub mod claim_gpus;
@@ -22,5 +22,5 @@ pub use self::{
     pod::{PodFacts, Wish},
 };
 
-/// The label by which pods of one application are known (Kubernetes' recommended labels).
+/// Label with the name of a pod's application (one of Kubernetes' recommended labels).
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of";

@@ -1,13 +1,13 @@
-//! Fence of binds: a Lease, so that of two replicas one binds at a time.
+//! Leader election for binds: only the replica that holds the Lease may bind.
 //!
 //! ```text
 //!            bind: created, taken over when expired, or renewed
 //!   idle ──────────────────────────────────────────────────────> held ──> idle, after the Lease's duration
-//!     └──another replica holds it──> refused: kube-scheduler tries again
+//!     └──another replica holds it──> refused: kube-scheduler retries
 //! ```
 //!
-//! The Lease is written by binds alone: an idle cluster costs nothing. A replica that takes it over reads all pods
-//! first, since the other one may have bound some that the watch has not brought yet.
+//! Only binds write the Lease, so an idle cluster costs nothing. A replica that takes the Lease over first lists all
+//! pods, since the former holder may have bound some that the watch has not delivered yet.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,10 +25,11 @@ use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{access::ANSWER_LIMIT, watches::Refresh};
 
-/// Time after which another replica may bind, counted from the last renewal.
+/// `leaseDurationSeconds`: time after the last renewal at which another replica may take the Lease over.
 const DURATION: Duration = Duration::from_secs(15);
-/// A write begins with at least this left: it is given up after 4 s. A bind renews the Lease when less is left.
-const RENEWED_WITHIN: Duration = Duration::from_secs(6);
+/// Validity of the Lease that a write requires: more than the 4 s after which the write is given up. A bind renews the
+/// Lease if less is left.
+const MIN_VALIDITY: Duration = Duration::from_secs(6);
 /// Deadline of the list of all pods after a take-over.
 const REFRESH_LIMIT: Duration = Duration::from_secs(30);
 
@@ -39,18 +40,18 @@ pub(crate) struct Fence {
     identity: String,
     clock: Clock,
     refresh: Arc<Refresh>,
-    /// One bind at a time looks after the Lease.
+    /// Lets one bind at a time read or renew the Lease.
     turn: Semaphore,
     state: Shared<State>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// The Lease is ours until then.
+    /// End of our Lease's validity, by this machine's clock.
     held_until: Option<Instant>,
-    /// Number of times that it was taken over.
+    /// Number of times that this replica took the Lease over.
     term: u64,
-    /// The Lease as last seen, and the time of its last change.
+    /// The Lease as last read, and the time at which that version was first seen.
     seen: Option<(Lease, Instant)>,
 }
 
@@ -61,7 +62,7 @@ pub(crate) enum FenceError {
     #[error("replica {0} binds at present: try again")]
     Held(String),
     /// The Lease cannot be read or written.
-    #[error("the Lease {lease} cannot be had")]
+    #[error("cannot read or write the Lease {lease}")]
     Unavailable {
         /// Its name.
         lease: String,
@@ -71,19 +72,19 @@ pub(crate) enum FenceError {
     /// The API server did not answer.
     #[error("the API server did not answer for the Lease {0} within {ANSWER_LIMIT:?}")]
     Late(String),
-    /// The Lease is not ours for long enough.
-    #[error("the Lease {0} is not held for long enough: try again")]
+    /// The Lease is lost, or valid for less time than a write takes.
+    #[error("the Lease {0} is lost, or expires too soon for a write: try again")]
     Lost(String),
-    /// The pods could not be read after a take-over.
-    #[error("the pods cannot be read again after taking the Lease over")]
+    /// The pods could not be listed after a take-over.
+    #[error("cannot list the pods after taking over the Lease")]
     Stale(#[source] Box<kube::Error>),
 }
 
 // === impl State ===
 
 impl State {
-    /// Notes the Lease, and gives the time of its last change. Clocks of machines differ: the other replica's Lease expires
-    /// by ours, from its last change seen.
+    /// Stores the Lease, and returns the time at which this version was first seen. Expiry is counted from there by
+    /// this machine's clock, since the clock of the other replica may differ.
     fn see(&mut self, lease: &Lease, now: Instant) -> Instant {
         match &self.seen {
             Some((known, since)) if known == lease => *since,
@@ -110,7 +111,7 @@ impl Fence {
         Self { leases, name, identity, clock, refresh, turn, state }
     }
 
-    /// Makes sure that the Lease is ours for the time of a bind, and tells the term.
+    /// Acquires or renews the Lease if needed, so that it is valid for a bind. Returns the current term.
     pub(crate) async fn hold(&self) -> Result<u64, FenceError> {
         let _turn = self.turn.acquire().await.expect("never closed");
         if self.check().is_ok() {
@@ -127,7 +128,7 @@ impl Fence {
                 self.state.step(|state| state.held_until = None);
                 return Err(error);
             }
-            // The list may have taken long.
+            // The list may have used up the validity.
             self.renew().await?;
             self.state.step(|state| state.term += 1);
             let (lease, identity) = (&self.name, &self.identity);
@@ -140,7 +141,7 @@ impl Fence {
         self.state.step(|state| state.term)
     }
 
-    /// Makes sure that the Lease stays ours in a term. Between two terms another replica may have bound pods.
+    /// Renews the Lease if needed. Fails if the term has ended: between two terms another replica may have bound pods.
     pub(crate) async fn keep(&self, term: u64) -> Result<(), FenceError> {
         let _turn = self.turn.acquire().await.expect("never closed");
         if self.term() != term || !self.is_ours() {
@@ -157,16 +158,16 @@ impl Fence {
         held_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// The Lease is ours for as long as a write takes.
+    /// Fails unless the Lease is valid for as long as a write takes.
     pub(crate) fn check(&self) -> Result<(), FenceError> {
         let held_until = self.state.step(|state| state.held_until);
         match held_until {
-            Some(until) if Instant::now() + RENEWED_WITHIN < until => Ok(()),
+            Some(until) if Instant::now() + MIN_VALIDITY < until => Ok(()),
             _ => Err(self.lost()),
         }
     }
 
-    /// Takes the Lease or renews it, over the version that was seen.
+    /// Acquires or renews the Lease.
     async fn renew(&self) -> Result<(), FenceError> {
         let found = self.call(self.leases.get_opt(&self.name)).await?;
         let now = Instant::now();
@@ -182,7 +183,7 @@ impl Fence {
                 self.replace(lease).await?
             }
         };
-        // Counted from before the write: the Lease may be that old when the answer comes.
+        // Counted from before the write, because the API server may have stored the Lease then.
         let held_until = Some(now + DURATION);
         self.state.step(|state| {
             (state.held_until, state.seen) = (held_until, Some((written, now)));
@@ -194,20 +195,17 @@ impl Fence {
         FenceError::Lost(self.name.clone())
     }
 
-    /// Gives the Lease up, so that another replica need not wait.
+    /// Releases the Lease, so that another replica need not wait for its expiry.
     pub(crate) async fn give_up(&self) {
         let State { held_until, seen, .. } = self.state.step(std::mem::take);
         let (Some(_), Some((mut lease, _))) = (held_until, seen) else { return };
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = None;
         }
-        let how = PostParams::default();
-        let replaced = self.leases.replace(&self.name, &how, &lease);
+        let parameters = PostParams::default();
+        let replaced = self.leases.replace(&self.name, &parameters, &lease);
         if let Err(error) = self.call(replaced).await {
-            tracing::debug!(
-                error = windlass_host::causes(&error),
-                "the Lease could not be given up"
-            );
+            tracing::debug!(error = windlass_host::causes(&error), "Lease not released");
         }
     }
 
@@ -217,7 +215,7 @@ impl Fence {
         self.call(self.leases.create(&PostParams::default(), &lease)).await
     }
 
-    /// Writes over the version that was seen: of two replicas one succeeds.
+    /// Replaces the version that was read: of two concurrent replicas one succeeds.
     async fn replace(&self, lease: Lease) -> Result<Lease, FenceError> {
         let spec = self.spec(lease.spec.unwrap_or_default());
         let lease = Lease { metadata: lease.metadata, spec: Some(spec) };

@@ -1,4 +1,4 @@
-//! gpushare's protocol: the annotations that its device plugin waits for, and its `inspect` document.
+//! Protocol of gpushare: the annotations that its device plugin waits for, and its `inspect` document.
 //!
 //! Names and meaning are those of Aliyun's gpushare-scheduler-extender (c0b6141).
 
@@ -13,13 +13,13 @@ use crate::{
     index::{Index, Inspected},
 };
 
-/// Begin of its annotations' keys.
+/// Prefix of its annotation keys.
 pub(crate) const PREFIX: &str = "ALIYUN_COM_GPU_MEM_";
 
-/// MiB of gpushare's unit.
+/// MiB per unit of gpushare.
 const MIB_PER_UNIT: u32 = 1024;
 
-/// Annotations of a pod whose share of memory was decided: the GPU's index, its memory, and the pod's part of it.
+/// Annotations of a pod with a chosen GPU: the GPU's index, its memory, and the pod's share of it.
 pub(crate) fn annotations(
     index: usize,
     gpu: &GpuFacts,
@@ -76,7 +76,7 @@ struct InspectedPod {
 // === impl Inspection ===
 
 impl Inspection {
-    /// All nodes with GPUs, or the one of a name.
+    /// All nodes with GPUs, or only the named one.
     pub(crate) fn of(index: &mut Index, name: Option<&str>) -> Self {
         let nodes = index.inspect();
         let nodes = nodes.iter().filter(|node| !node.facts.gpus.is_empty());

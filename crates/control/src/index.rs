@@ -9,9 +9,9 @@
 //!
 //! # Guarantees
 //!
-//! The view is a function of the facts: a changed node is built anew from its object and its pods, in an order that
-//! does not depend on the order of events. A pod that was placed counts on its node until its placement failed or its
-//! object says otherwise; no timer frees a device.
+//! The view is a function of the facts: a changed node is rebuilt from its object and its pods, in an order that does
+//! not depend on the order of events. A placed pod counts on its node until its placement fails or its object names
+//! another node; no timer frees a device.
 
 mod changes;
 mod claim_ranks;
@@ -53,7 +53,7 @@ pub use self::{
 };
 use crate::facts::{GangError, GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
 
-/// Facts and view of a cluster.
+/// Facts of a cluster's objects, and the scheduler's view made from them.
 #[derive(Debug)]
 pub struct Index {
     view: View,
@@ -66,13 +66,13 @@ pub struct Index {
     gangs: Gangs,
     departures: Departures,
     changed: BTreeSet<NodeIx>,
-    /// Number of the change that built each node last, its slices and claims included.
+    /// By node: value of `builds` when it was last rebuilt, for whatever change of its object, pods, slices or claims.
     versions: Vec<u64>,
-    /// Nodes that were built so far.
+    /// Number of node rebuilds so far.
     builds: u64,
-    /// Placements that were decided so far.
+    /// Number of placement decisions so far.
     decisions: u64,
-    /// Pods that have changed since the begin of each list that is under way.
+    /// By running list call: pods that changed since it began.
     touched: BTreeMap<u64, HashSet<String>>,
     lists: u64,
     is_synced: bool,
@@ -81,7 +81,7 @@ pub struct Index {
 #[derive(Debug)]
 struct PodEntry {
     facts: PodFacts,
-    /// Its decided placement, while the API server has not confirmed it.
+    /// The decided placement, until the API server confirms it.
     assumed: Option<Assumed>,
 }
 
@@ -89,11 +89,11 @@ struct PodEntry {
 struct Assumed {
     node: String,
     part: Part,
-    /// It is kept for a member of a gang that waits for the others: nothing has been written.
+    /// True for a reservation: the pod's gang still waits for members, and nothing has been written.
     is_reserved: bool,
-    /// Number of the bind that decided it last, by which a later one is told apart; zero before a bind.
+    /// Number of the last bind that decided it, to tell it from later binds; zero before the first bind.
     number: u64,
-    /// Writes of it that may have an effect still. Until there are none, the pod keeps its place.
+    /// Writes that may still take effect. While there are any, the pod keeps its place.
     writes: u32,
 }
 
@@ -102,76 +102,76 @@ struct Assumed {
 pub struct Placed {
     /// The devices by their ids; none if no agent published ids.
     pub placement: PodPlacement,
-    /// Number of this decision.
+    /// Number of this decision, unique in the index.
     pub number: u64,
     /// The first GPU: its index on the node, and its facts.
     pub first: Option<(usize, GpuFacts)>,
 }
 
-/// The first reason why a pod cannot be placed.
+/// First reason against a placement of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No node of that name has been seen.
+    /// The watch has brought no node of this name.
     #[error("node {0} is unknown to Windlass: its object has not been seen yet")]
     UnknownNode(String),
-    /// The request fits no node.
+    /// The pod's GPU request is invalid.
     #[error(transparent)]
     Wish(#[from] GpuWishError),
     /// The node does not fit.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// The GPUs that the pod's annotations accept do not suffice.
+    /// The pod's annotations accept too few of the node's GPUs.
     #[error(
         "{accepted} of the node's GPUs are accepted by the pod's nvidia.com/use-gpuuuid and nouse-gpuuuid: {misfit}"
     )]
     NotAccepted {
         /// Number of accepted GPUs of the node.
         accepted: usize,
-        /// The reason against these.
+        /// The reason why the accepted GPUs do not fit.
         misfit: Misfit,
     },
-    /// The node counts whole GPUs under the name by which the pod asks for shares.
+    /// The pod requests shares with HAMi's resource names, and this node offers whole GPUs under `nvidia.com/gpu`.
     #[error(
-        "node {0} gives whole GPUs as nvidia.com/gpu: its agent needs `shares.gpus` for amounts of HAMi"
+        "node {0} gives whole GPUs as nvidia.com/gpu: its agent needs `shares.gpus` to serve HAMi's amounts"
     )]
     NoVirtualGpus(String),
-    /// A GPU lacks the id by which the agent would find it.
+    /// A GPU of the node has no id, so no agent can give a share of it.
     #[error("node {0} runs no agent of Windlass, which has to give the share to the pod")]
     NoAgent(String),
-    /// A bind is under way, or its end is unknown.
+    /// A bind is in flight, or its outcome is unknown.
     #[error("a bind to node {0} may have succeeded: the API server is asked")]
     InDoubt(String),
-    /// The pod's gang cannot be understood.
+    /// The pod's gang labels or annotations are invalid.
     #[error(transparent)]
     Gang(#[from] GangError),
-    /// Members of the pod's gang are not there yet.
+    /// Members of the pod's gang do not exist yet.
     #[error("gang {gang} has {there} of the {size} pods that start together")]
     GangIncomplete {
         /// Name of the gang.
         gang: String,
-        /// Members that there are.
+        /// Number of existing members.
         there: usize,
-        /// Members that start together.
+        /// Number of members that start together.
         size: usize,
     },
     /// The members of the pod's gang do not fit side by side.
-    #[error("gang {gang}: the {pods} pods that it lacks do not fit side by side{}", on_one(.within.as_ref()))]
+    #[error("gang {gang}: its {pods} pods without a place do not fit side by side{}", on_one(.within.as_ref()))]
     GangDoesNotFit {
         /// Name of the gang.
         gang: String,
         /// Number of members that have no place.
         pods: usize,
-        /// Node label of which all nodes of the gang have one value.
+        /// Key of the node label whose value all nodes of the gang must share.
         within: Option<String>,
     },
-    /// Members of gangs wait, as many as may.
-    #[error("{0} pods wait for others of their gangs, as many as may at a time: try again")]
+    /// The limit of waiting gang members is reached.
+    #[error("limit reached: {0} pods wait for the other members of their gangs: try again")]
     GangsWait(usize),
-    /// A node of the pod's gang cannot serve it any more.
-    #[error("node {0} cannot serve its part of the pod's gang any more")]
+    /// A node of the pod's gang can no longer serve it.
+    #[error("node {0} can no longer serve its part of the pod's gang")]
     GangLostNode(String),
-    /// The place of the pod in its gang is on another node.
-    #[error("the pod's gang has its places on other nodes, this pod's is on {0}")]
+    /// The gang's plan places the pod on another node.
+    #[error("the plan of the pod's gang places this pod on node {0}")]
     GangElsewhere(String),
     /// The pod has been bound to another node.
     #[error("pod {pod} is on node {node} already")]
@@ -209,27 +209,27 @@ impl Default for Index {
 }
 
 impl Index {
-    /// All objects have been seen once.
+    /// True once the initial lists of all watches have been read.
     pub fn is_synced(&self) -> bool {
         self.is_synced
     }
 
-    /// Nodes whose object is there, and pods that hold or want something.
+    /// Number of nodes whose object exists, and of pods that have not ended.
     pub fn counts(&self) -> (usize, usize) {
         (self.entries.iter().filter(|entry| entry.is_there).count(), self.pods.len())
     }
 
-    /// Claims of Dynamic Resource Allocation.
+    /// Number of `ResourceClaims`.
     pub fn claim_count(&self) -> usize {
         self.claims.claim_count()
     }
 
-    /// The pod of this identity.
+    /// The pod with this UID.
     pub fn pod(&self, uid: &str) -> Option<&PodFacts> {
         self.pods.get(uid).map(|entry| &entry.facts)
     }
 
-    /// The nodes that can serve the pod, and the first reason of each that cannot.
+    /// Each named node with `Ok` if it can serve the pod, or with the first reason against it.
     pub fn filter<'a>(
         &mut self,
         pod: &PodFacts,
@@ -260,8 +260,7 @@ impl Index {
         names.iter().map(|name| (name.as_str(), check(name))).collect()
     }
 
-    /// The best of the named nodes that can serve the pod, at most this many, the best first. No two are equal: names decide
-    /// between equal ranks.
+    /// Up to `most` of the named nodes that can serve the pod, best first. Names decide between equal ranks.
     pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], most: usize) -> Vec<&'a str> {
         loop {
             if let Some(ranked) = self.rank_step(pod, names, most) {
@@ -270,7 +269,7 @@ impl Index {
         }
     }
 
-    /// As [`rank`](Self::rank), in steps of some milliseconds: `None` until the last one.
+    /// One step of [`rank`](Self::rank), of a few milliseconds. `None` until the last step.
     pub fn rank_step<'a>(
         &mut self,
         pod: &PodFacts,
@@ -306,12 +305,12 @@ impl Index {
         Some(ranked.into_iter().map(|(_, name)| name).collect())
     }
 
-    /// Places the pod on the node, and counts it there from now on: the API server is told next. While the end of a bind
-    /// is unknown, the same node gives the same devices.
+    /// Chooses devices for the pod on the node and counts it there from now on. The caller then writes the Binding.
+    /// While the outcome of a bind is unknown, a repeated call for the same node returns the same devices.
     ///
     /// # Errors
     ///
-    /// The node cannot serve the pod any more, or the pod is bound. Nothing has changed.
+    /// The node can no longer serve the pod, or the pod is bound. The index is unchanged.
     pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<Placed, Refusal> {
         self.settle();
         if let Some(placed) = self.known_placement(pod, name)? {
@@ -327,7 +326,7 @@ impl Index {
         Ok(self.assume(pod, Placement { node, part }))
     }
 
-    /// The placement of a pod whose bind has an unknown end, on the same node.
+    /// The placement on this node of a pod whose bind has an unknown outcome.
     fn known_placement(&self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
         let known = self.pods.get(&pod.uid);
         let bound = pod.node.clone().or_else(|| known.and_then(|known| known.facts.node.clone()));
@@ -343,7 +342,7 @@ impl Index {
             return Err(Refusal::InDoubt(node.clone()));
         }
         let node = self.nodes.get(name).copied().filter(|node| {
-            // A node that was made anew may have other GPUs.
+            // A node that was deleted and created again may have other GPUs.
             let gpus = &self.entries[node.0 as usize].facts.gpus;
             part.gpus.iter().all(|position| position < gpus.len())
         });
@@ -351,7 +350,7 @@ impl Index {
         Ok(Some(self.placed(node, pod, *part, *number)))
     }
 
-    /// Counts the pod at its place from now on.
+    /// Counts the pod at this place from now on.
     fn assume(&mut self, pod: &PodFacts, Placement { node, part }: Placement) -> Placed {
         let number = self.next_number();
         let placed = self.placed(node, pod, part, number);
@@ -364,7 +363,7 @@ impl Index {
         placed
     }
 
-    /// The pod fits the node once some others are gone.
+    /// True if the pod fits the node without the pods of these UIDs.
     pub fn fits_without(&mut self, pod: &PodFacts, name: &str, victims: &[String]) -> bool {
         self.settle();
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return false };
@@ -383,7 +382,8 @@ impl Index {
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
-    /// Tells of a node whether the scheduler could allocate the pod's claims there, or the reason in words.
+    /// Check of the pod's claims by node name: `Ok` if the scheduler could allocate them there, or the reason against
+    /// it.
     pub fn allocates(&self, pod: &PodFacts) -> impl Fn(&str) -> Result<(), String> + '_ {
         let has_claims = !pod.claims.is_empty();
         let wanted = self.claims.wanted(&pod.namespace, &pod.claims);
@@ -392,12 +392,13 @@ impl Index {
                 return Ok(());
             }
             let wanted = wanted.as_ref();
-            let wanted = wanted.ok_or("its claims are not there yet, or have devices already")?;
+            let wanted = wanted.ok_or("its claims do not exist yet, or have devices already")?;
             self.claims.check(wanted, name).map_err(|error| error.to_string())
         }
     }
 
-    /// The terms of the rank that a node has for the pod, in one line; none where it does not fit, or for GPUs by their ids.
+    /// Terms of the node's rank for the pod, in one line. `None` if the node does not fit, or if the pod selects GPUs
+    /// by id.
     pub fn explain(&mut self, pod: &PodFacts, name: &str) -> Option<String> {
         self.settle();
         let request = pod.wish.request(self.view.catalog()).ok()?;
@@ -414,8 +415,8 @@ impl Index {
         Some(explanation.to_string())
     }
 
-    /// Pods of lower priority that have to go beside the given ones so that the pod fits the node: the fewest, and those
-    /// of least priority. None where it does not fit even so.
+    /// UIDs of lower-priority pods to evict beside the given victims so that the pod fits the node: the fewest, and
+    /// those of lowest priority. `None` if the pod does not fit even then.
     pub fn more_victims(
         &mut self,
         pod: &PodFacts,
@@ -423,7 +424,7 @@ impl Index {
         given: &[String],
     ) -> Option<Vec<String>> {
         self.settle();
-        // The victims of one member would go for nothing where the others find no place.
+        // Evictions for one member would be in vain if the other members find no place.
         if pod.gang.is_some() {
             return None;
         }
@@ -435,7 +436,7 @@ impl Index {
         let (mut others, mut uids) = (Vec::new(), Vec::new());
         for (uid, part) in entry.occupancy.parts() {
             let Some(holder) = self.pods.get(uid) else { continue };
-            // kube-scheduler may not know the pod there, and could not evict it then.
+            // kube-scheduler does not know of a reservation, so it may be unable to evict this pod from this node.
             let is_reserved = holder.assumed.as_ref().is_some_and(|it| it.is_reserved);
             if is_reserved && !given.contains(uid) {
                 continue;
@@ -458,12 +459,12 @@ impl Index {
         Some(found.pods.into_iter().map(|position| uids[position].clone()).collect())
     }
 
-    /// Names of the nodes whose object is there, in order.
+    /// Sorted names of the nodes whose object exists.
     pub fn node_names(&self) -> Vec<String> {
         self.present().into_iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Pods with GPUs of a node: identity, `namespace/name`, and the number of GPUs that each has a part of.
+    /// Pods that hold GPUs of a node: UID, `namespace/name`, and the number of GPUs, shared ones included.
     pub fn holders(&mut self, name: &str) -> Vec<(String, String, u32)> {
         self.settle();
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
@@ -475,20 +476,20 @@ impl Index {
         held.filter_map(holder).collect()
     }
 
-    /// The placement of this number is the pod's, and may be written.
+    /// True if the pod's placement still has this number, and may be written.
     pub fn is_current(&self, uid: &str, number: u64) -> bool {
         let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
         assumed.is_some_and(|assumed| assumed.number == number)
     }
 
-    /// Notes that a placement is being written.
+    /// Counts a write of the placement as begun.
     pub fn begin_write(&mut self, uid: &str, number: u64) {
         if let Some(assumed) = self.assumed_mut(uid, number) {
             assumed.writes += 1;
         }
     }
 
-    /// Notes that a write of a placement has no effect, now and later.
+    /// Counts a write of the placement as ended without effect, and takes the placement back if it was the last one.
     pub fn end_write(&mut self, uid: &str, number: u64) {
         if let Some(assumed) = self.assumed_mut(uid, number) {
             assumed.writes = assumed.writes.saturating_sub(1);
@@ -496,7 +497,7 @@ impl Index {
         self.forget(uid, number);
     }
 
-    /// Takes the placement of this number back, unless a write of it may have an effect still.
+    /// Takes back the placement of this number, unless a write of it may still take effect.
     pub fn forget(&mut self, uid: &str, number: u64) {
         if self.assumed_mut(uid, number).is_some_and(|assumed| assumed.writes == 0) {
             self.forget_any(uid);
@@ -516,19 +517,19 @@ impl Index {
         }
     }
 
-    /// Idle GPUs that a typical pod cannot use, in expectation.
+    /// Expected number of idle GPUs that a typical pod cannot use.
     pub fn fragmentation(&mut self) -> f64 {
         self.settle();
         self.scheduler.fragmentation(&self.view)
     }
 
-    /// Pods that hold more than their node has, or other GPUs than there are.
+    /// Number of pods and claims that hold more than their node has free, or GPUs that it lacks.
     pub fn conflicts(&mut self) -> usize {
         self.settle();
         self.entries.iter().map(|entry| entry.occupancy.conflicts().len()).sum()
     }
 
-    /// Nodes whose object is there, in the order of names.
+    /// Nodes whose object exists, sorted by name.
     fn present(&self) -> Vec<(&String, NodeIx)> {
         let nodes = self.nodes.iter().map(|(name, node)| (name, *node));
         let mut nodes: Vec<_> =
@@ -562,7 +563,7 @@ impl Index {
         Placed { placement, number, first }
     }
 
-    /// The node of a bind whose end is unknown.
+    /// The node of a bind that is in flight, or whose outcome is unknown.
     fn assumed_node(&self, uid: &str) -> Option<&str> {
         let assumed = self.pods.get(uid)?.assumed.as_ref()?;
         (!assumed.is_reserved).then_some(assumed.node.as_str())
@@ -577,7 +578,7 @@ impl Index {
         let request = request.as_ref().map_err(Clone::clone)?;
         let node = self.nodes.get(name).filter(|node| self.entries[node.0 as usize].is_there);
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        // First: no departure of a pod changes it.
+        // Checked first, because preemption cannot remedy it.
         self.serves(pod, *node)?;
         fit(self.view.catalog(), self.view.node(*node), request)?;
         if let Some(state) = self.accepted(pod, *node) {
@@ -590,7 +591,7 @@ impl Index {
         Ok(())
     }
 
-    /// The node's agent serves shares by the names that the pod uses.
+    /// Fails if the pod requests shares and the node's agent does not serve the pod's resource names.
     fn serves(&self, pod: &PodFacts, node: NodeIx) -> Result<(), Refusal> {
         let Ok(GpuWish::Share { by, .. }) = &pod.wish.gpus else { return Ok(()) };
         let facts = &self.entries[node.0 as usize].facts;
@@ -606,12 +607,12 @@ impl Index {
         }
     }
 
-    /// The node with those GPUs alone that the pod accepts by their ids; none where it accepts all.
+    /// The node's state with only the GPUs whose ids the pod accepts usable; `None` if it accepts all ids.
     fn accepted(&self, pod: &PodFacts, node: NodeIx) -> Option<Node> {
         accepted(pod, &self.entries[node.0 as usize].facts, self.view.node(node))
     }
 
-    /// Ranks of the nodes that can serve the pod with GPUs that it accepts by their ids.
+    /// Writes the ranks of the nodes that can serve the pod with the GPUs whose ids it accepts.
     fn rank_by_ids(
         &mut self,
         pod: &PodFacts,
@@ -627,7 +628,7 @@ impl Index {
         }
     }
 
-    /// One step of the ranks of nodes for a pod with claims. True once all are ranked.
+    /// Ranks nodes for a pod with claims, for one step. True once all are ranked.
     fn rank_by_claims(
         &mut self,
         pod: &PodFacts,
@@ -644,13 +645,13 @@ impl Index {
         kept.step(key, prepare, &mut cluster, nodes, ranks)
     }
 
-    /// The ranks by claims that are kept, and everything that they are computed from.
+    /// The cache of ranks by claims, and the inputs from which it is computed.
     fn cluster(&mut self) -> (&mut ClaimRanks, Cluster<'_>) {
         let Self { claims, entries, versions, view, scheduler, claim_ranks, .. } = self;
         (claim_ranks, Cluster { claims, entries, versions, view, scheduler })
     }
 
-    /// Builds every changed node anew.
+    /// Rebuilds every changed node in the view.
     fn settle(&mut self) {
         while let Some(node) = self.changed.pop_first() {
             let (view, entry) = (&mut self.view, &mut self.entries[node.0 as usize]);
@@ -693,7 +694,7 @@ impl Index {
         }
     }
 
-    /// The node's position; a new one for a name that is new.
+    /// The node's position; a new name gets a free one.
     fn node_of(&mut self, name: &str) -> NodeIx {
         if let Some(node) = self.nodes.get(name) {
             return *node;
@@ -718,7 +719,7 @@ impl Index {
 // === impl PodEntry ===
 
 impl PodEntry {
-    /// The pod, and the part of its node that was decided for it and is not confirmed yet.
+    /// The pod, and its decided part of the node that the API server has not confirmed yet.
     fn as_holder(&self) -> (&PodFacts, Option<Part>) {
         (&self.facts, self.assumed.as_ref().map(|assumed| assumed.part))
     }
@@ -728,7 +729,7 @@ fn on_one(label: Option<&String>) -> String {
     label.map(|label| format!(" on nodes with one {label}")).unwrap_or_default()
 }
 
-/// A node's state in which the pod can have those GPUs alone that it accepts by their ids; none where it accepts all.
+/// A node's state with only the GPUs whose ids the pod accepts usable; `None` if it accepts all ids.
 fn accepted(pod: &PodFacts, facts: &NodeFacts, state: &Node) -> Option<Node> {
     let accepted = &pod.wish.accepted;
     if accepted.accepts_all_ids() {
@@ -741,7 +742,7 @@ fn accepted(pod: &PodFacts, facts: &NodeFacts, state: &Node) -> Option<Node> {
     Some(state)
 }
 
-/// The node on which the pod counts.
+/// The node on which the pod is bound or assumed.
 fn known_node(pod: Option<&PodEntry>) -> Option<String> {
     let pod = pod?;
     pod.facts.node.clone().or_else(|| pod.assumed.as_ref().map(|assumed| assumed.node.clone()))

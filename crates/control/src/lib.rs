@@ -1,4 +1,4 @@
-//! The cluster half, live: kube-scheduler's extender over a view of all devices.
+//! The cluster half: kube-scheduler's extender, with a live view of all devices in the cluster.
 //!
 //! ```text
 //!  API server ──watches──> facts ──> index ──> sched: ranks, parts, reasons
@@ -6,8 +6,8 @@
 //!  kube-scheduler ──HTTP──> extender ──┘ └──> binder ──Binding, under a Lease──> API server
 //! ```
 //!
-//! Everything is rebuilt from the API server's objects: nothing is kept on a disk, and the cluster half writes nothing but
-//! the Binding of a pod.
+//! All state is rebuilt from the API server's objects, and nothing is stored on disk. The only writes are Bindings of
+//! pods and the Lease.
 
 pub mod agents;
 pub mod application;

@@ -1,4 +1,4 @@
-//! A view of a cluster that is kept up to date.
+//! A cluster's index with the watches that keep it up to date.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     watches,
 };
 
-/// A view of a cluster, and the watches that keep it.
+/// A cluster's index, kept up to date by watches.
 #[expect(missing_debug_implementations, reason = "a client of kube has none")]
 pub struct Live {
     pub(crate) index: Arc<Shared<Index>>,
@@ -20,7 +20,7 @@ pub struct Live {
 // === impl Live ===
 
 impl Live {
-    /// Connects with kubectl's access, or with that of the kubeconfig.
+    /// Connects with a kubeconfig; `None` searches as kubectl does.
     ///
     /// # Errors
     ///
@@ -29,12 +29,12 @@ impl Live {
         Ok(Self { index: Arc::default(), client: access::client(kubeconfig).await? })
     }
 
-    /// Keeps the view, and ends with its future only.
+    /// Runs the watches. Never returns: drop the future to stop.
     pub async fn follow(&self) {
         watches::follow(self.client.clone(), self.index.clone()).await;
     }
 
-    /// Looks at the view; `None` until all objects were seen once.
+    /// Applies `look` to the index; `None` until all objects have been read.
     pub fn look<T>(&self, look: impl FnOnce(&mut Index) -> T) -> Option<T> {
         self.index.step(|index| index.is_synced().then(|| look(index)))
     }

@@ -1,4 +1,4 @@
-//! Metrics of the cluster half.
+//! Metrics of the extender, and gauges computed from its view.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,13 +21,13 @@ use crate::index::{Index, Refusal};
 /// A verb of the extender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// Tells the nodes that can serve a pod.
+    /// Nodes that can serve a pod.
     Filter,
-    /// Tells the best of them.
+    /// Scores of the best nodes.
     Prioritize,
-    /// Tells those that can serve it without some pods.
+    /// Nodes that can serve a pod after evictions.
     Preempt,
-    /// Binds a pod.
+    /// Binding of a pod.
     Bind,
 }
 
@@ -67,11 +67,11 @@ pub(crate) struct Metrics {
     gangs: Family<OfGang, Counter>,
 }
 
-/// Gauges that are computed from the view when somebody asks.
+/// Gauges that each scrape computes from the view.
 #[derive(Debug)]
 struct ViewGauges(Arc<Shared<Index>>);
 
-/// The view in numbers, at one moment.
+/// Values of the gauges.
 struct Seen {
     is_synced: bool,
     nodes: usize,
@@ -129,12 +129,12 @@ impl Metrics {
         );
         registry.register(
             "windlass_cluster_bound_pods",
-            "Pods bound after a ranking, by whether kube-scheduler took the best node of it",
+            "Pods bound after a ranking; was_best is true if kube-scheduler took the best node",
             metrics.bound.clone(),
         );
         registry.register(
             "windlass_cluster_gangs",
-            "Gangs whose members waited for each other, by whether all came in time",
+            "Gangs whose members waited for each other; is_whole is true if all arrived in time",
             metrics.gangs.clone(),
         );
         registry.register_collector(Box::new(ViewGauges(index)));
@@ -152,12 +152,12 @@ impl Metrics {
         self.bound.get_or_create(&Chosen { was_best: word(was_best) }).inc();
     }
 
-    /// Counts a gang whose members waited: all came, or it was given up.
+    /// Counts a gang whose wait ended: all members arrived, or it was given up.
     pub(crate) fn gathered(&self, is_whole: bool) {
         self.gangs.get_or_create(&OfGang { is_whole: word(is_whole) }).inc();
     }
 
-    /// Counts an answer.
+    /// Counts an answer to a verb, with the time that it took.
     pub(crate) fn answered(&self, verb: Verb, time: Duration, is_ok: bool) {
         let (verb, is_ok) = (verb.name(), word(is_ok));
         self.answers.get_or_create(&Answered { verb, is_ok }).inc();
@@ -170,11 +170,12 @@ impl Metrics {
     }
 }
 
-/// Value of a label.
+/// Label value of a boolean.
 fn word(truth: bool) -> &'static str {
     if truth { "true" } else { "false" }
 }
 
+/// All values of the label `reason`, created at zero.
 const REASONS: [&str; 20] = [
     "bound",
     "cpu",
@@ -274,7 +275,7 @@ impl Collector for ViewGauges {
         )?;
         gauge(
             "windlass_cluster_fragmented_gpus",
-            "Idle GPUs that a typical pod cannot use, in expectation",
+            "Expected number of idle GPUs that a typical pod cannot use",
             seen.fragmentation,
         )?;
         gauge(

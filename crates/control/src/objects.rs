@@ -1,8 +1,8 @@
-//! All objects that placement looks at, at one moment: from the API server, or from a file.
+//! Snapshot of all objects that placement reads, from the API server or from a file.
 //!
-//! The file is a `List`, as kubectl prints it with `get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o
-//! json`. A recording holds the fields that placement
-//! reads and no others, so that no environment, command or secret name leaves the cluster.
+//! The file is a `List`, as printed by `kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json`.
+//! A recording (`windlass cluster record`) has only the fields that placement reads, so that no environment, command or
+//! secret name leaves the cluster.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use crate::{
     index::Index,
 };
 
-/// Objects of a cluster.
+/// Objects of a cluster at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     nodes: Vec<Node>,
@@ -36,29 +36,29 @@ pub struct Objects {
     classes: Vec<DeviceClass>,
 }
 
-/// Objects that cannot be had.
+/// Reason why the objects cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectsError {
     /// No access to the API server.
     #[error(transparent)]
     NoAccess(#[from] NoAccess),
-    /// The API server refused, or did not answer.
+    /// The API server refused or did not answer. The field is the plural resource name.
     #[error("cannot list {0}")]
     List(&'static str, #[source] Box<kube::Error>),
-    /// The file is no JSON.
+    /// The file is not JSON.
     #[error("{0} is no JSON document")]
     Json(PathBuf, #[source] serde_json::Error),
-    /// The file is no list of objects.
+    /// The file is JSON, but not a `List`.
     #[error("{0} is no List of objects: write one with `windlass cluster record`")]
     NoList(PathBuf),
-    /// An object of the file has another shape.
+    /// An item of the file does not match the schema of its kind.
     #[error("item {item} of {path} is no {kind}")]
     Item {
         /// The file.
         path: PathBuf,
-        /// Position, from zero.
+        /// Position in the list, from zero.
         item: usize,
-        /// Kind that it says it is.
+        /// The item's `kind`.
         kind: String,
         /// The reason.
         source: serde_json::Error,
@@ -72,16 +72,16 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// No credentials, or the API server does not answer or refuses.
+    /// No credentials, or the API server refuses or does not answer.
     pub async fn fetch(kubeconfig: Option<PathBuf>) -> Result<Self, ObjectsError> {
         Self::of(access::client(kubeconfig).await?).await
     }
 
-    /// Lists the objects that a client sees.
+    /// Lists the objects with a client.
     pub(crate) async fn of(client: kube::Client) -> Result<Self, ObjectsError> {
         let nodes = list(Api::all(client.clone()), "nodes").await?;
         let pods = list(Api::all(client.clone()), "pods").await?;
-        // A cluster of before 1.34 has none of these.
+        // Clusters before 1.34 do not serve these.
         let slices = list_where_served(Api::all(client.clone()), "resourceslices").await?;
         let claims = list_where_served(Api::all(client.clone()), "resourceclaims").await?;
         let classes = list_where_served(Api::all(client), "deviceclasses").await?;
@@ -108,11 +108,11 @@ impl Objects {
         &self.classes
     }
 
-    /// Reads a file's text. Items of other kinds are ignored.
+    /// Parses a file's text. `path` is for error messages. Items of other kinds are ignored.
     ///
     /// # Errors
     ///
-    /// The text is no such list.
+    /// The text is not JSON, not a `List`, or has an invalid item.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ObjectsError> {
         let document: Value = serde_json::from_str(text)
             .map_err(|source| ObjectsError::Json(path.to_owned(), source))?;
@@ -163,7 +163,7 @@ impl Objects {
         json!({"apiVersion": "v1", "kind": "List", "items": items.collect::<Vec<_>>()})
     }
 
-    /// A complete view of the objects.
+    /// Builds a synced index from the objects.
     pub fn to_index(&self) -> Index {
         let mut index = Index::default();
         for node in &self.nodes {
@@ -179,7 +179,7 @@ impl Objects {
         index
     }
 
-    /// The pod of a name, in any namespace where none is given.
+    /// All pods of this name, in one namespace or in all.
     pub fn pods_named(&self, namespace: Option<&str>, name: &str) -> Vec<PodFacts> {
         let is_it = |pod: &&Pod| {
             pod.metadata.name.as_deref() == Some(name)
@@ -197,7 +197,7 @@ where
     listed.map_err(|error| ObjectsError::List(kind, Box::new(error)))
 }
 
-/// As [`list`]; no objects where the API server has no such kind.
+/// As [`list`]; empty if the API server does not serve the kind.
 async fn list_where_served<K>(api: Api<K>, kind: &'static str) -> Result<Vec<K>, ObjectsError>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -267,7 +267,7 @@ fn recorded_pod(pod: &Pod) -> Pod {
     Pod { metadata, spec, status }
 }
 
-/// A claim without the parameters of its drivers, which may hold anything.
+/// A claim without its opaque driver parameters, which may contain secrets.
 fn recorded_claim(claim: &ResourceClaim) -> ResourceClaim {
     let mut claim = claim.clone();
     claim.metadata = named(&claim.metadata);
@@ -284,7 +284,7 @@ fn recorded_claim(claim: &ResourceClaim) -> ResourceClaim {
     claim
 }
 
-/// The identity of an object alone.
+/// Metadata reduced to name, namespace and UID.
 fn named(metadata: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         name: metadata.name.clone(),
@@ -294,14 +294,14 @@ fn named(metadata: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// The labels of a pod's gang and of its application.
+/// The labels that name a pod's gang and application.
 fn recorded_labels(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let mut labels = metadata.labels.clone()?;
     labels.retain(|key, _| [facts::GANG, facts::PART_OF].contains(&key.as_str()));
     Some(labels)
 }
 
-/// Annotations that placement reads.
+/// Annotations that placement reads, by prefix.
 fn ours(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let mut annotations = metadata.annotations.clone()?;
     let prefixes = ["windlass.dev/", "nvidia.com/", gpushare::PREFIX];
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_keeps_what_placement_reads_and_nothing_else() {
+    fn a_recording_keeps_only_fields_that_placement_reads() {
         let text = r#"{"kind":"List","items":[
             {"kind":"Node","metadata":{"name":"n1","annotations":{"secret":"x",
                 "windlass.dev/devices":"{\"devices\":[{\"id\":\"GPU-a\",\"memoryMib\":24576}]}"}},
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_list_is_told_with_its_place() {
+    fn an_error_about_a_file_names_its_path_and_item() {
         let error = |text: &str| {
             let error = Objects::parse(text, Path::new("f.json")).expect_err("refused");
             windlass_host::causes(&error)

@@ -1,4 +1,4 @@
-//! The page of the cluster: nodes, devices and their holders, for browsers.
+//! Web page of the cluster: nodes, devices and their holders.
 //!
 //! ```text
 //!  index ──changed nodes──> feed ──> board ──document──> site ──> browser
@@ -8,8 +8,9 @@
 //!
 //! # Guarantees
 //!
-//! The page changes nothing. Its listener has connections of its own, so that readers take none from kube-scheduler.
-//! Readers share one look at the index per second, which is taken in steps between which binds go on.
+//! The page is read-only. Its listener has its own connection limit, so that readers take no connection from
+//! kube-scheduler. All readers share one read of the index per second. The read is split into steps, and binds run
+//! between them.
 
 mod feed;
 mod gate;

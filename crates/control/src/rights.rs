@@ -1,5 +1,5 @@
-//! Rights of the extender's account, asked before it says that it is ready: a bind that the API server refuses is found
-//! too late.
+//! Check of the extender's own rights before it reports ready. Without it a missing right would only show as a refused
+//! bind.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use kube::{Api, api::PostParams};
 use tokio::time::sleep;
 use windlass_host::shared::Shared;
 
-/// Pause before the rights are asked for again, while some are missing or the API server does not answer.
+/// Pause between two checks, while rights are missing or the API server does not answer.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A right that the extender needs, in all namespaces or in that of its Lease.
+/// A right that the extender needs, in all namespaces or in the Lease's namespace.
 struct Right {
     verb: &'static str,
     group: &'static str,
@@ -34,7 +34,7 @@ const NEEDED: [Right; 9] = [
     Right::of_lease("update"),
 ];
 
-/// The rights, if known.
+/// Result of the last check.
 #[derive(Debug, Default)]
 pub(crate) struct Rights(Shared<Known>);
 
@@ -71,8 +71,8 @@ impl Right {
         SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() }
     }
 
-    /// As `kubectl auth can-i` takes it.
-    fn in_words(&self, namespace: &str) -> String {
+    /// The right as text, with verb and resource as in `kubectl auth can-i`.
+    fn to_text(&self, namespace: &str) -> String {
         let subresource = Some(self.subresource).filter(|it| !it.is_empty());
         let subresource = subresource.map(|it| format!("/{it}")).unwrap_or_default();
         let place = if self.of_lease { format!(" in {namespace}") } else { String::new() };
@@ -83,38 +83,38 @@ impl Right {
 // === impl Rights ===
 
 impl Rights {
-    /// Asks until all rights are there, and keeps what is known.
+    /// Repeats the check until all rights are granted.
     pub(crate) async fn follow(&self, client: kube::Client, namespace: &str) {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(client);
         loop {
             match missing(&reviews, namespace).await {
                 Ok(missing) if missing.is_empty() => break,
                 Ok(missing) => {
-                    let is_news = self.0.step(|known| {
-                        let is_news =
+                    let is_changed = self.0.step(|known| {
+                        let is_changed =
                             !matches!(known, Known::Missing(before) if *before == missing);
                         *known = Known::Missing(missing.clone());
-                        is_news
+                        is_changed
                     });
-                    if is_news {
+                    if is_changed {
                         let missing = missing.join(", ");
                         tracing::warn!(missing, "not ready: the account lacks rights");
                     }
                 }
-                // A server that serves no reviews, or refuses them, cannot say more.
+                // Without the review API the rights cannot be checked, so they count as granted.
                 Err(kube::Error::Api(status)) if [403, 404, 405].contains(&status.code) => break,
-                Err(error) => tracing::debug!(%error, "rights not known yet"),
+                Err(error) => tracing::debug!(%error, "rights not checked yet"),
             }
             sleep(PAUSE).await;
         }
         self.0.step(|known| *known = Known::All);
     }
 
-    /// Reason why the extender is not ready; none once it has all rights.
+    /// Reason why the extender is not ready; `None` once it has all rights.
     pub(crate) fn obstacle(&self) -> Option<String> {
         match self.0.step(|known| known.clone()) {
             Known::All => None,
-            Known::Nothing => Some("the account's rights are being asked for".to_owned()),
+            Known::Nothing => Some("the account's rights are being checked".to_owned()),
             Known::Missing(missing) => {
                 let missing = missing.join(", ");
                 Some(format!("the account may not {missing}: apply deploy/scheduler/extender.yaml"))
@@ -123,7 +123,7 @@ impl Rights {
     }
 }
 
-/// Rights that the account lacks, in words.
+/// Rights that the account lacks, as text.
 async fn missing(
     reviews: &Api<SelfSubjectAccessReview>,
     namespace: &str,
@@ -132,7 +132,7 @@ async fn missing(
     for right in &NEEDED {
         let answer = reviews.create(&PostParams::default(), &right.review(namespace)).await?;
         if !answer.status.is_some_and(|status| status.allowed) {
-            missing.push(right.in_words(namespace));
+            missing.push(right.to_text(namespace));
         }
     }
     Ok(missing)

@@ -1,4 +1,4 @@
-//! Wiring: from the configuration to a serving extender.
+//! Wiring: builds and runs the extender, or the page alone, from a configuration.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     watches::{self, Refresh},
 };
 
-/// Time for binds at the end.
+/// Time limit for running binds at shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Configuration of the extender.
@@ -33,21 +33,21 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub struct Config {
     /// Address to listen on.
     pub listen: SocketAddr,
-    /// Address of health and metrics alone, without TLS.
+    /// Address of a second listener, for health and metrics only, without TLS.
     pub metrics: Option<SocketAddr>,
-    /// The page, on an address of its own.
+    /// The page, on its own address; `None` serves no page.
     pub page: Option<PageConfig>,
-    /// Identity of the server; without it, plain HTTP.
+    /// Certificate and key of the server; `None` serves plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Access to the API server; without it, as kubectl finds one, else the pod's own account.
+    /// Kubeconfig; `None` searches as kubectl does, then uses the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// Namespace of the Lease; without it, the account's.
+    /// Namespace of the Lease; `None` stands for the credentials' namespace.
     pub namespace: Option<String>,
     /// Name of the Lease that replicas share.
     pub lease: String,
-    /// Name of this replica, different from the others'.
+    /// Holder identity of this replica in the Lease, unique among replicas.
     pub identity: String,
-    /// Time in which all pods of a gang have to come to be bound: below kube-scheduler's `httpTimeout`, and above its
+    /// Time within which all pods of a gang must reach their bind: below kube-scheduler's `httpTimeout`, and above its
     /// longest back-off.
     pub gang_wait: Duration,
 }
@@ -55,7 +55,7 @@ pub struct Config {
 // === impl Config ===
 
 impl Config {
-    /// Usual time in which all pods of a gang have to come to be bound, in seconds: twice kube-scheduler's longest back-off.
+    /// Default of `gang_wait` in seconds: twice kube-scheduler's longest back-off.
     pub const GANG_WAIT: u64 = 20;
 }
 
@@ -64,7 +64,7 @@ impl Config {
 pub struct PageConfig {
     /// Address to listen on.
     pub listen: SocketAddr,
-    /// Readers need no token.
+    /// True if readers need no token.
     pub is_open: bool,
 }
 
@@ -82,7 +82,7 @@ pub enum RunError {
     Tls(#[from] TlsError),
 }
 
-/// The addresses that are served.
+/// Bound listeners.
 struct Listeners {
     verbs: TcpListener,
     metrics: Option<TcpListener>,
@@ -92,7 +92,7 @@ struct Listeners {
 // === impl Listeners ===
 
 impl Listeners {
-    /// Binds all, so that a wrong one fails before anything starts.
+    /// Binds all addresses, so that a bad one fails before anything starts.
     async fn bind(config: &Config) -> Result<Self, RunError> {
         Ok(Self {
             verbs: listen(config.listen).await?,
@@ -106,13 +106,13 @@ impl Listeners {
 ///
 /// # Flow
 ///
-/// Everything that can be wrong is found before anything starts: TLS files, credentials, address. Then the watches
-/// begin, and `/readyz` says when the view is complete. The page has a listener of its own. At the end open requests are answered, and the Lease is given
-/// up.
+/// TLS files, credentials and addresses are checked before anything starts. Then the watches begin, and `/readyz`
+/// succeeds once the view is complete. The page has its own listener. At shutdown open requests are answered, and the
+/// Lease is released.
 ///
 /// # Errors
 ///
-/// As [`RunError`]. An API server that is away is none: it is waited for.
+/// As [`RunError`]. An unreachable API server is no error: the watches wait for it.
 pub async fn run(
     config: Config,
     stop: CancellationToken,
@@ -156,23 +156,23 @@ pub async fn run(
     let site = PageSite { feed, guard, agents: None, stop: stop.clone() };
     let page = serve_page(listeners.page, page_tls, site);
     tokio::join!(watches, rights, verbs, metrics, page);
-    // A bind that is under way could have its effect after another replica has taken over.
+    // An unfinished bind could take effect after another replica has taken over, so the Lease then runs out instead.
     if binder.drain(DRAIN).await {
         fence.give_up().await;
     }
     Ok(())
 }
 
-/// Origin of what the page shows.
+/// Source of the page's data.
 #[derive(Debug)]
 pub enum PageSource {
     /// A cluster, with access to its API server as in [`Config::kubeconfig`].
     Cluster(Option<PathBuf>),
-    /// Objects of one moment.
+    /// A recorded snapshot of objects.
     Recording(Box<Objects>),
 }
 
-/// Serves the page to the browsers of this machine until stopped. Agents are asked in their namespace.
+/// Serves the page to browsers of this machine until stopped. `agents` is the namespace of the agents.
 ///
 /// # Errors
 ///
@@ -210,7 +210,7 @@ pub async fn run_page(
     Ok(())
 }
 
-/// Browsers show no certificate of a client.
+/// TLS for the page: browsers present no client certificate, so none is required.
 fn page_tls(files: Option<TlsFiles>) -> Result<Option<TlsAcceptors>, TlsError> {
     let files = files.map(|files| TlsFiles { client_ca: None, ..files });
     files.map(TlsAcceptors::new).transpose()
@@ -244,7 +244,6 @@ async fn listen_if_wanted(address: Option<SocketAddr>) -> Result<Option<TcpListe
     }
 }
 
-/// Binds the address.
 async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
     TcpListener::bind(address).await.map_err(|source| RunError::Listen(address, source))
 }

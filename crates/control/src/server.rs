@@ -1,10 +1,10 @@
-//! HTTP server of the extender, with TLS where it is configured.
+//! HTTP server of the extender, with optional TLS.
 //!
 //! | request | answer |
 //! | --- | --- |
 //! | POST `…/filter`, `…/prioritize`, `…/preempt`, `…/bind` | a verb of the extender, under any prefix |
 //! | GET `…/inspect`, `…/inspect/NODE` | gpushare's document of all nodes, or of one |
-//! | GET `/healthz`, `/readyz` | the process lives; its view is complete, and its account has all rights |
+//! | GET `/healthz`, `/readyz` | alive; view complete and all rights granted |
 //! | GET `/metrics` | OpenMetrics |
 
 mod connections;
@@ -30,12 +30,12 @@ pub(crate) use self::{
 };
 use crate::{extender::Extender, gpushare::Inspection, index::Index, metrics, rights::Rights};
 
-/// Most bytes of a request: 15,000 names of nodes have half a million.
+/// Maximum size of a request in bytes. One with the names of 15,000 nodes has about half a million.
 const MAX_BODY: usize = 8 << 20;
-/// Most bytes that are read of a request that is too long.
+/// Number of bytes after which reading a too large request is given up.
 const MAX_DISCARDED: usize = 64 << 20;
 
-/// Everything that pages are made from.
+/// State behind the handlers.
 pub(crate) struct Pages {
     pub(crate) extender: Extender,
     pub(crate) index: Arc<Shared<Index>>,
@@ -43,7 +43,7 @@ pub(crate) struct Pages {
     pub(crate) rights: Arc<Rights>,
 }
 
-/// Pages of a listener.
+/// Paths that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// All.
@@ -74,7 +74,7 @@ async fn answer(pages: &Pages, served: Served, request: Request<Incoming>) -> An
     let extender = &pages.extender;
     let is_open = ["healthz", "readyz", "metrics"].contains(&last);
     if served == Served::Metrics && !is_open {
-        return plain(StatusCode::NOT_FOUND, "health and metrics alone are served here\n");
+        return plain(StatusCode::NOT_FOUND, "only health and metrics are served here\n");
     }
     match (request.method(), last) {
         (&Method::POST, "filter") => match read(request).await {
@@ -118,12 +118,13 @@ fn obstacle(pages: &Pages) -> Option<String> {
     })
 }
 
-/// Reads the body of a verb. One that is too long is read to its end, lest the client miss the answer while it sends.
+/// Reads the body of a verb. A too large body is still read, because a client that is sending would miss an early
+/// answer.
 async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Answer> {
     let (mut body, mut bytes, mut length) = (request.into_body(), Vec::new(), 0);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            plain(StatusCode::BAD_REQUEST, format!("the request broke off: {error}\n"))
+            plain(StatusCode::BAD_REQUEST, format!("the request ended early: {error}\n"))
         })?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();

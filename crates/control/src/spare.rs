@@ -1,4 +1,4 @@
-//! Capacity that no pod and no claim holds, by node: CPUs, extended resources, devices of slices.
+//! Free capacity by node: CPUs, memory, extended resources, and published devices.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     objects::Objects,
 };
 
-/// A node that takes pods, with what is free of it.
+/// A schedulable node and its free capacity.
 #[derive(Clone, Debug)]
 pub struct SpareNode {
     /// Name of the node.
@@ -25,31 +25,31 @@ pub struct SpareNode {
     pub memory: u64,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Taints that keep pods away that do not tolerate them.
+    /// Taints with the effect `NoSchedule` or `NoExecute`.
     pub taints: Vec<Taint>,
-    /// Extended resources with the number that no pod has; none of zero.
+    /// Free extended resources by name; those of zero are left out.
     pub resources: BTreeMap<String, u32>,
-    /// Published devices that no claim has.
+    /// Published devices that no claim holds.
     pub devices: Vec<SpareDevice>,
 }
 
-/// A published device that no claim has.
+/// A published device that no claim holds.
 #[derive(Clone, Debug)]
 pub struct SpareDevice {
-    /// The device as expressions see it.
+    /// The device, prepared for CEL expressions.
     pub device: PreparedDevice,
     /// Names of the DeviceClasses that select it.
     pub classes: Vec<String>,
 }
 
-/// A class's name with its expressions; `None` for one that does not parse, and selects nothing.
+/// A class's name with its CEL expressions. `None` if one does not parse; such a class selects nothing.
 type Class = (String, Option<Vec<PublishedExpression>>);
 
 // === impl Objects ===
 
 impl Objects {
-    /// The free capacity of each node that takes pods. Nodes that are cordoned or not ready are left out. Pods of the
-    /// named application, and their claims, count as gone: they are about to be placed anew.
+    /// Free capacity of each schedulable node. Nodes that are cordoned or not ready are left out. Pods of the
+    /// application `without`, and their claims, do not count: they are about to be replaced.
     pub fn spare(&self, without: Option<&str>) -> Vec<SpareNode> {
         let is_other = |pod: &&Pod| {
             let labels = pod.metadata.labels.as_ref();
@@ -67,7 +67,7 @@ impl Objects {
         let slices: Vec<_> = self.slices().iter().cloned().map(Arc::new).collect();
         let taken = Taken::of(self.claims().iter().filter(is_held));
         let classes: Vec<_> = self.classes().iter().map(class).collect();
-        let nodes = self.nodes().iter().filter(|node| takes_pods(node));
+        let nodes = self.nodes().iter().filter(|node| is_schedulable(node));
         nodes
             .map(|node| {
                 let name = node.metadata.name.clone().unwrap_or_default();
@@ -95,7 +95,7 @@ impl Objects {
     }
 }
 
-fn takes_pods(node: &Node) -> bool {
+fn is_schedulable(node: &Node) -> bool {
     let is_cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
     let conditions =
         node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -105,13 +105,13 @@ fn takes_pods(node: &Node) -> bool {
     !is_cordoned && is_ready
 }
 
-/// The taints that keep pods away; the effect `PreferNoSchedule` does not.
+/// The taints that keep pods away. `PreferNoSchedule` does not.
 fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     taints.iter().filter(|taint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect))
 }
 
-/// True for a pod that has its resources there: one that has not ended.
+/// True for a pod on this node that has not ended.
 fn runs_on(pod: &Pod, node: &str) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let is_there = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
@@ -138,7 +138,7 @@ fn memory(node: &Node, pods: &[&Pod]) -> u64 {
     u64::try_from(free(node, pods, "memory") / PER_UNIT).unwrap_or(0)
 }
 
-/// Names of extended resources have a domain, and not one of Kubernetes.
+/// Free extended resources: those whose names have a domain other than Kubernetes' own.
 fn resources(node: &Node, pods: &[&Pod]) -> BTreeMap<String, u32> {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let names = allocatable.into_iter().flat_map(BTreeMap::keys);
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pods_and_claims_hold_is_not_free() {
+    fn capacity_of_pods_and_claims_is_not_free() {
         let pod = |name: &str, phase: &str| {
             json!({
                 "kind": "Pod", "metadata": {"name": name, "namespace": "default",
@@ -202,7 +202,7 @@ mod tests {
         ]});
         let objects = Objects::parse(&list.to_string(), Path::new("list.json")).expect("objects");
         let spare = objects.spare(None);
-        let [node] = &*spare else { panic!("one node takes pods: {spare:?}") };
+        let [node] = &*spare else { panic!("one node is schedulable: {spare:?}") };
         assert!((node.cpus - 3.5).abs() < 1e-9, "{node:?}");
         assert_eq!(node.resources, [("coral.ai/tpu".to_owned(), 2)].into());
         let without = objects.spare(Some("door"));

@@ -1,7 +1,7 @@
-//! Watches of nodes, pods and the objects of claims: every change reaches the index.
+//! Watches that keep the index up to date: nodes, pods, slices, claims, device classes.
 //!
-//! A watch begins with a list, continues from its version for as long as the API server remembers it, and comes back
-//! with back-off after a failure. The index keeps its last state meanwhile.
+//! A watch begins with a list and continues from the list's resource version. After a failure it resumes with back-off,
+//! with a new list if that version has expired. The index keeps its last state meanwhile.
 
 use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
@@ -27,27 +27,28 @@ use crate::{
     index::Index,
 };
 
-/// A kind of objects that the index follows.
-trait Followed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
-    /// Its name in logs.
+/// A kind of object that the index watches.
+trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
+    /// Plural resource name, for logs.
     const KIND: &'static str;
-    /// The part of an object that is kept.
+    /// The part of an object that the index keeps.
     type Facts;
 
     fn facts(self) -> Self::Facts;
-    /// Identity within the kind.
+    /// Unique key within the kind.
     fn key(facts: &Self::Facts) -> String;
     fn set(facts: Self::Facts, index: &mut Index);
     fn remove(self, index: &mut Index);
-    /// Notes the keys of all objects that there are. Others are gone.
+    /// Removes all objects but those of these keys.
     fn retain(keys: &HashSet<String>, index: &mut Index);
 
-    /// Begins a list, and gives up an earlier one.
+    /// Begins a list, and abandons the earlier one if it has not ended. Returns the list's number, if the kind needs
+    /// one.
     fn begin_list(_: Option<u64>, _: &mut Index) -> Option<u64> {
         None
     }
 
-    /// Notes all objects of a list.
+    /// Applies a complete list.
     fn set_all(all: Vec<Self::Facts>, _: Option<u64>, index: &mut Index) {
         let keys = all.iter().map(Self::key).collect();
         for facts in all {
@@ -57,20 +58,20 @@ trait Followed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 
     }
 }
 
-/// Lists that are read again on demand.
+/// Lists pods on demand, beside the watches.
 pub(crate) struct Refresh {
     client: kube::Client,
     index: Arc<Shared<Index>>,
 }
 
-/// Pause before the API server is asked again for the kinds that it has.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// Pause before the discovery request is repeated.
+const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
 
-/// Kinds whose first list is awaited.
-type Lists = Shared<HashSet<&'static str>>;
+/// Kinds whose first list has not completed yet.
+type PendingLists = Shared<HashSet<&'static str>>;
 
-/// Follows nodes and pods, and the objects of Dynamic Resource Allocation where the cluster has them. Ends with its
-/// future.
+/// Watches nodes and pods, and the objects of Dynamic Resource Allocation if the API server serves them. Never returns:
+/// drop the future to stop.
 pub(crate) async fn follow(client: kube::Client, index: Arc<Shared<Index>>) {
     let always = [Node::KIND, Pod::KIND];
     if has_claims(&client).await {
@@ -93,26 +94,30 @@ pub(crate) async fn follow(client: kube::Client, index: Arc<Shared<Index>>) {
     }
 }
 
-/// The cluster serves Dynamic Resource Allocation, version 1. Waits for an API server that is away.
+/// True if the cluster serves `resource.k8s.io/v1`. Waits while the API server is unreachable.
 async fn has_claims(client: &kube::Client) -> bool {
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         match client.list_api_groups().await {
             Ok(list) => {
                 let versions = list.groups.iter().flat_map(|group| &group.versions);
                 return versions.into_iter().any(|it| it.group_version == "resource.k8s.io/v1");
             }
-            Err(error) if !is_told => {
+            Err(error) if !is_reported => {
                 tracing::warn!(error = causes(&error), "API server not reached: waiting for it");
-                is_told = true;
+                is_reported = true;
             }
             Err(_) => {}
         }
-        sleep(ASK_AGAIN).await;
+        sleep(DISCOVERY_RETRY).await;
     }
 }
 
-async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index>>, lists: &Lists) {
+async fn follow_kind<K: Watched>(
+    client: kube::Client,
+    index: &Arc<Shared<Index>>,
+    lists: &PendingLists,
+) {
     let config = watcher::Config::default().page_size(access::PAGE);
     let mut events = pin!(watcher::watcher(Api::<K>::all(client), config).default_backoff());
     let (mut listed, mut list, mut is_failing) = (Vec::new(), None, false);
@@ -120,7 +125,7 @@ async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index
         let event = match event {
             Ok(event) => event,
             Err(error) => {
-                // The library tries again; the first failure of a row is told.
+                // The watcher retries by itself. Only the first of consecutive failures is logged.
                 if !is_failing {
                     tracing::warn!(
                         kind = K::KIND,
@@ -153,8 +158,8 @@ async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index
     }
 }
 
-/// Notes that the first list of a kind is complete; with the last one the view is.
-fn completed<K: Followed>(index: &Arc<Shared<Index>>, lists: &Lists) {
+/// Marks the first list of a kind as complete. The last one completes the view.
+fn completed<K: Watched>(index: &Arc<Shared<Index>>, lists: &PendingLists) {
     let is_complete = lists.step(|lists| {
         lists.remove(K::KIND);
         lists.is_empty()
@@ -175,7 +180,8 @@ impl Refresh {
         Self { client, index }
     }
 
-    /// Reads all pods as they are now. Another replica may have bound some, so no place that is reserved is sure any more.
+    /// Lists all pods now, and gives up all waiting gangs: another replica may have bound pods to their reserved
+    /// places.
     pub(crate) async fn pods(&self) -> kube::Result<()> {
         let list = self.index.step(Index::begin_list);
         let pods = Api::<Pod>::all(self.client.clone());
@@ -196,9 +202,9 @@ impl Refresh {
     }
 }
 
-// === impl Followed ===
+// === impl Watched ===
 
-impl Followed for Node {
+impl Watched for Node {
     const KIND: &'static str = "nodes";
     type Facts = NodeFacts;
 
@@ -223,7 +229,7 @@ impl Followed for Node {
     }
 }
 
-impl Followed for Pod {
+impl Watched for Pod {
     const KIND: &'static str = "pods";
     type Facts = PodFacts;
 
@@ -243,7 +249,7 @@ impl Followed for Pod {
         index.remove_pod(&self.uid().unwrap_or_default());
     }
 
-    /// Pods change beside a list: binds place them.
+    /// Binds and the watch change pods while a list runs, so the index numbers the lists of pods.
     fn begin_list(earlier: Option<u64>, index: &mut Index) -> Option<u64> {
         if let Some(earlier) = earlier {
             index.abandon_list(earlier);
@@ -258,7 +264,7 @@ impl Followed for Pod {
     fn retain(_: &HashSet<String>, _: &mut Index) {}
 }
 
-impl Followed for ResourceSlice {
+impl Watched for ResourceSlice {
     const KIND: &'static str = "resourceslices";
     type Facts = Self;
 
@@ -283,7 +289,7 @@ impl Followed for ResourceSlice {
     }
 }
 
-impl Followed for ResourceClaim {
+impl Watched for ResourceClaim {
     const KIND: &'static str = "resourceclaims";
     type Facts = Self;
 
@@ -308,7 +314,7 @@ impl Followed for ResourceClaim {
     }
 }
 
-impl Followed for DeviceClass {
+impl Watched for DeviceClass {
     const KIND: &'static str = "deviceclasses";
     type Facts = Self;
 

@@ -1,6 +1,6 @@
-//! Requests and answers of kube-scheduler's extender, version 1 (`k8s.io/kube-scheduler/extender/v1`).
+//! Wire types of kube-scheduler's extender API, version 1 (`k8s.io/kube-scheduler/extender/v1`).
 //!
-//! The Go types have no JSON names, so that fields are spelt as in Go.
+//! The Go types have no JSON tags, so field names are spelled as in Go.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct FilterArgs {
     /// The pod to place.
     pub(crate) pod: Pod,
-    /// The candidates; `None` from a scheduler that was told to send whole nodes.
+    /// The candidates; `None` from a kube-scheduler without `nodeCacheCapable`, which sends whole Nodes.
     pub(crate) node_names: Option<Vec<String>>,
 }
 
@@ -23,11 +23,11 @@ pub(crate) struct FilterArgs {
 pub(crate) struct FilterResult {
     /// Candidates that can serve the pod.
     pub(crate) node_names: Vec<String>,
-    /// The others, with the reason of each.
+    /// Failed nodes, each with its reason.
     pub(crate) failed_nodes: BTreeMap<String, String>,
-    /// Those of them where the departure of other pods would not help.
+    /// Failed nodes on which preemption would not help.
     pub(crate) failed_and_unresolvable_nodes: BTreeMap<String, String>,
-    /// Reason why there is no answer; empty with one.
+    /// Error of the whole request; empty on success.
     pub(crate) error: String,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct FilterResult {
 pub(crate) struct HostPriority {
     /// The node's name.
     pub(crate) host: String,
-    /// The larger, the better.
+    /// Score; larger is better.
     pub(crate) score: i64,
 }
 
@@ -67,15 +67,15 @@ pub(crate) struct MetaVictims {
     /// The pods.
     #[serde(default)]
     pub(crate) pods: Vec<MetaPod>,
-    /// Disruption budgets that their eviction violates.
+    /// Number of PodDisruptionBudget violations by their eviction.
     #[serde(default, rename = "NumPDBViolations")]
     pub(crate) num_pdb_violations: i64,
 }
 
-/// A pod by its identity.
+/// A pod by its UID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MetaPod {
-    /// The identity.
+    /// The pod's UID.
     #[serde(rename = "UID")]
     pub(crate) uid: String,
 }
@@ -88,7 +88,7 @@ pub(crate) struct BindArgs {
     pub(crate) pod_name: String,
     /// The pod's namespace.
     pub(crate) pod_namespace: String,
-    /// The pod's identity.
+    /// The pod's UID.
     #[serde(rename = "PodUID")]
     pub(crate) pod_uid: String,
     /// The chosen node.
@@ -99,14 +99,14 @@ pub(crate) struct BindArgs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct BindResult {
-    /// Reason why the pod is not bound; empty when it is.
+    /// Reason why the pod is not bound; empty on success.
     pub(crate) error: String,
 }
 
 // === impl FilterResult ===
 
 impl FilterResult {
-    /// No answer, for a reason.
+    /// An answer with an error.
     pub(super) fn error(reason: &str) -> Self {
         Self { error: reason.to_owned(), ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! Agents behind the API server's proxy of their pods.
+//! Access to agents through the API server's pod proxy.
 
 use std::{
     convert::Infallible,
@@ -131,7 +131,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn a_nodes_document_is_that_of_the_agent_that_runs_there() {
+async fn a_nodes_document_comes_from_its_agent() {
     let server = Server::start().await;
     assert_eq!(server.agents.state("renewed").await.expect("it runs"), DOCUMENT);
     let asked = server.asked.lock().expect("no panic").clone();
@@ -139,7 +139,7 @@ async fn a_nodes_document_is_that_of_the_agent_that_runs_there() {
 }
 
 #[tokio::test]
-async fn an_agent_that_cannot_be_asked_has_its_reason() {
+async fn an_unreachable_agent_is_reported_with_its_reason() {
     let server = Server::start().await;
     for node in ["empty", "pending"] {
         let error = server.refusal(node).await;
@@ -167,7 +167,7 @@ async fn an_agent_that_cannot_be_asked_has_its_reason() {
 }
 
 #[tokio::test]
-async fn a_name_that_would_lead_to_another_address_is_not_asked_for() {
+async fn an_invalid_node_name_is_refused_before_any_request() {
     let server = Server::start().await;
     for name in ["", "a/b", "..%2f", "a?b", "a b", "n\u{e9}"] {
         let error = server.refusal(name).await;

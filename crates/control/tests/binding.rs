@@ -1,4 +1,4 @@
-//! Bind: one write, under one Lease, and no device twice.
+//! Bind: one write, under the Lease, and each device given once.
 
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use serde_json::json;
@@ -28,12 +28,12 @@ async fn a_pod_is_bound_with_its_devices_in_one_write() {
     assert_eq!(writes.count(), 3, "one write per pod");
     let late = rig.add_pod("late", memory("1"));
     let error = extender.bind(&late, "a").await;
-    assert!(error.starts_with("node a cannot serve the pod any more: "), "{error}");
+    assert!(error.starts_with("node a can no longer serve the pod: "), "{error}");
     extender.stop().await;
 }
 
 #[tokio::test]
-async fn a_restarted_extender_sees_what_was_given_and_frees_what_has_ended() {
+async fn a_restarted_extender_knows_placements_and_frees_those_of_ended_pods() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
@@ -43,7 +43,7 @@ async fn a_restarted_extender_sees_what_was_given_and_frees_what_has_ended() {
     let extender = rig.extender("two").await;
     let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPU wanted, 0 free");
-    // A pod that is asked to end holds its GPU until its containers have ended.
+    // A pod that is being deleted holds its GPU until its containers have ended.
     let objects = rig.server.objects();
     let mut ended: Pod = objects.get("default", "p").expect("there");
     ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
@@ -54,7 +54,7 @@ async fn a_restarted_extender_sees_what_was_given_and_frees_what_has_ended() {
 }
 
 #[tokio::test]
-async fn a_bind_whose_answer_is_lost_is_looked_up_and_holds_its_gpu() {
+async fn after_a_lost_answer_the_pod_is_read_again_and_keeps_its_gpu() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
@@ -84,7 +84,7 @@ async fn a_refused_bind_gives_its_gpu_back() {
 }
 
 #[tokio::test]
-async fn a_pod_of_another_identity_is_not_bound() {
+async fn a_pod_with_another_uid_is_not_bound() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
@@ -96,7 +96,7 @@ async fn a_pod_of_another_identity_is_not_bound() {
 }
 
 #[tokio::test]
-async fn of_two_replicas_one_binds_and_the_other_takes_over_with_all_that_it_did() {
+async fn one_replica_binds_and_the_next_takes_over_with_its_placements() {
     let rig = Rig::start();
     rig.add_node("a", 2);
     let (one, two) = (rig.extender("one").await, rig.extender("two").await);
@@ -125,7 +125,7 @@ async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
     let thief = rig.add_pod_with("thief", &json!({"nvidia.com/gpu": "1"}), &forged);
     assert_eq!(extender.bind(&thief, "a").await, "");
     assert_eq!(rig.placement("thief").expect("bound").1, r#"{"devices":[{"id":"GPU-a-0"}]}"#);
-    // Bound by hand, past the extender: as many GPUs as it asks for, whatever its annotation says.
+    // Bound by hand, past the extender: the request counts, and the annotation is ignored.
     rig.add_node("b", 2);
     let mut bound = rig.add_pod_with("bound", &json!({"nvidia.com/gpu": "1"}), &forged_on_b);
     bound["spec"]["nodeName"] = "b".into();

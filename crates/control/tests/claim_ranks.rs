@@ -1,6 +1,7 @@
-//! Kept ranks for claims against ranks of an index that keeps nothing, in random clusters that change.
+//! Cached ranks for claims, compared with those of an index without cache, in random clusters that change.
 //!
-//! The other index is new for each question, and each of its nodes has a capacity of its own. So no two nodes are alike there.
+//! The other index is new for each ranking, and each of its nodes has a different extra capacity, so that no two nodes
+//! have equal signatures.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ struct Cluster {
     /// By node.
     slices: Vec<Vec<Value>>,
     classes: [DeviceClass; 2],
-    /// Claims with devices, by name.
+    /// Allocated claims, by name.
     held: BTreeMap<String, ResourceClaim>,
     pods: BTreeMap<String, PodFacts>,
     made: usize,
@@ -46,7 +47,7 @@ fn node_name(n: usize) -> String {
     format!("node-{n}")
 }
 
-/// Slice of a node's pool, one of some.
+/// One of several slices of a node's pool.
 fn slice(n: usize, (name, count): (&str, usize), devices: &Value) -> Value {
     let node = node_name(n);
     json!({
@@ -113,7 +114,7 @@ fn shared(n: usize, g: usize) -> Value {
     gpu
 }
 
-/// The partitions of a GPU, and the whole.
+/// The partitions of a GPU, and the whole GPU.
 fn cut(n: usize, g: usize) -> Value {
     let all: [&[usize]; 7] = [&[3], &[2], &[1], &[0], &[2, 3], &[0, 1], &[0, 1, 2, 3]];
     let device = |slots: &[usize]| {
@@ -158,7 +159,7 @@ fn request(name: &str, class: &str, more: &Value) -> Value {
     json!({"name": name, "exactly": exactly})
 }
 
-/// Specifications of the claims of a pod, one of many.
+/// Random specifications of a pod's claims.
 fn wishes(random: &mut Random) -> Vec<Value> {
     let cel = |expression: &str| json!({"selectors": [{"cel": {"expression": expression}}]});
     let gpus = |count: usize| request("gpus", "gpu", &json!({"count": count}));
@@ -263,7 +264,7 @@ impl Cluster {
         }
     }
 
-    /// Pending pods, from which the requests to come are learnt.
+    /// Pending pods, from which the forecast is learnt.
     fn add_pending(&mut self) {
         let memory = ShareMemory::Mib(20_480);
         let share = GpuWish::Share { count: 1, milli: 0, memory, by: SharedBy::Windlass };
@@ -273,7 +274,7 @@ impl Cluster {
         }
     }
 
-    /// An index that has just read everything. With salt, no two nodes are alike.
+    /// A new index with all objects. With `salt`, no two nodes have equal signatures.
     fn read(&self, is_salted: bool) -> Index {
         let mut index = Index::default();
         self.nodes.iter().for_each(|node| index.set_node(NodeFacts::of(&object(node.clone()))));
@@ -314,7 +315,7 @@ impl Cluster {
                 index.set_slice(object(slice.clone()));
             }
             8 => {
-                // The driver writes the pool anew, and is not done yet.
+                // The driver is replacing the pool's slices.
                 for slice in &mut self.slices[n] {
                     let pool = &mut slice["spec"]["pool"];
                     pool["generation"] =
@@ -343,7 +344,7 @@ impl Cluster {
         }
     }
 
-    /// Some claims get devices of a node, as by the scheduler.
+    /// Allocates devices of a node to some claims, as kube-scheduler would.
     fn hold(&mut self, n: usize, index: &mut Index) {
         self.made += 1;
         let specs = wishes(&mut self.random);
@@ -362,7 +363,7 @@ impl Cluster {
         }
     }
 
-    /// Ranks and reasons of all nodes by both.
+    /// Ranks and explanations of all nodes by both indexes.
     fn ask(&mut self, index: &mut Index) -> usize {
         let specs = wishes(&mut self.random);
         let names: Vec<_> = (0..specs.len()).map(|c| format!("wanted-{c}")).collect();
@@ -385,7 +386,7 @@ impl Cluster {
 }
 
 #[test]
-fn kept_ranks_are_those_of_an_index_that_keeps_nothing() {
+fn cached_ranks_equal_those_of_an_index_without_cache() {
     for seed in 1..=2 {
         let mut cluster = Cluster::new(seed);
         cluster.add_pending();
@@ -402,7 +403,7 @@ fn kept_ranks_are_those_of_an_index_that_keeps_nothing() {
 }
 
 #[test]
-fn a_partition_goes_where_a_gpu_is_cut_already_and_the_reason_says_so() {
+fn a_partition_prefers_a_partitioned_gpu_and_the_explanation_says_so() {
     let mut cluster = Cluster::new(1);
     let mut held = claim("held", &json!({}));
     let result = json!({"request": "r", "driver": "windlass.dev", "pool": "node-7/nvidia",

@@ -1,4 +1,4 @@
-//! Prioritize for pods with claims: by the devices that the scheduler would allocate on each node.
+//! Prioritize for pods with claims: ranks by the devices that kube-scheduler would allocate on each node.
 
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
@@ -42,7 +42,7 @@ fn add_node(rig: &Rig, name: &str, gpus: usize) {
     })));
 }
 
-/// Adds a pod with a claim, and gives it as the scheduler sends it.
+/// Adds a pod with a claim, and returns it as kube-scheduler sends it.
 fn add_pod(rig: &Rig, name: &str, exactly: Value) -> Value {
     let objects = rig.server.objects();
     let mut exactly = exactly;
@@ -61,7 +61,7 @@ fn add_pod(rig: &Rig, name: &str, exactly: Value) -> Value {
     json!(pod)
 }
 
-/// Allocates a device to the claim of a pod, as the scheduler would have done.
+/// Allocates a device to the claim of a pod, as kube-scheduler would.
 fn allocate(rig: &Rig, pod: &str, node: &str, result: &Value) {
     let objects = rig.server.objects();
     let mut claim: ResourceClaim =

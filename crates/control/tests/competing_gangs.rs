@@ -1,4 +1,4 @@
-//! Gangs that want the same GPUs: none holds a part for ever while it waits for the rest, and one after the other starts.
+//! Gangs that compete for the same GPUs: no gang holds a part of them for ever, and all start one after another.
 //!
 //! `WINDLASS_MODEL_RUNS` sets the number of contests.
 
@@ -15,18 +15,18 @@ use windlass_core::annotation::AcceptedGpus;
 use windlass_sched::random::Random;
 
 const RUNS: u64 = 1000;
-/// Questions and binds after which all gangs must have started.
+/// Number of filter calls and binds after which all gangs must have started.
 const MOST_STEPS: usize = 2000;
 
-/// A scheduler with some gangs to start. Its binds are asked for some time after its questions, and it offers no node that
-/// is full by the pods whose bind it waits for.
+/// A scheduler with some gangs to start. Its bind calls follow some time after its filter calls. It does not offer a
+/// node that is full of pods with a bind in flight.
 struct Contest {
     random: Random,
     index: Index,
     /// GPUs of each node.
     nodes: BTreeMap<String, usize>,
     pending: Vec<PodFacts>,
-    /// Binds that are on their way.
+    /// Binds in flight.
     binds: VecDeque<(PodFacts, String)>,
     /// Members that wait for the others.
     waiting: Vec<(PodFacts, String, GangWait)>,
@@ -159,7 +159,7 @@ impl Contest {
         }
     }
 
-    /// All members of the gang run, and end at once.
+    /// Starts all members of the gang, and ends them at once.
     fn start(&mut self, last: PodFacts, name: String) {
         let (come, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|it| it.0.gang == last.gang);

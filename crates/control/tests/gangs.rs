@@ -8,13 +8,13 @@ use tokio::time::timeout;
 
 use crate::rig::{Extender, GANG_WAIT, LIMIT, Rig};
 
-/// Adds a pod of a gang that asks for whole GPUs.
+/// Adds a pod of a gang that requests whole GPUs.
 fn member(rig: &Rig, name: &str, gpus: usize, size: usize) -> Value {
     let annotations = json!({"windlass.dev/gang-size": size.to_string()});
     rig.add_member(name, "train", gpus, &annotations)
 }
 
-/// Places one pod as kube-scheduler does: asks for the nodes, takes the first, and binds.
+/// Schedules one pod as kube-scheduler does: filters the nodes, takes the first, and binds.
 async fn schedule(extender: &Extender, pod: &Value, nodes: &[&str]) -> Result<String, String> {
     let answer = extender.ask("filter", &json!({"Pod": pod, "NodeNames": nodes})).await;
     if answer["Error"] != "" {
@@ -29,7 +29,7 @@ async fn schedule(extender: &Extender, pod: &Value, nodes: &[&str]) -> Result<St
     }
 }
 
-/// Places two pods, whose binds wait for each other; their nodes in order.
+/// Schedules two pods whose binds wait for each other. Returns their nodes, sorted.
 async fn both(extender: &Extender, pods: [&Value; 2], nodes: &[&str]) -> [String; 2] {
     let [one, two] = pods.map(|pod| schedule(extender, pod, nodes));
     let (one, two) = tokio::join!(one, two);
@@ -38,7 +38,7 @@ async fn both(extender: &Extender, pods: [&Value; 2], nodes: &[&str]) -> [String
     taken
 }
 
-/// Nodes with so many GPUs each, and an extender that sees them.
+/// Nodes with `gpus` GPUs each, and an extender that sees them.
 async fn cluster<const N: usize>(nodes: [&str; N], gpus: usize) -> (Rig, Extender) {
     let rig = Rig::start();
     for name in nodes {
@@ -49,7 +49,7 @@ async fn cluster<const N: usize>(nodes: [&str; N], gpus: usize) -> (Rig, Extende
 }
 
 #[tokio::test]
-async fn the_members_of_a_gang_are_bound_once_the_last_has_come() {
+async fn the_members_of_a_gang_are_bound_once_the_last_has_arrived() {
     let nodes = ["a", "b", "c"];
     let (rig, extender) = cluster(nodes, 2).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 2, 3));
@@ -73,7 +73,7 @@ async fn the_members_of_a_gang_are_bound_once_the_last_has_come() {
     assert_eq!(taken, nodes);
     let (_, page) = extender.get("/metrics").await;
     assert!(page.contains("windlass_cluster_gangs_total{is_whole=\"true\"} 1\n"), "{page}");
-    // A member that is made anew finds the others running, and goes by itself.
+    // A recreated member does not wait, because the others run.
     rig.server.objects().delete::<Pod>("default", "two").expect("deleted");
     extender.sees("idle_gpus", "2.0").await;
     let again = member(&rig, "again", 2, 3);
@@ -89,7 +89,7 @@ async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
     extender.sees("pods", "3.0").await;
     let (fitting, reasons) = extender.filter(&one, &nodes).await;
     assert!(fitting.is_empty());
-    let said = "for good: gang train: the 3 pods that it lacks do not fit side by side";
+    let said = "for good: gang train: its 3 pods without a place do not fit side by side";
     assert_eq!((&reasons["a"], &reasons["b"]), (&said.into(), &said.into()));
     assert!(!extender.bind(&one, "a").await.is_empty(), "a bind plans once more");
     extender.sees("idle_gpus", "4.0").await;
@@ -103,7 +103,7 @@ async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
 }
 
 #[tokio::test]
-async fn a_gang_whose_members_do_not_all_come_is_given_up_and_its_places_are_free() {
+async fn an_incomplete_gang_is_given_up_and_its_places_are_free() {
     let nodes = ["a", "b"];
     let (rig, extender) = cluster(nodes, 1).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
@@ -114,7 +114,7 @@ async fn a_gang_whose_members_do_not_all_come_is_given_up_and_its_places_are_fre
     assert!(begun.elapsed() >= GANG_WAIT);
     extender.sees("idle_gpus", "2.0").await;
     assert!(rig.placement("one").is_none());
-    // It rests for a while, so that others get their turn.
+    // It is in back-off, so that others get the GPUs.
     let rests = schedule(&extender, &one, &nodes).await.expect_err("a rest");
     assert!(
         rests.starts_with("gang train was not complete in time, and is tried again in "),
@@ -128,12 +128,12 @@ async fn a_gang_whose_members_do_not_all_come_is_given_up_and_its_places_are_fre
 }
 
 #[tokio::test]
-async fn a_bind_that_nobody_waits_for_any_more_gives_its_turn_to_the_next() {
+async fn an_abandoned_bind_is_replaced_by_the_next_one() {
     let nodes = ["a", "b"];
     let (rig, extender) = cluster(nodes, 1).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
     extender.sees("pods", "2.0").await;
-    // kube-scheduler hangs up, and asks again.
+    // kube-scheduler closes the connection, and binds again.
     let hung_up = async {
         tokio::select! {
             _ = extender.bind(&one, "a") => panic!("the gang is not whole"),
@@ -173,7 +173,7 @@ async fn a_gang_is_within_one_rack_and_takes_the_smallest_that_holds_it() {
     extender.sees("pods", "2.0").await;
     let taken = both(&extender, [&one, &two], &nodes).await;
     assert_eq!(taken, ["b1", "b2"], "not c, which is too small, and not a, which is larger");
-    // One more of the same gang goes where the others are.
+    // A further pod of the gang is placed in the same rack.
     let more = rig.add_member("more", "racked", 2, &racked);
     let (fitting, reasons) = extender.filter(&more, &nodes).await;
     assert!(fitting.is_empty(), "{reasons}");
@@ -182,7 +182,7 @@ async fn a_gang_is_within_one_rack_and_takes_the_smallest_that_holds_it() {
 }
 
 #[tokio::test]
-async fn an_extender_that_ends_does_not_wait_for_a_gang() {
+async fn a_shutdown_does_not_wait_for_a_gang() {
     let (rig, extender) = cluster(["a"], 2).await;
     let [one, _] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
     extender.sees("pods", "2.0").await;

@@ -1,9 +1,9 @@
-//! Random lives of pods, nodes and extenders against the truth of the API server: no GPU is given beyond what it has, and
-//! none is lost.
+//! Model test: random events of pods, nodes and extenders, compared with the state of the API server. No GPU is given
+//! twice, and none is lost.
 //!
-//! The truth is a table of pods with their placements. The extender sees it through a watch that lags, breaks off and
-//! lists again; its binds succeed, fail, or succeed without an answer; it is replaced by another. Some pods are gangs, of
-//! which no bind is written before all have come. `WINDLASS_MODEL_STEPS` sets the number of steps.
+//! The API server is a table of pods with their placements. The extender sees it through a watch that lags, fails and
+//! lists again. Its binds succeed, fail, or succeed without an answer. Another replica may take over. Some pods are
+//! gangs, of which no bind is written before all members have arrived. `WINDLASS_MODEL_STEPS` sets the number of steps.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -23,7 +23,7 @@ use windlass_sched::{random::Random, request::ShareMemory};
 const STEPS: usize = 20_000;
 const NODES: usize = 6;
 const GPU_MIB: u32 = 24_576;
-/// Most pods at a time: some always wait.
+/// Maximum number of pods at a time: more than fit, so that some always wait.
 const MAX_PODS: usize = 120;
 
 /// The API server's objects.
@@ -46,13 +46,13 @@ struct Model {
     random: Random,
     truth: Truth,
     index: Index,
-    /// Events that the watch has not brought yet.
+    /// Events that the watch has not delivered yet.
     late: VecDeque<Event>,
-    /// Members of gangs that have come for their bind, with their nodes and devices.
+    /// Members of gangs that have arrived for their bind, with their nodes and devices.
     waiting: Vec<Waiting>,
     bound: usize,
     refused: usize,
-    /// Gangs that were bound as a whole, and that were given up.
+    /// Number of gangs that were bound as a whole, and of those that were given up.
     gangs: (usize, usize),
 }
 
@@ -100,7 +100,7 @@ impl Model {
         }
     }
 
-    /// An extender that has just read everything.
+    /// The index of a new extender that has read all objects.
     fn listed(truth: &Truth) -> Index {
         let mut index = Index::default();
         truth.nodes.values().for_each(|node| index.set_node(node.clone()));
@@ -131,7 +131,7 @@ impl Model {
         }
     }
 
-    /// A gang of two to five pods, of which one may be made later or never.
+    /// A gang of two to five pods, of which one may be created later or never.
     fn create_gang(&mut self) {
         let size = 2 + self.random.below(4);
         let gang = Gang {
@@ -182,7 +182,7 @@ impl Model {
         self.late.push_back(Event::Pod(Box::new(pod)));
     }
 
-    /// kube-scheduler asks for nodes and binds to the best; the write succeeds, fails, or loses its answer.
+    /// kube-scheduler filters nodes and binds to the best. The write succeeds, fails, or loses its answer.
     fn bind(&mut self) {
         let Some(pod) = self.pod_whose_turn_it_is() else { return };
         let pod = &pod;
@@ -192,14 +192,14 @@ impl Model {
         let fitting: Vec<_> =
             fitting.filter_map(|(name, fits)| Some((fits.ok()?, name.to_owned()).1)).collect();
         let ranked = self.index.rank(pod, &fitting, 1).first().map(|name| (*name).to_owned());
-        // The places of a gang's members are no ranks: one node is left.
+        // Filter leaves a gang's member only its planned node.
         let Some(name) = ranked.or_else(|| fitting.first().cloned()) else {
             self.refused += 1;
             return;
         };
         let (placed, turn) = match self.index.arrive(pod, &name) {
             Ok(arrived) => arrived,
-            // The place of another member is gone, and the whole gang is given up.
+            // The place of another member is lost, so the whole gang is given up.
             Err(Refusal::GangLostNode(_)) => {
                 self.waiting.retain(|it| it.pod.gang != pod.gang);
                 self.refused += 1;
@@ -221,7 +221,7 @@ impl Model {
                     .partition(|it| it.pod.gang == pod.gang);
                 self.waiting = waiting;
                 for Waiting { pod, node, placement, number, .. } in over {
-                    // A pod that was asked for twice is written once.
+                    // A pod with two bind calls is written once.
                     let is_current = self.index.is_current(&pod.uid, number);
                     if is_current && self.truth.pods.contains_key(&pod.uid) {
                         self.write(&pod.uid, &node, placement, number);
@@ -234,14 +234,14 @@ impl Model {
     fn pod_whose_turn_it_is(&mut self) -> Option<PodFacts> {
         let is_waiting = |pod: &PodFacts| self.waiting.iter().any(|it| it.pod.uid == pod.uid);
         let pods = self.truth.pods.values().map(|(pod, _)| pod);
-        // kube-scheduler asks for a pod anew that waits already when it was restarted meanwhile.
+        // A restarted kube-scheduler binds a waiting pod again.
         let asks_again = self.random.below(20) == 0;
         let pending = pods.filter(|pod| pod.node.is_none() && (asks_again || !is_waiting(pod)));
         let pending: Vec<_> = pending.cloned().collect();
         if pending.is_empty() {
             return None;
         }
-        // A gang that waits has the turn now and then, as its members come one soon after the other.
+        // Prefers a waiting gang now and then, since kube-scheduler takes members in quick succession.
         let waits = |pod: &&PodFacts| self.waiting.iter().any(|it| it.pod.gang == pod.gang);
         let others: Vec<_> = pending.iter().filter(waits).collect();
         Some(match self.random.below(2) {
@@ -250,7 +250,7 @@ impl Model {
         })
     }
 
-    /// The author of a pending pod takes its label away.
+    /// A user removes the gang label of a pending pod.
     fn leave_a_gang(&mut self) {
         let pods = self.truth.pods.values().map(|(pod, _)| pod);
         let members = pods.filter(|pod| pod.node.is_none() && pod.gang.is_some());
@@ -265,7 +265,7 @@ impl Model {
         self.late.push_back(Event::Pod(Box::new(pod.clone())));
     }
 
-    /// A gang's members did not come in time.
+    /// A gang's members did not arrive in time.
     fn give_up(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -281,7 +281,7 @@ impl Model {
         self.index.begin_write(uid, number);
         match self.random.below(10) {
             0 => self.index.end_write(uid, number),
-            // The answer is lost: the watch brings it.
+            // The answer is lost. The watch delivers the outcome.
             outcome => {
                 let event = self.truth.bind(uid, name, placement);
                 self.bound += 1;
@@ -295,7 +295,7 @@ impl Model {
         }
     }
 
-    /// A pod ends, is deleted, or is deleted by force: in each case its object says so, or is gone.
+    /// A pod ends, is deleted, or is deleted by force.
     fn end(&mut self) {
         let uids: Vec<_> = self.truth.pods.keys().cloned().collect();
         if uids.is_empty() {
@@ -320,7 +320,7 @@ impl Model {
         self.late.push_back(Event::Node(node.clone()));
     }
 
-    /// A lost node's pods stay until somebody deletes them.
+    /// A node is deleted. Its pods stay until they are deleted too.
     fn lose_or_return_a_node(&mut self) {
         let n = self.random.below(NODES);
         let name = format!("node-{n}");
@@ -332,7 +332,7 @@ impl Model {
         }
     }
 
-    /// The watch breaks off, and a list brings the newest state of everything.
+    /// The watch fails, and a list delivers the newest state of all objects.
     fn list_again(&mut self) {
         self.late.clear();
         let names: HashSet<_> = self.truth.nodes.keys().cloned().collect();
@@ -365,7 +365,7 @@ impl Model {
         }
     }
 
-    /// Nothing was given beyond what there is.
+    /// No GPU is given beyond its capacity.
     fn check_truth(&self) {
         let mut held: BTreeMap<(&str, &str), (u32, u32, bool, usize)> = BTreeMap::new();
         for (pod, placement) in self.truth.pods.values() {
@@ -384,14 +384,14 @@ impl Model {
         }
     }
 
-    /// With all events delivered, the view is that of an extender that has just read everything.
+    /// After all events are delivered, the view equals that of a new extender.
     fn check_view(&mut self) {
         self.deliver_all();
         self.index.give_up_all();
         self.waiting.clear();
         let states = |index: &mut Index| -> Vec<_> {
             let nodes = index.inspect();
-            // The numbers of products differ: they are given in the order in which products come.
+            // Numbers of products may differ, since they follow the order in which products appear.
             let free = |node: &Inspected<'_>| {
                 let gpus = node.state.gpus.iter().map(|gpu| (gpu.state, gpu.is_usable));
                 let (cpu, pods) = (node.state.cpu_milli, node.state.pods);

@@ -1,4 +1,4 @@
-//! The page of the cluster, against the embedded API server.
+//! The cluster's page, against the embedded API server.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -47,7 +47,7 @@ impl Page {
         exchange(self.address, &request).await
     }
 
-    /// The state after a revision, once it is as wanted. The server holds the question for a change.
+    /// The state after a revision, once it satisfies a condition. The server holds the request until something changes.
     async fn state_that(&self, after: Option<&str>, is_wanted: impl Fn(&Value) -> bool) -> Value {
         let wait = async {
             loop {
@@ -99,7 +99,7 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
     rig.add_pod("large", json!({"nvidia.com/gpu": 4}));
 
     let page = Page::start(PageSource::Cluster(Some(rig.kubeconfig()))).await;
-    // The pod's last change may come a moment later than the rest.
+    // The pod's last change may arrive a moment later than the rest.
     let is_held = |state: &Value| !state["nodes"][0]["devices"][0]["holders"].is_null();
     let state = page.state_that(None, is_held).await;
     assert_eq!(state["complete"], true);
@@ -198,7 +198,7 @@ async fn readers_beyond_the_limit_are_answered_at_once_and_a_stop_ends_held_ones
     for _ in 0..200 {
         timeout(LIMIT, waiting.recv()).await.expect("in time").expect("sent");
     }
-    // One more is not held: with a free place it would be, for 20 s.
+    // A request beyond the limit is answered at once. A held one would take 20 s.
     let answer = timeout(Duration::from_secs(15), page.get(&path)).await.expect("at once");
     assert_eq!(answer.code, 200);
     assert!(held.try_join_next().is_none(), "the others are held");

@@ -1,4 +1,4 @@
-//! The page beside the extender: with TLS, for readers with a token, or for all.
+//! The page of the extender: over TLS, for readers with a token or for all.
 
 use std::{io, net::SocketAddr, path::Path, sync::Arc};
 
@@ -34,7 +34,7 @@ struct Served {
 fn files() -> TlsFiles {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
     let certificate = folder.join("server.pem");
-    // No client has a certificate of it.
+    // No client has a certificate of this CA.
     let client_ca = Some(certificate.clone());
     TlsFiles { certificate, key: folder.join("server.key"), client_ca }
 }
@@ -95,7 +95,7 @@ async fn over_tls(address: SocketAddr) -> io::Result<impl AsyncRead + AsyncWrite
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// Asks for a path, and for the connection's end.
+/// Requests a path, with `Connection: close`.
 async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> io::Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -121,21 +121,22 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     let state = timeout(LIMIT, wait).await.expect("all objects are seen in time");
     assert_eq!(state["nodes"][0]["name"], json!("a"));
     assert_eq!(served.get("/").await.0, 200);
-    // Agents would be asked with the rights of the extender.
+    // Agents would be reached with the extender's rights.
     let (code, _, body) = served.get("/node/a/state").await;
-    assert_eq!((code, body.as_str()), (404, "agents are asked by `windlass cluster page` alone\n"));
+    let expected = "details of a node are served only by `windlass cluster page`\n";
+    assert_eq!((code, body.as_str()), (404, expected));
     // Without TLS there is no answer.
     let mut plain = TcpStream::connect(served.page).await.expect("connected");
     let answer = timeout(LIMIT, get(&mut plain, "/")).await.expect("in time");
     assert!(answer.is_err() || answer.is_ok_and(|text| !text.starts_with("HTTP")));
-    // kube-scheduler's listener asks for a certificate, which this client lacks.
+    // kube-scheduler's listener requires a client certificate, which this client lacks.
     let asked = async { get(&mut over_tls(served.verbs).await?, "/healthz").await };
     timeout(LIMIT, asked).await.expect("in time").expect_err("no certificate");
     served.stop().await;
 }
 
 #[tokio::test]
-async fn a_page_that_is_not_open_shows_its_files_to_all_and_its_state_to_nobody_without_a_token() {
+async fn a_protected_page_serves_its_files_to_all_and_its_state_only_with_a_token() {
     let rig = Rig::start();
     let served = Served::start(&rig, false).await;
     assert_eq!(served.get("/").await.0, 200);

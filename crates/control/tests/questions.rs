@@ -1,11 +1,11 @@
-//! Filter, prioritize and preempt: questions that change nothing.
+//! Filter, prioritize and preempt: verbs that change nothing.
 
 use serde_json::json;
 
 use crate::rig::Rig;
 
 #[tokio::test]
-async fn a_node_that_cannot_serve_a_pod_says_the_first_reason() {
+async fn a_refused_node_has_the_first_reason() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     rig.add_node("b", 2);
@@ -33,7 +33,7 @@ async fn a_node_that_cannot_serve_a_pod_says_the_first_reason() {
 }
 
 #[tokio::test]
-async fn scores_differ_and_a_share_goes_where_a_gpu_is_shared_already() {
+async fn scores_differ_and_a_share_prefers_a_shared_gpu() {
     let rig = Rig::start();
     for node in ["a", "b", "c"] {
         rig.add_node(node, 2);
@@ -71,7 +71,7 @@ async fn a_node_is_kept_for_preemption_if_the_pod_fits_without_pods_of_lower_pri
         extender.ask("preempt", &args).await["NodeNameToMetaVictims"].clone()
     };
     let given = |pods: serde_json::Value| json!({"Pods": pods, "NumPDBViolations": 0});
-    // By GiB alone, 12 of `first` and 4 that are free would do, but they are on two GPUs.
+    // By the sum of GiB, 12 of `first` and 4 free ones would suffice, but they are on two GPUs.
     let asked = json!({"a": given(json!([uid(&victim)])), "b": given(json!([uid(&first)]))});
     let answer = ask(&urgent, asked).await;
     assert_eq!(answer["a"], given(json!([uid(&victim)])));
@@ -84,7 +84,7 @@ async fn a_node_is_kept_for_preemption_if_the_pod_fits_without_pods_of_lower_pri
 }
 
 #[tokio::test]
-async fn bad_requests_are_refused_precisely_and_the_rest_is_served() {
+async fn bad_requests_are_refused_with_their_reason() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
@@ -105,7 +105,7 @@ async fn bad_requests_are_refused_precisely_and_the_rest_is_served() {
 }
 
 #[tokio::test]
-async fn gpushares_inspect_shows_who_has_how_much_of_each_gpu() {
+async fn gpushares_inspect_shows_the_holders_of_each_gpu() {
     let rig = Rig::start();
     rig.add_node("a", 2);
     let extender = rig.extender("one").await;

@@ -1,4 +1,4 @@
-//! An API server and extenders that follow it.
+//! Test rig: an API server, and extenders that watch it.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use windlass_cluster_sim::api::ApiServer;
 use windlass_control::{Config, RunError, run};
 
-/// Limit of every wait.
+/// Time limit of every wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Time in which all pods of a gang have to come: longer than a busy machine takes, and short enough to wait for.
+/// Time within which all pods of a gang must arrive: long enough for a busy machine, and short enough for a test.
 pub(crate) const GANG_WAIT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Rig {
@@ -98,7 +98,7 @@ impl Rig {
         self.server.objects().put(&node);
     }
 
-    /// Adds a pod with these limits, and gives it as the scheduler sends it.
+    /// Adds a pod with these limits, and returns it as kube-scheduler sends it.
     #[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
     pub(crate) fn add_pod(&self, name: &str, limits: Value) -> Value {
         self.add_pod_with(name, &limits, &json!({}))
@@ -108,7 +108,7 @@ impl Rig {
         self.add_labelled_pod(name, limits, annotations, &json!({}))
     }
 
-    /// Adds a pod of a gang that asks for whole GPUs.
+    /// Adds a pod of a gang that requests whole GPUs.
     pub(crate) fn add_member(
         &self,
         name: &str,
@@ -145,7 +145,7 @@ impl Rig {
 }
 
 impl Extender {
-    /// Asks a verb.
+    /// Calls a verb of the extender.
     pub(crate) async fn ask(&self, verb: &str, body: &Value) -> Value {
         let (code, text) = self.post(verb, &body.to_string()).await;
         assert_eq!(code, 200, "{text}");
@@ -175,7 +175,7 @@ impl Extender {
         (names, reasons)
     }
 
-    /// The nodes with a score, the best first. No two scores are equal.
+    /// The nodes with a score, best first. Fails if two scores are equal.
     pub(crate) async fn ranked(&self, pod: &Value, nodes: &[&str]) -> Vec<String> {
         let scores = self.ask("prioritize", &json!({"Pod": pod, "NodeNames": nodes})).await;
         let score = |it: &Value| {
@@ -188,7 +188,7 @@ impl Extender {
         scores.into_iter().rev().map(|(_, host)| host).collect()
     }
 
-    /// Binds a pod; the answer's error.
+    /// Binds a pod. Returns the answer's error.
     pub(crate) async fn bind(&self, pod: &Value, node: &str) -> String {
         let metadata = &pod["metadata"];
         let args = json!({
@@ -198,13 +198,13 @@ impl Extender {
         self.ask("bind", &args).await["Error"].as_str().expect("a text").to_owned()
     }
 
-    /// Waits until a page is as wanted.
+    /// Waits until a page satisfies a condition.
     pub(crate) async fn until(&self, path: &str, is_wanted: impl Fn(&(u16, String)) -> bool) {
         let wait = async { while !is_wanted(&self.get(path).await) {} };
         timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{path} is never as wanted"));
     }
 
-    /// Waits until a gauge of the view has a value.
+    /// Waits until a gauge of the view has this value.
     pub(crate) async fn sees(&self, gauge: &str, value: &str) {
         let line = format!("windlass_cluster_{gauge} {value}\n");
         self.until("/metrics", |(_, page)| page.contains(&line)).await;
@@ -233,7 +233,7 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// Sends a request that asks for the connection's end.
+/// Sends a request with `Connection: close`.
 pub(crate) async fn exchange(address: SocketAddr, request: &str) -> Answer {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await.expect("connected");

@@ -1,4 +1,4 @@
-//! A node with GPUs of two vendors: whole ones of NVIDIA, and shares of AMD's.
+//! A node with GPUs of two vendors: NVIDIA's as whole GPUs, and AMD's as shares.
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ async fn whole_gpus_are_nvidias_and_shares_are_of_the_other_vendors() {
     let third = rig.add_pod("third", share("17"));
     assert!(extender.filter(&third, &["a"]).await.0.is_empty(), "NVIDIA's are not shared");
     extender.stop().await;
-    // The next replica reads them back.
+    // Another replica reads the placements from the annotations.
     let extender = rig.extender("two").await;
     assert_eq!(bound(&rig, &extender, "last", share("16")).await, ["amd-0"]);
     extender.stop().await;

@@ -33,7 +33,7 @@ async fn pods_of_hami_share_gpus_beside_whole_ones() {
     assert_eq!(half, json!([{"id": "GPU-a-0", "memoryMib": 12288}]));
     let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(bound(&rig, &extender, &whole).await, json!([{"id": "GPU-a-2"}]));
-    // Without an amount of memory it is all of it.
+    // Without an amount of memory the share has all of it.
     let cores = rig.add_pod("cores", limits("1", "gpucores", "30"));
     let reason =
         "300 thousandths and 100 % of the memory of one GPU wanted; no GPU has as much free";
@@ -44,7 +44,7 @@ async fn pods_of_hami_share_gpus_beside_whole_ones() {
     let cores = bound(&rig, &extender, &cores).await;
     assert_eq!(cores, json!([{"id": "GPU-a-2", "memoryMib": 24576, "computeMilli": 300}]));
     extender.stop().await;
-    // The next replica reads them back.
+    // Another replica reads the placements from the annotations.
     let extender = rig.extender("two").await;
     let last = rig.add_pod("last", limits("2", "gpumem", "9288"));
     assert_eq!(bound(&rig, &extender, &last).await.as_array().expect("GPUs").len(), 2);
@@ -63,12 +63,12 @@ async fn a_node_with_whole_gpus_is_refused_and_its_pods_count_as_whole() {
     assert!(fit.is_empty());
     let reason = reasons["a"].as_str().expect("a reason");
     assert!(reason.starts_with("for good: node a gives whole GPUs as nvidia.com/gpu"), "{reason}");
-    // Another scheduler bound it.
+    // A pod that another scheduler bound.
     let mut pod = pod;
     pod["spec"]["nodeName"] = "a".into();
     rig.server.objects().put::<Pod>(&serde_json::from_value(pod).expect("a Pod"));
     extender.sees("idle_gpus", "1.0").await;
-    // A full node as well: nobody is evicted there in vain.
+    // The same on a full node, so that no pod is evicted there in vain.
     let mut whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
     whole["spec"]["nodeName"] = "a".into();
     rig.server.objects().put::<Pod>(&serde_json::from_value(whole).expect("a Pod"));
@@ -117,10 +117,10 @@ async fn pods_get_the_gpus_that_they_accept_by_id() {
 }
 
 #[tokio::test]
-async fn a_pod_that_others_bound_counts_on_as_many_gpus_as_it_shares() {
+async fn a_pod_of_another_scheduler_counts_on_as_many_gpus_as_it_shares() {
     let rig = Rig::start();
     rig.add_virtual_node("a", 3);
-    // Past the extender, so that nobody wrote its GPUs down.
+    // Bound past the extender, so its annotations name no GPUs.
     let mut pod = rig.add_pod("bound", limits("2", "gpumem", "24000"));
     pod["spec"]["nodeName"] = "a".into();
     rig.server.objects().put::<Pod>(&serde_json::from_value(pod).expect("a Pod"));

@@ -1,9 +1,8 @@
-//! Time of an allocation on one node of a cluster of 5,000 nodes with 8 GPUs each, of which most are taken.
+//! Benchmark of an allocation on one node, in a cluster of 5,000 nodes with 8 GPUs each, of which most are taken.
 //!
-//! `cargo bench -p windlass-sched --bench allocate`. The prepared columns are percentiles over all nodes, each the
-//! fastest of three answers, since other programs interrupt one. The last column is a ratio to the same question
-//! without prepared values, asked for some nodes of the same run. Ends with 1 where the budget of the 99th percentile
-//! is missed.
+//! `cargo bench -p windlass-sched --bench allocate`. The prepared columns are percentiles over all nodes; each value is
+//! the fastest of three, because other programs may interrupt one. The last column is the ratio to allocations without
+//! prepared values, on some nodes of the same run. Exits with 1 if the budget of the 99th percentile is missed.
 
 use std::{
     io::{self, Write as _},
@@ -25,9 +24,9 @@ use windlass_sched::{
 
 const NODES: usize = 5_000;
 const GPUS: usize = 8;
-/// Longest time of 99 of 100 nodes.
+/// Budget of the 99th percentile over nodes.
 const BUDGET: Duration = Duration::from_micros(100);
-/// Nodes that are asked for without prepared values.
+/// Number of nodes that are also measured without prepared values.
 const UNPREPARED: usize = 10;
 
 /// Objects of a cluster.
@@ -35,7 +34,7 @@ struct Cluster {
     nodes: Vec<Node>,
     classes: Vec<DeviceClass>,
     slices: Vec<ResourceSlice>,
-    /// Claims that have devices.
+    /// Allocated claims.
     claims: Vec<ResourceClaim>,
 }
 
@@ -85,7 +84,7 @@ fn main() -> io::Result<ExitCode> {
     Ok(if all_held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Microseconds in which an allocation ends and comes again.
+/// Microseconds to remove an allocation and add it again.
 fn change(taken: &mut Taken, claims: &[ResourceClaim]) -> (f64, f64) {
     let (_, (p50, p99)) = timed(claims.len(), |claim| {
         let status = claims[claim].status.as_ref().expect("allocated");

@@ -1,8 +1,8 @@
-//! Time of a decision in clusters of 1,000, 5,000 and 15,000 nodes with 8 GPUs each, while pods come and go.
+//! Benchmark of a decision in clusters of 1,000, 5,000 and 15,000 nodes with 8 GPUs each, while pods arrive and end.
 //!
-//! `cargo bench -p windlass-sched --bench decide`. The last column is a ratio to the first fit of the same run, which
-//! looks at the same nodes and scores none. Ends with 1 where a budget of the 99th percentile is missed. *New* is the
-//! first decision for a shape, after each node has changed.
+//! `cargo bench -p windlass-sched --bench decide`. The last column is the ratio to the policy first-fit in the same
+//! run, which visits the same nodes and scores none. Exits with 1 if a budget of the 99th percentile is missed. *New*
+//! is the first decision for a request shape, after each node has changed.
 
 use std::{
     io::{self, Write as _},
@@ -20,7 +20,7 @@ use windlass_sched::{
     view::{Catalog, NodeIx, Placement, View},
 };
 
-/// Nodes, and the longest time of 99 of 100 decisions.
+/// Number of nodes, and the budget of the 99th percentile.
 const BUDGETS: [(usize, Duration); 3] = [
     (1_000, Duration::from_micros(100)),
     (5_000, Duration::from_micros(300)),
@@ -126,7 +126,7 @@ fn cluster(nodes: usize) -> View {
     View::new(catalog, (0..nodes).map(node).collect())
 }
 
-/// Most pods want one GPU or a part, few want eight. There are some 200 shapes with main memory.
+/// Most pods request one GPU or a share, few request eight. With memory there are some 200 shapes.
 fn request(random: &mut Random) -> Request {
     const SHARES: [u16; 6] = [810, 470, 320, 650, 230, 160];
     const CPUS: [u32; 8] = [3_152, 4_000, 8_000, 11_300, 11_908, 12_000, 16_000, 24_000];

@@ -1,4 +1,4 @@
-//! Device allocation of the scheduler: devices of a node for a pod's claims.
+//! Device allocator for Dynamic Resource Allocation: chooses devices of a node for a pod's claims.
 //!
 //! ```text
 //!  claims, classes ────> Claims  once for a pod ────────────────┐
@@ -6,19 +6,19 @@
 //!  allocated claims ───> Taken   add and remove one allocation ─┘         └──> AllocationResult
 //! ```
 //!
-//! [`Claims::allocate`] answers for one node from values that are prepared once, so that a live index
-//! asks it for thousands of nodes. [`allocate`] prepares all three for one question. Nodes of one
-//! [`NodeSignature`] have one answer.
+//! [`Claims::allocate`] allocates on one node from values that are prepared once, so that a live index can call it for
+//! thousands of nodes. [`allocate`] prepares all three for one call. Nodes with equal [`NodeSignature`]s get equal
+//! allocations.
 //!
-//! The allocator decides as Kubernetes 1.36 does with its default gates (the allocator that Kubernetes calls
-//! incubating). Upstream's oddities are kept, since a driver meets them:
+//! The allocator decides as Kubernetes 1.36 does with its default feature gates (Kubernetes' "incubating" allocator).
+//! Upstream's oddities are kept, since drivers have to cope with them:
 //!
 //! - A partition that is refused for its taints or by a constraint keeps its counters until the search ends.
-//! - `distinctAttribute` remembers one value for each request. Three devices of one request are therefore not all
-//!   compared with each other.
+//! - `distinctAttribute` remembers only the last value of each request. Three devices of one request are therefore not
+//!   all compared with each other.
 //! - Expressions are evaluated only for devices that are tried, and an error ends the search.
 //!
-//! Left out: list attributes, waits for binding conditions, time limits. Share ids are deterministic.
+//! Not supported: list attributes, binding conditions, time limits. Share ids are deterministic.
 
 mod candidate;
 mod capacity;
@@ -54,7 +54,7 @@ pub use self::{
 /// Input of an allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Supply<'a> {
-    /// Device classes by name in claims.
+    /// All device classes.
     pub classes: &'a [DeviceClass],
     /// All slices, of all nodes and drivers.
     pub slices: &'a [ResourceSlice],
@@ -65,7 +65,7 @@ pub struct Supply<'a> {
 /// Reason why claims cannot be allocated on a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unallocated {
-    /// Error on every node; scheduling of the pod ends.
+    /// An error that is the same on every node, so that scheduling of the pod ends.
     #[error("{0}")]
     Wrong(String),
     /// No devices of this node satisfy the claims.
@@ -80,12 +80,12 @@ struct PoolId {
     name: String,
 }
 
-/// Limit of devices in one claim.
+/// Maximum number of devices of one claim.
 const MAX_RESULTS: usize = 32;
 
 /// Allocates devices of one node to claims without an allocation. Returns the first solution.
 ///
-/// Prepares [`Claims`], [`Pools`] and [`Taken`] for this one answer; many answers are faster from kept values.
+/// Prepares [`Claims`], [`Pools`] and [`Taken`] for this one call. Callers with many nodes keep these values instead.
 pub fn allocate(
     claims: &[ResourceClaim],
     supply: Supply<'_>,

@@ -1,8 +1,8 @@
-//! Blocks of free GPUs on one node, for the pods that need several.
+//! Blocks: free GPUs of one node for pods that need several of them.
 
 use crate::{forecast::Count, request::Gpus};
 
-/// The requests for several GPUs.
+/// Demand for several GPUs on one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Blocks {
     wanted: Vec<Block>,
@@ -13,12 +13,12 @@ pub struct Blocks {
 struct Block {
     gpus: u32,
     cpu_milli: u32,
-    /// Part of all demand for GPUs, from 0 to 1.
+    /// Share of all demand for GPUs, from 0 to 1.
     weight: f64,
 }
 
 impl Blocks {
-    /// The requests that were counted.
+    /// The demand of the counted requests.
     pub fn of(counts: &[Count]) -> Self {
         let total: f64 = counts.iter().map(Count::demand_milli).sum();
         let block = |it: &Count| match it.request.gpus {
@@ -32,7 +32,7 @@ impl Blocks {
         Self { wanted: counts.iter().filter_map(block).collect() }
     }
 
-    /// GPUs of the blocks that the given free GPUs and free CPU of one node can serve, weighted by demand.
+    /// Number of GPUs in the blocks that a node with these free resources can serve, weighted by demand.
     pub fn value(&self, free_gpus: u32, cpu_milli: u32) -> f64 {
         let of = |block: &Block| {
             let blocks = (free_gpus / block.gpus).min(cpu_milli / block.cpu_milli);

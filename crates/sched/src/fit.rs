@@ -1,4 +1,4 @@
-//! The test that a node can serve a request, and the first reason where it cannot.
+//! Fit: the ways in which a node can serve a request, or the first reason why it cannot.
 
 use crate::{
     gpu::{Gpu, GpuSet},
@@ -7,10 +7,10 @@ use crate::{
     view::Catalog,
 };
 
-/// The ways in which a node can serve a request; at least one.
+/// The ways in which a node can serve a request. There is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The request has no GPU.
+    /// The request has no GPUs, so the node serves it without any.
     Node,
     /// Any `count` of these free GPUs.
     Whole {
@@ -26,66 +26,66 @@ pub enum Fit {
         /// Number to choose.
         count: u32,
     },
-    /// An instance at one of these places.
+    /// A MIG instance at one of these places.
     Partition(Vec<Part>),
 }
 
 /// The first reason why a node cannot serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum Misfit {
-    /// Processor time.
+    /// Too little CPU.
     #[error("{wanted_milli}m of CPU wanted, {free_milli}m free")]
     Cpu {
-        /// Asked for, in thousandths of a core.
+        /// Requested, in thousandths of a core.
         wanted_milli: u32,
         /// Free, in thousandths of a core.
         free_milli: u32,
     },
-    /// Main memory.
+    /// Too little memory.
     #[error("{wanted_mib} MiB of memory wanted, {free_mib} MiB free")]
     Memory {
-        /// Asked for.
+        /// Requested.
         wanted_mib: u32,
         /// Free.
         free_mib: u32,
     },
-    /// The node's number of pods.
-    #[error("the node has all the pods that it may have")]
+    /// Maximum number of pods reached.
+    #[error("the node has its maximum number of pods")]
     Pods,
     /// No GPU of a wanted product.
     #[error("no GPU of a wanted product")]
     Model,
-    /// Whole GPUs.
+    /// Too few free whole GPUs.
     #[error("{wanted} whole GPU{} wanted, {free} free", plural(*.wanted))]
     Whole {
-        /// Asked for.
+        /// Requested.
         wanted: u32,
         /// Free, of a wanted product.
         free: u32,
     },
-    /// A share of one GPU.
+    /// No GPU has room for the share.
     #[error("{milli} thousandths and {memory} of one GPU wanted; no GPU has as much free")]
     Share {
-        /// Compute asked for, in thousandths.
+        /// Requested compute, in thousandths.
         milli: u16,
-        /// Memory asked for.
+        /// Requested memory.
         memory: ShareMemory,
     },
-    /// A share of each of several GPUs.
+    /// Too few GPUs have room for the shares.
     #[error(
         "{milli} thousandths and {memory} of each of {wanted} GPUs wanted; {free} have as much free"
     )]
     Shares {
-        /// Compute asked for, in thousandths.
+        /// Requested compute, in thousandths.
         milli: u16,
-        /// Memory asked for.
+        /// Requested memory.
         memory: ShareMemory,
-        /// GPUs asked for.
+        /// Requested number of GPUs.
         wanted: u32,
-        /// GPUs that have as much free.
+        /// Number of GPUs with room.
         free: u32,
     },
-    /// A MIG instance.
+    /// No GPU has a free place for the MIG instance.
     #[error("no GPU has a free place for the MIG profile")]
     Partition,
 }
@@ -147,7 +147,7 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
     }
 }
 
-/// The GPU can be one of those that serve the request.
+/// True if the GPU can be one of those that serve the request.
 pub fn serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
     if !gpu.is_usable || !request.models.has(gpu.model) {
         return false;

@@ -1,27 +1,27 @@
-//! The requests that are likely to come, counted from those that came.
+//! Forecast of future requests: the counts of past ones.
 
 use std::{cmp::Reverse, collections::HashMap};
 
 use crate::{request::Request, view::View};
 
-/// FGD counts the most popular requests until they are this part of all pods.
+/// Typical requests are the most frequent ones that together make up this fraction of all pods, as in FGD.
 const POPULAR_SHARE: f64 = 0.95;
 
-/// Counts of requests by their shape. Main memory is not part of the shape.
+/// Counts of requests, memory left out.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
     counts: HashMap<Request, u64>,
     total: u64,
 }
 
-/// Pods that came with one request.
+/// Number of pods with one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Count {
-    /// The request, without main memory.
+    /// The request, memory left out.
     pub request: Request,
-    /// GPUs of each, in thousandths; memory and partitions count as their part of a usual GPU.
+    /// GPUs of each pod in thousandths, on an average GPU: see [`View::usual_milli`].
     pub gpu_milli: u32,
-    /// Their number.
+    /// Number of pods.
     pub pods: f64,
 }
 
@@ -32,17 +32,17 @@ impl Count {
     }
 }
 
-/// A request that is likely to come.
+/// A typical request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Typical {
-    /// The request, without main memory.
+    /// The request, memory left out.
     pub request: Request,
-    /// Its part of the popular requests, from 0 to 1.
+    /// Its frequency among the typical requests, from 0 to 1.
     pub weight: f64,
 }
 
 impl Forecast {
-    /// Counts a pod that came.
+    /// Counts the request of a new pod.
     pub fn observe(&mut self, request: &Request) {
         *self.counts.entry(Request { memory_mib: 0, ..*request }).or_default() += 1;
         self.total += 1;
@@ -53,7 +53,7 @@ impl Forecast {
         self.total
     }
 
-    /// Counts by request, the most frequent first, in an order that does not depend on chance.
+    /// Counts by request, most frequent first, in a deterministic order.
     pub fn counts(&self, view: &View) -> Vec<Count> {
         let mut counts: Vec<_> = self.counts.iter().collect();
         counts.sort_unstable_by_key(|(request, pods)| (Reverse(**pods), **request));
@@ -68,7 +68,7 @@ impl Forecast {
     }
 }
 
-/// The most popular requests, as many as make up 95 % of all pods. The most frequent comes first, as in the counts.
+/// The most frequent requests that together make up 95 % of all pods, in the order of `counts`.
 pub fn typical(counts: &[Count]) -> Vec<Typical> {
     let enough = POPULAR_SHARE * counts.iter().map(|it| it.pods).sum::<f64>();
     let mut seen = 0.0;

@@ -1,8 +1,8 @@
-//! The idle part of a node's GPUs that the requests which are likely to come cannot use.
+//! Fragmentation: the idle part of a node's GPUs that typical requests cannot use.
 //!
 //! The measure is that of "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-//! Descent" (Weng et al., USENIX ATC 2023): for each typical request, weighted by its frequency, all idle GPU of a node
-//! that cannot serve the request, else the idle rest of the GPUs that cannot.
+//! Descent" (Weng et al., USENIX ATC 2023). It sums over the typical requests, weighted by frequency: on a node that
+//! cannot serve the request, all idle GPU; on other nodes, the idle GPU of those GPUs that cannot serve it.
 
 use crate::{
     fit::serves,
@@ -13,15 +13,16 @@ use crate::{
     view::Catalog,
 };
 
-/// The typical requests as nodes with the same products see them: those that differ in CPU alone are one kind.
+/// Typical requests, reduced to one set of products. Requests that differ only in CPU form one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
     kinds: Vec<RequestKind>,
-    /// Weight of the requests that can use no GPU of such a node.
+    /// Weight of the requests that can use no GPU of these products.
     useless: f64,
-    /// CPU of the requests, ascending, each once.
+    /// Distinct CPU amounts of the requests, ascending.
     cpus: Vec<u32>,
-    /// Weight of each kind's requests that a node has CPU for, by the number of `cpus` that it has.
+    /// `served[n][kind]`: weight of the kind's requests for which a node has CPU that can serve the first `n` of
+    /// `cpus`.
     served: Vec<Vec<f64>>,
 }
 
@@ -30,13 +31,13 @@ pub struct Outlook {
 struct RequestKind {
     /// One of them.
     request: Request,
-    /// GPUs that have to serve together.
+    /// Number of GPUs of one request.
     count: u32,
-    /// Weight of all.
+    /// Sum of their weights.
     weight: f64,
 }
 
-/// The use of one node's GPUs for each kind of typical request.
+/// Usability of one node's GPUs for each kind of typical request.
 #[derive(Clone, Debug, Default)]
 pub struct NodeUse {
     kinds: Vec<GpuUse>,
@@ -57,7 +58,7 @@ impl NodeUse {
 }
 
 impl Outlook {
-    /// The outlook of nodes with these products.
+    /// The outlook for nodes with these products.
     pub fn new(typical: &[Typical], models: ModelSet) -> Self {
         let mut sorted: Vec<_> = typical.to_vec();
         sorted.sort_by_key(|it| it.request.cpu_milli);
@@ -74,7 +75,7 @@ impl Outlook {
         outlook
     }
 
-    /// Adds a request with at least as much CPU as those before.
+    /// Adds a request. Requests are added in ascending order of CPU.
     fn add(&mut self, request: Request, weight: f64) {
         let is_alike = |kind: &RequestKind| {
             kind.request.gpus == request.gpus && kind.request.models == request.models
@@ -96,7 +97,7 @@ impl Outlook {
         self.served.push(row);
     }
 
-    /// Computes the use of the node's GPUs.
+    /// Computes the usability of the node's GPUs.
     pub fn node_use(&self, catalog: &Catalog, node: &Node) -> NodeUse {
         let mut kinds = vec![GpuUse::default(); self.kinds.len()];
         let mut idle_milli = 0;
@@ -112,7 +113,7 @@ impl Outlook {
         NodeUse { kinds, idle_milli, fragmentation }
     }
 
-    /// Decrease of the fragmentation, in thousandths of a GPU, by a part that might serve the request.
+    /// Decrease of the fragmentation in thousandths of a GPU, if the part serves the request.
     pub fn decrease(
         &self,
         catalog: &Catalog,
@@ -123,7 +124,7 @@ impl Outlook {
     ) -> f64 {
         let change = |position: usize| Change::of(&node.gpus[position], request, part.slices);
         let mut all = part.gpus.iter().filter_map(change);
-        // Most parts are of one GPU, and need no list.
+        // Most parts have one GPU. They need no allocation.
         let (first, mut rest) = (all.next(), Vec::<Change>::new());
         for change in all {
             match rest.last_mut() {
@@ -154,7 +155,8 @@ impl Outlook {
     }
 }
 
-/// GPUs in the same state before and after they serve a request, and their idle thousandths.
+/// Change of GPUs that are in one state before they serve a request and in one state after, with their idle
+/// thousandths.
 #[derive(Clone, Copy)]
 struct Change {
     old: Gpu,
@@ -172,7 +174,7 @@ impl Change {
     }
 }
 
-/// The GPUs of a node that serve a kind, and the idle rest of the others.
+/// For one kind: the number of GPUs that can serve it, and the idle thousandths of the others.
 #[derive(Clone, Copy, Debug, Default)]
 struct GpuUse {
     serving: u32,
@@ -188,7 +190,7 @@ impl GpuUse {
         }
     }
 
-    /// This one and the given number of others.
+    /// The sum with `count` times the other.
     fn and(self, count: u32, other: Self) -> Self {
         Self {
             serving: self.serving + count * other.serving,
@@ -196,7 +198,7 @@ impl GpuUse {
         }
     }
 
-    /// The same once some GPUs have changed.
+    /// The value after some GPUs have changed.
     fn after(mut self, catalog: &Catalog, kind: &RequestKind, changes: &[Change]) -> Self {
         for it in changes {
             let old = Self::of(catalog, kind, &it.old, it.old_idle);

@@ -1,8 +1,8 @@
-//! Places for a gang: pods that start together or not at all.
+//! Placement of a gang (pods that start together or not at all), by backtracking.
 //!
-//! The largest requests are placed first, each on the node that ranks best. Where a later one finds no node, the search
-//! goes back to the next best node of an earlier one. It does not go back over equal choices: not to a node in an equal
-//! state, and not between members that are alike, since a node has room for as many of them in any order.
+//! The largest requests are placed first, each on the node that ranks best. If a later one finds no node, the search
+//! backtracks to the next best node of an earlier one. Equal choices are skipped: nodes in an equal state, and equal
+//! members, whose order makes no difference.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -19,33 +19,35 @@ use crate::{
 pub struct Member<'a> {
     /// Its request.
     pub request: Request,
-    /// Nodes that may serve it. Of equal ranks the first has it.
+    /// Nodes that may serve it. The first wins among equal ranks.
     pub nodes: &'a [NodeIx],
 }
 
-/// Most second choices, counted over all members, before a gang counts as one that does not fit. A gang of equal members
-/// needs none.
+/// Maximum number of backtracking steps, over all members, after which a gang counts as one that does not fit. A gang
+/// of equal members needs none.
 pub const MOST_TRIES: usize = 4096;
-/// Most nodes that are tried for one member: the best.
-const MOST_NODES: usize = 64;
-/// Fewer nodes than one in this many are ranked by themselves.
-const FEW: usize = 8;
+/// Maximum number of nodes that are tried for one member, best first.
+const MAX_NODES: usize = 64;
+/// If fewer than one in this many of the view's nodes may serve a member, they are ranked one by one, without the
+/// cache.
+const CACHE_DIVISOR: usize = 8;
 
-/// Search for places, deepest first.
+/// Depth-first search for places.
 struct Search<'a> {
     view: &'a mut View,
     scheduler: &'a mut Scheduler,
     /// The members, in the order in which they are placed.
     members: Vec<Member<'a>>,
-    /// From each member on, all are alike, so another node for it would not help the others.
+    /// By member: true if it and all later ones are equal, so that another node for it would not help the later ones.
     is_uniform: Vec<bool>,
     placed: Vec<Placement>,
-    /// Tries that are left.
+    /// Remaining backtracking steps.
     tries: &'a mut usize,
 }
 
-/// Finds a place for each member, in the order of the members; none where they do not fit together. The view is as before,
-/// but for the numbers of its changes. A search takes from the tries that are left, and ends without them.
+/// Finds a place for each member, in the order of the members; `None` if they do not fit together. The nodes of the
+/// view are unchanged afterwards, and their versions are newer. `tries` is the remaining number of backtracking steps;
+/// at zero the search ends.
 pub fn places(
     view: &mut View,
     scheduler: &mut Scheduler,
@@ -76,7 +78,7 @@ pub fn places(
 }
 
 impl Search<'_> {
-    /// Places the members from the `nth` on. The view is as before in either case.
+    /// Places the members from the `nth` on. Returns true on success. The view's nodes are unchanged in either case.
     fn place_from(&mut self, nth: usize) -> bool {
         let Some(Member { request, nodes }) = self.members.get(nth).copied() else { return true };
         let mut failed: Vec<NodeIx> = Vec::new();
@@ -84,7 +86,7 @@ impl Search<'_> {
             if failed.iter().any(|other| self.are_equal(nth, *other, node)) {
                 continue;
             }
-            // The first choice is free: going back is what takes long.
+            // Only further choices count, because backtracking is the expensive part.
             if !failed.is_empty() {
                 if *self.tries == 0 {
                     return false;
@@ -108,20 +110,21 @@ impl Search<'_> {
         false
     }
 
-    /// The nodes that are tried for the `nth` member, the best first.
+    /// The nodes to try for the `nth` member, best first.
     fn candidates(&mut self, nth: usize, request: &Request, nodes: &[NodeIx]) -> Vec<NodeIx> {
         let ranks = self.ranks(request, nodes);
         let ranked = ranks.into_iter().enumerate();
         let ranked = ranked.filter_map(|(at, rank)| Some((rank?, Reverse(at))));
         let mut ranked: BinaryHeap<_> = ranked.collect();
-        let most = if self.is_uniform[nth] { 1 } else { MOST_NODES };
+        let most = if self.is_uniform[nth] { 1 } else { MAX_NODES };
         let best = std::iter::from_fn(|| ranked.pop()).take(most);
         best.map(|(_, Reverse(at))| nodes[at]).collect()
     }
 
-    /// The rank of each of these nodes, if it fits. The ranks of a few are computed, those of many are kept.
+    /// The rank of each of these nodes; `None` if it does not fit. Ranks of few nodes are computed, those of many
+    /// cached.
     fn ranks(&mut self, request: &Request, nodes: &[NodeIx]) -> Vec<Option<Rank>> {
-        if nodes.len() < self.view.nodes().len() / FEW {
+        if nodes.len() < self.view.nodes().len() / CACHE_DIVISOR {
             let rank = |node: &NodeIx| {
                 let fit = fit(self.view.catalog(), self.view.node(*node), request).ok()?;
                 Some(self.scheduler.choose(self.view, *node, request, &fit).0)
@@ -135,7 +138,7 @@ impl Search<'_> {
         nodes.iter().map(|node| ranks[node.0 as usize]).collect()
     }
 
-    /// For the members from the `nth` on, one of these nodes is as good as the other.
+    /// True if the two nodes are interchangeable for the members from the `nth` on.
     fn are_equal(&self, nth: usize, one: NodeIx, other: NodeIx) -> bool {
         let members = &self.members[nth..];
         self.view.node(one) == self.view.node(other)
@@ -143,7 +146,8 @@ impl Search<'_> {
     }
 }
 
-/// For each member, whether it and all later ones have one request, and each at most the nodes of the next.
+/// By member: true if it and all later ones have the same request, and the nodes of each are a subset of the next
+/// one's.
 fn uniform(members: &[Member<'_>], nodes: usize) -> Vec<bool> {
     let mut uniform = vec![true; members.len()];
     for nth in (0..members.len().saturating_sub(1)).rev() {

@@ -1,38 +1,38 @@
-//! One GPU of a node, and the part of it that is free.
+//! GPU of a node: its product, and the free part of it.
 
 use std::fmt;
 
 /// Compute of a whole GPU, in thousandths.
 pub const WHOLE_MILLI: u16 = 1000;
 
-/// A GPU as the scheduler sees it.
+/// State of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gpu {
     /// Its product.
     pub model: ModelId,
-    /// Its memory in MiB; zero if unknown; then no request for memory fits.
+    /// Its memory in MiB; zero if unknown. No request for memory fits then.
     pub memory_mib: u32,
     /// False while it is unhealthy or withheld: it gets no new holder.
     pub is_usable: bool,
-    /// The part that its holders leave.
+    /// Its use by holders.
     pub state: GpuState,
 }
 
-/// Use of a GPU. A GPU is shared by amounts, cut into partitions, or given as a whole, never two of these.
+/// Use of a GPU: shared by amounts, held as a whole, or partitioned by MIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuState {
-    /// Shares may be taken from the remainder. Wholly free where the remainder is the GPU.
+    /// Shares may be taken from the remainder. The GPU has no holder if the remainder is all of it.
     Shared {
         /// Compute that no share holds, in thousandths.
         free_milli: u16,
         /// Memory that no share holds, in MiB.
         free_mib: u32,
     },
-    /// One pod has all of it.
+    /// One pod holds all of it.
     Whole,
-    /// It has MIG instances. Each bit is a memory slice in use.
+    /// It has MIG instances.
     Partitioned {
-        /// The memory slices in use; never none.
+        /// Bit mask of the memory slices in use; never zero.
         slices: u8,
     },
 }
@@ -54,9 +54,8 @@ impl Gpu {
         self.state == Self::free(self.model, self.memory_mib).state
     }
 
-    /// The free part in thousandths of the GPU, by the scarcer of compute and memory.
-    ///
-    /// The free slices of a partitioned GPU count as their part of it.
+    /// The free part in thousandths of the GPU: the smaller of free compute and free memory. Of a partitioned GPU it is
+    /// the fraction of free memory slices. Zero for an unusable GPU.
     pub fn idle_milli(&self) -> u16 {
         match self.state {
             _ if !self.is_usable => 0,
@@ -78,7 +77,7 @@ impl Gpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelId(pub u8);
 
-/// A set of products. A catalogue has at most 64.
+/// A set of products. A catalog has at most 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelSet(u64);
 
@@ -88,25 +87,25 @@ impl ModelSet {
     /// No product.
     pub const NONE: Self = Self(0);
 
-    /// This set and one product more.
+    /// The union with one product.
     #[must_use]
     pub fn with(self, model: ModelId) -> Self {
         Self(self.0 | 1 << model.0)
     }
 
-    /// The products of both sets.
+    /// The intersection.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The product is one of the set.
+    /// True if the set has the product.
     pub fn has(self, model: ModelId) -> bool {
         self.0 >> model.0 & 1 == 1
     }
 }
 
-/// Some of a node's GPUs, by their positions. A node has at most 64.
+/// A set of a node's GPUs by position, as a bit mask. A node has at most 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuSet(pub u64);
 
@@ -116,24 +115,24 @@ impl GpuSet {
         Self(1 << position)
     }
 
-    /// The GPUs of both sets.
+    /// The intersection.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The GPU is one of the set.
+    /// True if the set has the GPU.
     pub fn has(self, position: usize) -> bool {
         self.0 >> position & 1 == 1
     }
 
-    /// The GPUs of this set that are not in the other.
+    /// The difference: GPUs of this set that are not in the other.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// The GPUs of either set.
+    /// The union.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -144,12 +143,12 @@ impl GpuSet {
         self.0.count_ones()
     }
 
-    /// No GPU is in the set.
+    /// True if the set has no GPU.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Positions, ascending.
+    /// The positions, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -159,7 +158,7 @@ impl GpuSet {
         })
     }
 
-    /// The `count` lowest positions; all of them where there are fewer.
+    /// The `count` lowest positions, or all if there are fewer.
     #[must_use]
     pub fn lowest(self, count: u32) -> Self {
         self.iter().take(count as usize).fold(Self::default(), |set, it| Self(set.0 | 1 << it))

@@ -1,4 +1,4 @@
-//! Knowledge of a policy: quantities that follow from the forecast of requests, and from each node's state.
+//! Knowledge of a policy: values derived from the forecast, and from each node's state.
 
 use crate::{
     blocks::Blocks,
@@ -12,46 +12,47 @@ use crate::{
     view::{Catalog, NodeIx, View},
 };
 
-/// Quantities that follow from a forecast, for one cluster.
+/// Values derived from a forecast, for one cluster.
 #[derive(Debug, Default)]
 pub struct Knowledge {
     typical: Vec<Typical>,
     outlooks: Vec<(ModelSet, Outlook)>,
-    standings: Vec<Standing>,
+    summaries: Vec<NodeSummary>,
     /// Prices of fractions of a GPU.
     pub prices: Prices,
-    /// CPU that GPUs need.
+    /// CPU that idle GPUs need.
     pub stranding: Stranding,
     /// Demand for single products.
     pub scarcity: Scarcity,
-    /// Demand for several GPUs of one node.
+    /// Demand for several GPUs on one node.
     pub blocks: Blocks,
 }
 
-/// Facts of a node's state that its ranks for all requests share.
+/// Values derived from a node's state, shared by its ranks for all requests.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing {
-    /// The node's version, at least 1.
+pub(crate) struct NodeSummary {
+    /// The node's version in the view, at least 1.
     version: u64,
+    /// Index of the outlook for the node's products.
     outlook: usize,
     /// GPUs without a holder.
     pub(crate) free: GpuSet,
-    /// One GPU of each state, to represent those in the same state.
+    /// The first GPU of each state, as a representative of its state.
     pub(crate) firsts: GpuSet,
     /// Value of the blocks of free GPUs.
     pub(crate) blocks: f64,
-    /// Use of the GPUs by typical requests.
+    /// Usability of the GPUs for typical requests.
     pub(crate) uses: NodeUse,
 }
 
 impl Knowledge {
-    /// Computes the quantities of a forecast.
+    /// Computes the values derived from a forecast.
     pub fn of(forecast: &Forecast, view: &View) -> Self {
         let counts = forecast.counts(view);
         Self {
             typical: typical(&counts),
             outlooks: Vec::new(),
-            standings: Vec::new(),
+            summaries: Vec::new(),
             prices: Prices::of(&counts),
             stranding: Stranding::of(&counts),
             scarcity: Scarcity::of(&counts, view),
@@ -59,22 +60,22 @@ impl Knowledge {
         }
     }
 
-    /// Computes the facts of a node if it has changed.
-    pub(crate) fn look_at(&mut self, view: &View, node: NodeIx) {
-        self.standings.resize_with(view.nodes().len(), Standing::default);
+    /// Updates the summary of a node if the node has changed.
+    pub(crate) fn refresh(&mut self, view: &View, node: NodeIx) {
+        self.summaries.resize_with(view.nodes().len(), NodeSummary::default);
         let position = node.0 as usize;
         let version = view.versions()[position];
-        if self.standings[position].version != version {
-            self.standings[position] = self.compute(view.catalog(), view.node(node), version);
+        if self.summaries[position].version != version {
+            self.summaries[position] = self.compute(view.catalog(), view.node(node), version);
         }
     }
 
-    /// The facts of a node, as last computed by [`Self::look_at`].
-    pub(crate) fn standing(&self, node: NodeIx) -> &Standing {
-        &self.standings[node.0 as usize]
+    /// The summary of a node, as of the last [`Self::refresh`].
+    pub(crate) fn summary(&self, node: NodeIx) -> &NodeSummary {
+        &self.summaries[node.0 as usize]
     }
 
-    fn compute(&mut self, catalog: &Catalog, node: &Node, version: u64) -> Standing {
+    fn compute(&mut self, catalog: &Catalog, node: &Node, version: u64) -> NodeSummary {
         let models = node.models();
         let known = self.outlooks.iter().position(|(other, _)| *other == models);
         let outlook = known.unwrap_or(self.outlooks.len());
@@ -82,7 +83,7 @@ impl Knowledge {
             self.outlooks.push((models, Outlook::new(&self.typical, models)));
         }
         let free = node.free_gpus();
-        Standing {
+        NodeSummary {
             version,
             outlook,
             free,
@@ -92,8 +93,8 @@ impl Knowledge {
         }
     }
 
-    /// The outlook of the node with these facts.
-    pub(crate) fn outlook(&self, standing: &Standing) -> &Outlook {
-        &self.outlooks[standing.outlook].1
+    /// The outlook for the products of a node.
+    pub(crate) fn outlook(&self, summary: &NodeSummary) -> &Outlook {
+        &self.outlooks[summary.outlook].1
     }
 }

@@ -1,14 +1,14 @@
-//! The cluster half's core: which node and which GPUs serve a pod.
+//! Scheduling core of the cluster half: chooses the node and the GPUs for a pod.
 //!
 //! A [`View`](view::View) holds the free and used devices of every node. A [`Scheduler`](scheduler::Scheduler) ranks
 //! the nodes for a [`Request`](request::Request) by its [`Policy`](policy::Policy). A
-//! [simulation](simulation::Simulation) plays the pods of a [trace] against the same scheduler.
+//! [simulation](simulation::Simulation) runs the pods of a [trace] through the same scheduler.
 //!
-//! For Dynamic Resource Allocation, the [allocator] chooses the devices of a node for a pod's claims as Kubernetes
+//! For Dynamic Resource Allocation, the [allocator] chooses the devices of a node for a pod's claims as kube-scheduler
 //! does.
 //!
-//! Pure: no files, clock, async or Kubernetes client; of Kubernetes it knows the types. Time and randomness are arguments, and equal inputs give equal
-//! answers.
+//! Pure: no files, clock, async or Kubernetes client, only Kubernetes' types. Time and randomness are arguments, and
+//! equal inputs give equal answers.
 
 pub mod allocator;
 pub mod blocks;

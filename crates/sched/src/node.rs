@@ -1,16 +1,16 @@
-//! One node: its resources, and the part of them that is free.
+//! Node: its resources, and the free part of each.
 
 use crate::{
     gpu::{Gpu, GpuSet, GpuState, ModelSet, WHOLE_MILLI},
     request::{Gpus, Request},
 };
 
-/// A node as the scheduler sees it.
+/// State of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Processor time, in thousandths of a core.
+    /// CPU, in thousandths of a core.
     pub cpu_milli: Amount,
-    /// Main memory in MiB.
+    /// Memory in MiB.
     pub memory_mib: Amount,
     /// Number of pods.
     pub pods: Amount,
@@ -18,21 +18,21 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
 }
 
-/// Some resource of a node.
+/// Amount of a node's resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// All that pods may have.
+    /// Amount allocatable to pods.
     pub total: u32,
-    /// The part that no pod has.
+    /// Amount that no pod holds.
     pub free: u32,
-    /// Held beyond the total.
+    /// Amount that pods hold beyond the total.
     excess: u32,
 }
 
 /// The part of a node's GPUs that serves one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Part {
-    /// The GPUs; none for a request without.
+    /// The GPUs; empty for a request without GPUs.
     pub gpus: GpuSet,
     /// Memory slices of the MIG instance, a bit each; zero for whole GPUs and shares.
     pub slices: u8,
@@ -45,21 +45,21 @@ impl Part {
     }
 }
 
-/// A part that is not free, or not the size of its request.
+/// A part that is not free, or whose number of GPUs differs from the request's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the GPUs {gpus} are not free for the request, or not as many")]
+#[error("the GPUs {gpus} are not free for the request, or their number is another")]
 pub struct Conflict {
     /// The GPUs of the part.
     pub gpus: GpuSet,
 }
 
 impl Amount {
-    /// An amount of which no pod has any.
+    /// An amount that is wholly free.
     pub fn free(total: u32) -> Self {
         Self { total, free: total, excess: 0 }
     }
 
-    /// The used part, from 0 to 1; all of it where there is nothing.
+    /// The used fraction, from 0 to 1; 1 if the total is zero.
     pub fn used_share(self) -> f64 {
         if self.total == 0 {
             return 1.0;
@@ -67,7 +67,7 @@ impl Amount {
         1.0 - f64::from(self.free) / f64::from(self.total)
     }
 
-    /// Takes the amount. Pods that others placed may hold more than a node has; the excess is free only once it is gone.
+    /// Takes the amount. Pods of other schedulers may hold more than the total. The excess is given back first.
     fn take(&mut self, amount: u32) {
         let taken = amount.min(self.free);
         self.free -= taken;
@@ -82,11 +82,11 @@ impl Amount {
 }
 
 impl Node {
-    /// Gives a part to a request. A GPU need not be usable: pods keep one that fails.
+    /// Gives a part to a request. Unusable GPUs are accepted, because pods keep a failed GPU.
     ///
     /// # Errors
     ///
-    /// A GPU of the part is not free enough, or the part has another number of GPUs. The node is as before.
+    /// A GPU of the part has too little free, or the number of GPUs differs from the request's. The node is unchanged.
     pub fn take(&mut self, request: &Request, part: Part) -> Result<(), Conflict> {
         let conflict = Conflict { gpus: part.gpus };
         let are_there = part.gpus.iter().all(|position| position < self.gpus.len());
@@ -107,7 +107,7 @@ impl Node {
         Ok(())
     }
 
-    /// Takes a part back that was given to the request by [`take`](Self::take).
+    /// Takes back a part that [`take`](Self::take) gave to the request.
     pub fn release(&mut self, request: &Request, part: Part) {
         for position in part.gpus.iter() {
             let gpu = &mut self.gpus[position];
@@ -128,12 +128,12 @@ impl Node {
         self.gpus.iter().fold(ModelSet::NONE, |set, gpu| set.with(gpu.model))
     }
 
-    /// GPUs without a holder.
+    /// Usable GPUs without a holder.
     pub fn free_gpus(&self) -> GpuSet {
         self.gpus_that(Gpu::is_free)
     }
 
-    /// Of some of its GPUs the first in each state, which stands for all of them.
+    /// The first GPU of each state among these GPUs, as a representative of its state.
     pub fn firsts(&self, of: GpuSet) -> GpuSet {
         let mut firsts = GpuSet::default();
         for position in of.iter() {
@@ -151,7 +151,7 @@ impl Node {
     }
 }
 
-/// The GPU's state after it serves the request; none where it cannot.
+/// The GPU's state after it serves the request; `None` if it cannot.
 pub(crate) fn taken(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState> {
     match (request.gpus, gpu.state) {
         (Gpus::Whole(_), _) => gpu.is_unheld().then_some(GpuState::Whole),
@@ -186,7 +186,7 @@ fn released(gpu: &Gpu, request: &Request, slices: u8) -> GpuState {
         (Gpus::Partition(_), GpuState::Partitioned { .. }) | (Gpus::Whole(_), GpuState::Whole) => {
             free
         }
-        // A share of nothing may outlive the GPU's being free.
+        // A share of amount zero does not keep a GPU from being given as a whole, and may end after that.
         (_, state) => state,
     }
 }

@@ -1,4 +1,4 @@
-//! The rules by which a node and a part of it are preferred to others.
+//! Policies: rules that rank the nodes, and the parts of each node, for a request.
 
 mod best_fit;
 mod dot_product;
@@ -12,30 +12,30 @@ use std::{fmt, iter};
 use crate::{
     fit::Fit,
     gpu::{Gpu, GpuSet},
-    knowledge::{Knowledge, Standing},
+    knowledge::{Knowledge, NodeSummary},
     node::{Node, Part, taken},
     request::Request,
     view::Catalog,
 };
 
-/// A rule to choose by.
+/// Policy of a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Any node and GPU that fit, by chance.
+    /// A random node and GPU that fit.
     Random,
-    /// kube-scheduler's own: the node with the most left of processors and main memory, and its first GPU that fits.
+    /// kube-scheduler's default: the node with the most free CPU and memory, and its first GPU that fits.
     LeastAllocated,
     /// The first node and GPU that fit.
     FirstFit,
-    /// The node with the least left of processors and GPUs, as a weighted sum.
+    /// The node with the least free CPU and GPUs, as a weighted sum.
     BestFit,
-    /// The node whose free resources are most unlike the request, by their dot product.
+    /// The node with the smallest dot product of its free resources and the request.
     DotProduct,
-    /// GPUs that are shared already before GPUs of used nodes before unused nodes.
+    /// GPUs in shared use first, then free GPUs of used nodes, then unused nodes.
     Packing,
-    /// Fragmentation gradient descent, as published.
+    /// Fragmentation gradient descent (FGD), as published.
     Fgd,
-    /// Fragmentation gradient descent, less four losses that it does not see.
+    /// FGD, minus four losses that it does not measure.
     Windlass,
 }
 
@@ -66,53 +66,53 @@ impl Policy {
         }
     }
 
-    /// The rule in a few words.
+    /// Short description, for the command line's help.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Random => "Any node and GPU that fit, by chance",
-            Self::LeastAllocated => "kube-scheduler's own: most processors and memory left",
+            Self::Random => "A random node and GPU that fit",
+            Self::LeastAllocated => "kube-scheduler's default: most free CPU and memory",
             Self::FirstFit => "The first node and GPU that fit",
-            Self::BestFit => "The node with the least left",
-            Self::DotProduct => "The node whose free resources are least alike the request",
-            Self::Packing => "Shared GPUs before free GPUs of used nodes before unused nodes",
+            Self::BestFit => "The node with the least free CPU and GPUs",
+            Self::DotProduct => "The smallest dot product of free resources and request",
+            Self::Packing => "Shared GPUs, then free GPUs of used nodes, then unused nodes",
             Self::Fgd => "Fragmentation gradient descent, as published",
             Self::Windlass => {
-                "Fragmentation gradient descent, less four losses that it does not see"
+                "Fragmentation gradient descent, minus four losses that it does not measure"
             }
         }
     }
 }
 
-/// Preference for a node: the larger, the better. Equal ranks are decided by the order of nodes.
+/// Rank of a node; larger is better. The view's order decides between equal ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank {
     /// The score.
     pub score: i32,
-    /// Decides between equal scores.
+    /// Tie-breaker between equal scores; larger is better.
     pub tie: u32,
 }
 
-/// The reasons for a node's rank.
+/// Explanation of a node's rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The rank.
     pub rank: Rank,
     /// The part of the node that the request would get.
     pub part: Part,
-    /// Gains and losses. Their points sum to the rank's score.
+    /// Gains and losses, whose points sum to the rank's score.
     pub terms: Vec<Term>,
 }
 
-/// One reason for a score.
+/// One term of a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// The reason in a few words.
+    /// Short name of the reason.
     pub name: &'static str,
-    /// Points of the score. A loss has less than none.
+    /// Points of the score; negative for a loss.
     pub points: i32,
 }
 
-/// `-25 points: fragmentation 55, value cut from a GPU -80; tie 61; GPUs 0,1`, without the terms of no points.
+/// `-25 points: fragmentation 55, value cut from a GPU -80; tie 61; GPUs 0,1`. Terms of zero points are left out.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} points", self.rank.score)?;
@@ -126,17 +126,17 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// A node and the request that it is ranked for.
+/// Input of a rank: a node, the request, and precomputed values.
 pub(crate) struct Input<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) knowledge: &'a Knowledge,
     pub(crate) node: &'a Node,
-    pub(crate) standing: &'a Standing,
+    pub(crate) summary: &'a NodeSummary,
     pub(crate) request: &'a Request,
 }
 
 impl Input<'_> {
-    /// Idle thousandths of one GPU that it loses when the request gets the part.
+    /// Idle thousandths that one GPU loses when the request gets the part.
     fn taken_milli(&self, position: usize, part: Part) -> u32 {
         let gpu = &self.node.gpus[position];
         let state = taken(gpu, self.request, part.slices).expect("a part of a fit is free");
@@ -144,35 +144,35 @@ impl Input<'_> {
     }
 }
 
-/// The reasons for the rank.
+/// Explains the rank by a policy.
 pub(crate) fn explain(policy: Policy, input: &Input<'_>, fit: &Fit) -> Explanation {
     let (rank, part) = rank(policy, input, fit);
     let all = |name| vec![Term { name, points: rank.score }];
     let terms = match policy {
         Policy::Windlass => windlass::terms(input, part),
         Policy::Fgd => all("fragmentation"),
-        Policy::LeastAllocated => all("much left"),
-        Policy::BestFit => all("little left"),
-        Policy::DotProduct => all("unlike the request"),
-        Policy::Packing => all("in use already"),
+        Policy::LeastAllocated => all("free CPU and memory"),
+        Policy::BestFit => all("best fit"),
+        Policy::DotProduct => all("dot product"),
+        Policy::Packing => all("packing"),
         Policy::Random | Policy::FirstFit => Vec::new(),
     };
     Explanation { rank, part, terms }
 }
 
-/// Our rule's rank of a part that another component chose; `None` if the part is not free.
+/// The rank of a given part by [`Policy::Windlass`]; `None` if the part is not free.
 pub(crate) fn rate(input: &Input<'_>, part: Part) -> Option<Rank> {
     input.node.clone().take(input.request, part).ok()?;
     Some(windlass::rate(input, part))
 }
 
-/// The reasons for the rank of such a part.
+/// Explains the rank by [`rate`]; `None` if the part is not free.
 pub(crate) fn explain_rate(input: &Input<'_>, part: Part) -> Option<Explanation> {
     let rank = rate(input, part)?;
     Some(Explanation { rank, part, terms: windlass::terms(input, part) })
 }
 
-/// The part of the node that the policy would give, and its rank.
+/// The part of the node that the policy chooses, and the node's rank with it.
 pub(crate) fn rank(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     match policy {
         Policy::Random | Policy::FirstFit => (Rank { score: 0, tie: 0 }, best(input, fit, |_| 0).1),
@@ -185,15 +185,15 @@ pub(crate) fn rank(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part)
     }
 }
 
-/// The part with the highest score, and this score. Of equal scores the first in the order of the GPUs has it.
+/// The part with the highest score, and this score. Among equal scores the part with the lowest GPU positions wins.
 ///
-/// Shares of several GPUs are chosen one after the other, each as the best to go with those before.
+/// Shares of several GPUs are chosen greedily: each next GPU is the best in addition to those already chosen.
 pub(crate) fn best(input: &Input<'_>, fit: &Fit, score: impl Fn(Part) -> i32) -> (i32, Part) {
     let best = match fit {
         Fit::Node => best_of(iter::once(Part::default()), &score),
         Fit::Whole { free, count } => best_of(iter::once(Part::of(free.lowest(*count))), &score),
         Fit::Share { gpus, count } => {
-            let firsts = gpus.and(input.standing.firsts);
+            let firsts = gpus.and(input.summary.firsts);
             let first = best_of(firsts.iter().map(|gpu| Part::of(GpuSet::one(gpu))), &score);
             (1..*count).fold(first, |best, _| {
                 let chosen = best?.1.gpus;

@@ -3,15 +3,15 @@
 //! Packing shares into GPUs is a cutting-stock problem: which patterns of shares fill the fewest GPUs? The dual of its
 //! linear relaxation gives each size a price, such that no pattern is worth more than one GPU. A remainder of a GPU is
 //! worth the most valuable pattern that fits into it. A share of size `s` on a GPU with `r` left costs
-//! `value(r) - value(r - s) - value(s)` beyond its own worth: its *regret*, zero where the rest stays as useful.
+//! `value(r) - value(r - s) - value(s)` beyond its own worth: its *regret*, zero if no value is lost.
 
 use crate::{forecast::Count, gpu::WHOLE_MILLI, request::Gpus};
 
 /// Thousandths of a whole GPU.
 const WHOLE: usize = WHOLE_MILLI as usize;
-/// Most sizes that get a price of their own; the rarest beyond them do without.
-const MOST_SIZES: usize = 64;
-/// A pattern that is worth more than a GPU by less than this ends the search.
+/// Maximum number of sizes with a price, the most frequent ones.
+const MAX_SIZES: usize = 64;
+/// The simplex method ends once no pattern is worth more than one GPU by more than this.
 const TOLERANCE: f64 = 1e-9;
 
 /// Value of each remainder of a GPU, from 0 to 1 GPU.
@@ -21,7 +21,7 @@ pub struct Prices {
 }
 
 impl Default for Prices {
-    /// No share is known, and no remainder but a whole GPU has a value.
+    /// Prices without known shares: only a whole GPU has a value.
     fn default() -> Self {
         let mut value = [0.0; WHOLE + 1];
         value[WHOLE] = 1.0;
@@ -30,7 +30,7 @@ impl Default for Prices {
 }
 
 impl Prices {
-    /// Prices for the shares that were counted.
+    /// Prices for the counted shares.
     pub fn of(counts: &[Count]) -> Self {
         let sizes = sizes(counts);
         if sizes.is_empty() {
@@ -46,7 +46,7 @@ impl Prices {
         Self { value }
     }
 
-    /// Value that is lost when a share is cut from a GPU with so much left, in GPUs; never negative.
+    /// Value that is lost when a share is cut from a GPU with `left_milli` free, in GPUs; never negative.
     pub fn regret(&self, left_milli: u16, share_milli: u16) -> f64 {
         let value = |milli: u16| self.value[usize::from(milli).min(WHOLE)];
         let rest = left_milli.saturating_sub(share_milli);
@@ -60,7 +60,7 @@ struct Size {
     count: f64,
 }
 
-/// The most frequent sizes of shares, the largest first.
+/// The most frequent sizes of shares, largest first.
 fn sizes(all: &[Count]) -> Vec<Size> {
     let mut counts = [0.0; WHOLE + 1];
     for it in all {
@@ -71,7 +71,7 @@ fn sizes(all: &[Count]) -> Vec<Size> {
     }
     let mut sizes: Vec<_> = (1..=WHOLE).filter(|milli| counts[*milli] > 0.0).collect();
     sizes.sort_by(|a, b| counts[*b].total_cmp(&counts[*a]));
-    sizes.truncate(MOST_SIZES);
+    sizes.truncate(MAX_SIZES);
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let size = |milli: usize| Size { milli, count: counts[milli] };
     sizes.into_iter().map(size).collect()
@@ -92,7 +92,7 @@ fn duals(sizes: &[Size]) -> Vec<f64> {
     let prices = |inverse: &[Vec<f64>]| -> Vec<f64> {
         (0..rows).map(|column| inverse.iter().map(|row| row[column]).sum()).collect()
     };
-    // The relaxed problem ends after some patterns per size; the bound only guards against cycling.
+    // A few iterations per size suffice. The bound only guards against cycling.
     for _ in 0..50 * rows {
         let current = prices(&inverse);
         let (worth, pattern) = best_pattern(sizes, &current);

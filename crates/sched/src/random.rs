@@ -1,16 +1,16 @@
-//! A small deterministic generator of numbers and ids: equal seeds give equal simulations by one build on one machine.
+//! Deterministic random number generator. Equal seeds give equal simulations with one build on one machine.
 
 /// `SplitMix64` of Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed.
+    /// The generator for a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The sequence of a text. Equal texts give equal sequences.
+    /// The generator seeded with a text's hash.
     pub fn of_text(text: &str) -> Self {
         // FNV-1a.
         let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -26,7 +26,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// A unique id in the format of a random UUID.
+    /// A random UUID (version 4).
     pub fn uuid(&mut self) -> String {
         let (high, low) = (self.next_u64(), self.next_u64());
         // Version 4, variant 1.
@@ -36,15 +36,15 @@ impl Random {
         [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
     }
 
-    /// A number below `bound`, which is at least one. Its bias is below one in 2^32 for bounds below 2^32.
+    /// A uniform number below `bound`, which is at least one. Its bias is below one in 2^32 for bounds below 2^32.
     pub fn below(&mut self, bound: usize) -> usize {
         let product = u128::from(self.next_u64()) * bound as u128;
         usize::try_from(product >> 64).expect("a product's upper half is below the bound")
     }
 
-    /// A number in (0, 1].
+    /// A uniform number in (0, 1].
     pub fn unit(&mut self) -> f64 {
-        // The precision of the type.
+        // Precision of an f64.
         const BITS: u32 = 53;
         #[expect(clippy::cast_precision_loss, reason = "as many bits as the type has")]
         let [numerator, all] =
@@ -52,12 +52,12 @@ impl Random {
         numerator / all
     }
 
-    /// A span of the exponential distribution with that mean.
+    /// A number from the exponential distribution with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -self.unit().ln() * mean
     }
 
-    /// Puts the items in a random order, each order equally likely (Fisher and Yates).
+    /// Shuffles the items, with equal probability for each order (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

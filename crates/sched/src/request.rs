@@ -1,19 +1,19 @@
-//! The resources that a pod asks for.
+//! Resource request of a pod.
 
 pub use windlass_core::virtual_gpus::ShareMemory;
 
 use crate::gpu::{ModelSet, WHOLE_MILLI};
 
-/// A pod's request, as far as it decides about a node.
+/// The part of a pod's request that decides its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request {
-    /// Processor time, in thousandths of a core.
+    /// CPU, in thousandths of a core.
     pub cpu_milli: u32,
-    /// Main memory in MiB.
+    /// Memory in MiB.
     pub memory_mib: u32,
     /// The GPUs.
     pub gpus: Gpus,
-    /// Products that will do.
+    /// Accepted products.
     pub models: ModelSet,
 }
 
@@ -22,15 +22,15 @@ pub struct Request {
 pub enum Gpus {
     /// None.
     None,
-    /// Whole GPUs that nobody else has; at least one.
+    /// A number of exclusive whole GPUs; at least one.
     Whole(u8),
-    /// A part of each of some GPUs. An amount of zero asks for none of it.
+    /// A share of each of some GPUs. An amount of zero requests none of that resource.
     Share {
         /// Number of GPUs, all different; from 1 to 64.
         count: u8,
-        /// Compute in thousandths of a GPU, of each.
+        /// Compute of each, in thousandths of the GPU.
         milli: u16,
-        /// Memory, of each.
+        /// Memory of each.
         memory: ShareMemory,
     },
     /// A MIG instance of a profile, as an index into the view's [`Catalog`](crate::view::Catalog).
@@ -41,7 +41,7 @@ pub enum Gpus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProfileId(pub u8);
 
-/// Kind of a request. Losses and waits are reported by class, so that no class starves unseen.
+/// Size class of a request. Simulations report refusals and waits by class, so that starvation of one class shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// No GPU.
@@ -74,12 +74,13 @@ impl Class {
 }
 
 impl Gpus {
-    /// A part of one GPU, in thousandths of its compute and in MiB of its memory.
+    /// A share of one GPU, in thousandths of its compute and in MiB of its memory.
     pub fn share(milli: u16, mib: u32) -> Self {
         Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib) }
     }
 
-    /// Compute in thousandths and memory in MiB of a share of a GPU with so much memory; none for whole GPUs.
+    /// Compute in thousandths and memory in MiB of a share, on a GPU with `gpu_mib` of memory. `None` if it is no
+    /// share.
     pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
         match self {
             Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
@@ -87,7 +88,7 @@ impl Gpus {
         }
     }
 
-    /// The same share of another number of GPUs; others are as they were.
+    /// The same share of another number of GPUs. Other kinds are returned unchanged.
     #[must_use]
     pub fn with_count(self, count: u8) -> Self {
         match self {
@@ -98,7 +99,7 @@ impl Gpus {
 }
 
 impl Request {
-    /// The kind of the request.
+    /// The size class of the request.
     pub fn class(&self) -> Class {
         match self.gpus {
             Gpus::None => Class::CpuOnly,
@@ -118,7 +119,8 @@ impl Request {
         }
     }
 
-    /// GPUs asked for, in thousandths of one. Memory and partitions count by the GPU that serves them, so not here.
+    /// Requested GPUs in thousandths. Memory and MIG instances count as zero, since their size depends on the GPU: see
+    /// [`View::usual_milli`](crate::view::View::usual_milli).
     pub fn gpu_milli(&self) -> u32 {
         match self.gpus {
             Gpus::None | Gpus::Partition(_) => 0,
@@ -128,7 +130,7 @@ impl Request {
     }
 }
 
-/// The part of a GPU with so much memory that a share takes, in thousandths, by the larger of its compute and its memory.
+/// Size of a share on a GPU with `memory_mib`, in thousandths of the GPU: the larger of its compute and its memory.
 pub fn share_of(memory_mib: u32, milli: u16, memory: ShareMemory) -> u16 {
     let whole = u64::from(WHOLE_MILLI);
     let of_memory = match memory {

@@ -1,4 +1,4 @@
-//! Demand for single products: a pod that any GPU serves leaves those alone that others insist on.
+//! Scarcity of products: a pod that any GPU can serve should leave those that other pods require.
 
 use crate::{
     forecast::Count,
@@ -6,15 +6,15 @@ use crate::{
     view::View,
 };
 
-/// For each product, the demand of pods that insist on it or on few others, as a part of its GPUs.
+/// By product: the demand of pods that accept only some products, relative to the number of its GPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scarcity {
     by_model: Vec<f64>,
 }
 
 impl Scarcity {
-    /// Scales the demand that was counted to the cluster's size: the cluster is full when all of it has come. A request
-    /// for one of several products counts for each by the products' numbers.
+    /// Scales the counted demand to the cluster's capacity, so that all of it together fills the cluster. A request
+    /// that accepts several products is divided among them in proportion to their numbers of GPUs.
     pub fn of(counts: &[Count], view: &View) -> Self {
         let mut gpus = [0.0; 64];
         for gpu in view.nodes().iter().flat_map(|node| &node.gpus) {
@@ -41,7 +41,7 @@ impl Scarcity {
         Self { by_model }
     }
 
-    /// The demand for a product as a part of its GPUs, at most one.
+    /// The demand for a product relative to the number of its GPUs, at most 1.
     pub fn of_model(&self, model: ModelId) -> f64 {
         self.by_model.get(usize::from(model.0)).map_or(0.0, |scarcity| scarcity.min(1.0))
     }

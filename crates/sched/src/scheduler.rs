@@ -1,4 +1,4 @@
-//! The choice of a node: every node that fits is ranked, and the pod goes to the node with the highest rank.
+//! Scheduler: ranks every node that fits, and chooses the node with the highest rank.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,10 @@ use crate::{
     view::{NodeIx, Placement, View},
 };
 
-/// Most cached ranks, one per node and request: 50 MB, or 280 requests in a cluster of 15,000 nodes.
-const MOST_RANKS: usize = 1 << 22;
-/// Growth after which the knowledge is computed again: by one half.
-const LEARN_AT_GROWTH: u64 = 2;
+/// Maximum number of cached ranks, one per node and request: 50 MB, or 280 requests in a cluster of 15,000 nodes.
+const MAX_RANKS: usize = 1 << 22;
+/// The knowledge is computed again once the number of observed requests has grown by `1 / RELEARN_DIVISOR`.
+const RELEARN_DIVISOR: u64 = 2;
 
 /// Chooses nodes by a policy, and caches the ranks of nodes that have not changed.
 ///
@@ -27,17 +27,19 @@ pub struct Scheduler {
     policy: Policy,
     random: Random,
     forecast: Forecast,
+    /// True if observed requests update the forecast.
     learns: bool,
+    /// Number of requests behind `knowledge`.
     known: u64,
     knowledge: Knowledge,
-    /// Free main memory of each node at version `changes` of the view.
+    /// Free memory of each node, at version `changes` of the view.
     memory_mib: Vec<u32>,
     changes: u64,
-    /// By request, without main memory.
+    /// Cached ranks by request, memory left out.
     ranked: HashMap<Request, Ranked>,
 }
 
-/// The rank of each node at version `changes` of the view. Main memory is compared later.
+/// The rank of each node at version `changes` of the view, memory left out. `None` if the node does not fit.
 #[derive(Debug, Default)]
 struct Ranked {
     changes: u64,
@@ -51,7 +53,7 @@ impl Scheduler {
         Self { knowledge, learns: false, ..Self::learning(policy, seed) }
     }
 
-    /// A scheduler that learns from the requests that it sees.
+    /// A scheduler that learns its forecast from observed requests.
     pub fn learning(policy: Policy, seed: u64) -> Self {
         Self {
             policy,
@@ -66,21 +68,21 @@ impl Scheduler {
         }
     }
 
-    /// Counts an arrived pod, before a node is chosen for it.
+    /// Adds the request of a new pod to the forecast. Called before a node is chosen for the pod.
     pub fn observe(&mut self, view: &View, request: &Request) {
         if !self.learns {
             return;
         }
         self.forecast.observe(request);
         let seen = self.forecast.total();
-        if seen > self.known + self.known / LEARN_AT_GROWTH {
+        if seen > self.known + self.known / RELEARN_DIVISOR {
             self.known = seen;
             self.knowledge = Knowledge::of(&self.forecast, view);
             self.ranked.clear();
         }
     }
 
-    /// Chooses a node and a part of it; none where no node fits.
+    /// Chooses a node and a part of it; `None` if no node fits.
     pub fn decide(&mut self, view: &View, request: &Request) -> Option<Placement> {
         if self.policy == Policy::Random {
             return self.draw(view, request);
@@ -96,13 +98,13 @@ impl Scheduler {
         Some(Placement { node, part: self.part(view, node, request)? })
     }
 
-    /// The nodes that fit, in the order of the view, each with its rank.
+    /// The nodes that fit, in the view's order, each with its rank.
     pub fn ranks(
         &mut self,
         view: &View,
         request: &Request,
     ) -> impl Iterator<Item = (NodeIx, Rank)> + use<'_> {
-        self.look_at(view);
+        self.refresh_memory(view);
         let shape = Request { memory_mib: 0, ..*request };
         self.make_room(view, &shape);
         self.rank(view, &shape);
@@ -115,7 +117,7 @@ impl Scheduler {
         })
     }
 
-    /// Ranks the nodes that have changed.
+    /// Ranks the nodes that have changed since their cached rank.
     fn rank(&mut self, view: &View, shape: &Request) {
         let ranked = self.ranked.entry(*shape).or_default();
         ranked.ranks.resize(view.nodes().len(), None);
@@ -131,12 +133,12 @@ impl Scheduler {
         ranked.changes = view.changes();
     }
 
-    /// Drops the ranks of the least recently ranked requests, until those of one more fit.
+    /// Evicts the ranks of the least recently ranked requests until there is room for one more request.
     fn make_room(&mut self, view: &View, shape: &Request) {
         if self.ranked.contains_key(shape) {
             return;
         }
-        while (self.ranked.len() + 1) * view.nodes().len() > MOST_RANKS {
+        while (self.ranked.len() + 1) * view.nodes().len() > MAX_RANKS {
             let oldest = self.ranked.iter().min_by_key(|(_, ranked)| ranked.changes);
             let Some(oldest) = oldest.map(|(shape, _)| *shape) else { return };
             self.ranked.remove(&oldest);
@@ -144,7 +146,7 @@ impl Scheduler {
     }
 
     /// Copies the free memory of nodes that have changed.
-    fn look_at(&mut self, view: &View) {
+    fn refresh_memory(&mut self, view: &View) {
         self.memory_mib.resize(view.nodes().len(), 0);
         let nodes = view.versions().iter().zip(view.nodes());
         for (memory_mib, (version, node)) in self.memory_mib.iter_mut().zip(nodes) {
@@ -155,13 +157,13 @@ impl Scheduler {
         self.changes = view.changes();
     }
 
-    /// The part of a node that the policy would give to the request; none where it does not fit.
+    /// The part of a node that the policy would give to the request; `None` if the request does not fit.
     pub fn part(&mut self, view: &View, node: NodeIx, request: &Request) -> Option<Part> {
         let fit = fit(view.catalog(), view.node(node), request).ok()?;
         Some(self.choose(view, node, request, &fit).1)
     }
 
-    /// The rank of a node and the part of it that the policy chooses, among the given ways to serve the request.
+    /// The part of a node that the policy chooses among those of `fit`, and the node's rank with it.
     pub fn choose(
         &mut self,
         view: &View,
@@ -172,7 +174,7 @@ impl Scheduler {
         policy::rank(self.policy, &input(&mut self.knowledge, view, node, request), fit)
     }
 
-    /// The rank of a node for a part that another component chose, by [`Policy::Windlass`]; `None` if the part is not free.
+    /// The rank of a node by [`Policy::Windlass`] for a given part; `None` if the part is not free.
     pub fn rate(
         &mut self,
         view: &View,
@@ -183,7 +185,7 @@ impl Scheduler {
         policy::rate(&input(&mut self.knowledge, view, node, request), part)
     }
 
-    /// The reasons for the rank that [`Self::rate`] gives; `None` if the part is not free.
+    /// The terms of the rank by [`Self::rate`]; `None` if the part is not free.
     pub fn explain_rate(
         &mut self,
         view: &View,
@@ -194,12 +196,12 @@ impl Scheduler {
         policy::explain_rate(&input(&mut self.knowledge, view, node, request), part)
     }
 
-    /// Number of requests behind the forecast in use. Ranks of unchanged nodes are constant while this number is.
+    /// Number of requests behind the forecast in use. While it is constant, ranks of unchanged nodes are too.
     pub fn known(&self) -> u64 {
         self.known
     }
 
-    /// The reasons for a node's rank, from the functions that compute the rank.
+    /// The terms of a node's rank, computed by the same functions as the rank.
     ///
     /// # Errors
     ///
@@ -215,19 +217,19 @@ impl Scheduler {
         Ok(policy::explain(self.policy, &input, &fit))
     }
 
-    /// Idle GPUs of the cluster that a typical request cannot use, in expectation. Zero until requests were seen.
+    /// Expected number of the cluster's idle GPUs that a typical request cannot use. Zero before the first request.
     pub fn fragmentation(&mut self, view: &View) -> f64 {
         let count = u32::try_from(view.nodes().len()).unwrap_or(u32::MAX);
         (0..count).map(|node| self.node_fragmentation(view, NodeIx(node))).sum()
     }
 
-    /// The part of the fragmentation on one node.
+    /// Expected number of one node's idle GPUs that a typical request cannot use.
     pub fn node_fragmentation(&mut self, view: &View, node: NodeIx) -> f64 {
-        self.knowledge.look_at(view, node);
-        self.knowledge.standing(node).uses.fragmentation() / 1000.0
+        self.knowledge.refresh(view, node);
+        self.knowledge.summary(node).uses.fragmentation() / 1000.0
     }
 
-    /// Any node that fits, and any part of it.
+    /// Draws a node that fits, and a part of it.
     fn draw(&mut self, view: &View, request: &Request) -> Option<Placement> {
         let fits = |node: &NodeIx| fit(view.catalog(), view.node(*node), request).is_ok();
         let count = u32::try_from(view.nodes().len()).unwrap_or(u32::MAX);
@@ -262,7 +264,7 @@ fn input<'a>(
     node: NodeIx,
     request: &'a Request,
 ) -> Input<'a> {
-    knowledge.look_at(view, node);
-    let standing = knowledge.standing(node);
-    Input { catalog: view.catalog(), knowledge, node: view.node(node), standing, request }
+    knowledge.refresh(view, node);
+    let summary = knowledge.summary(node);
+    Input { catalog: view.catalog(), knowledge, node: view.node(node), summary, request }
 }

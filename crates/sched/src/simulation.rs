@@ -1,4 +1,4 @@
-//! A recorded cluster's pods, played against a scheduler.
+//! Simulation of a recorded cluster: its pods are scheduled by a policy, and the allocation is measured.
 
 mod churn;
 mod filling;
@@ -15,68 +15,68 @@ use crate::{
 pub use churn::{Churn, Load, churn};
 pub use filling::{Filling, fill};
 
-/// A cluster and the pods to play against it.
+/// A cluster and the pods to schedule on it.
 #[derive(Clone, Debug)]
 pub struct Simulation {
     view: View,
     pods: Vec<Request>,
 }
 
-/// Most pods that may be needed to fill a cluster; the public traces need ten thousand.
-const MOST_PODS: u64 = 10_000_000;
+/// Maximum number of pods that may be needed to fill a cluster. The public traces need ten thousand.
+const MAX_PODS: u64 = 10_000_000;
 
-/// A trace that nothing can be measured with.
+/// Reason why a trace cannot be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableTrace {
     /// The cluster has no GPU.
     #[error("no node has a GPU")]
     NoGpu,
-    /// The pods ask for so little that only a vast number of them fills the cluster.
+    /// The pods request so little that too many of them would be needed to fill the cluster.
     #[error(
-        "the pods ask for too few GPUs: more than {MOST_PODS} of them would be needed to fill the cluster"
+        "the pods request too few GPUs: more than {MAX_PODS} pods would be needed to fill the cluster"
     )]
     NoDemand,
 }
 
-/// The knowledge of requests to come.
+/// Source of the scheduler's forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnowledgeSource {
     /// The frequencies of the whole trace.
     Trace,
-    /// The pods that came so far.
+    /// The pods that have arrived so far.
     History,
 }
 
-/// One run of a simulation.
+/// Settings of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The rule to choose by.
+    /// The scheduler's policy.
     pub policy: Policy,
-    /// The scheduler's knowledge.
+    /// Source of the scheduler's forecast.
     pub knowledge: KnowledgeSource,
-    /// Draws the order of pods and nodes.
+    /// Seed of the random order of pods and nodes.
     pub seed: u64,
 }
 
-/// Pods of each class.
+/// Tally by class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes([Tally; Class::ALL.len()]);
 
-/// Pods that came and pods that were refused.
+/// Arrived and refused pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Pods that came.
+    /// Number of arrived pods.
     pub arrived: u64,
-    /// Pods that no node could take.
+    /// Number of pods that fit on no node.
     pub refused: u64,
-    /// GPUs of pods that came, in thousandths.
+    /// GPUs of arrived pods, in thousandths.
     pub arrived_milli: u64,
     /// GPUs of refused pods, in thousandths.
     pub refused_milli: u64,
 }
 
 impl Classes {
-    /// The pods of one class.
+    /// The tally of one class.
     pub fn of(&self, class: Class) -> Tally {
         self.0[class as usize]
     }
@@ -102,7 +102,7 @@ impl Simulation {
         let simulation = Self { view, pods };
         let demand: u64 = simulation.pods.iter().map(|pod| u64::from(pod.gpu_milli())).sum();
         let filling = u128::from(simulation.capacity_milli()) * simulation.pods.len() as u128;
-        if filling > u128::from(demand) * u128::from(MOST_PODS) {
+        if filling > u128::from(demand) * u128::from(MAX_PODS) {
             return Err(UnusableTrace::NoDemand);
         }
         Ok(simulation)
@@ -118,14 +118,14 @@ impl Simulation {
         &self.pods
     }
 
-    /// All GPUs of the cluster, in thousandths of one.
+    /// All GPUs of the cluster, in thousandths of a GPU.
     pub fn capacity_milli(&self) -> u64 {
         let gpus: usize = self.view.nodes().iter().map(|node| node.gpus.len()).sum();
         gpus as u64 * 1000
     }
 
     fn scheduler(&self, settings: &Settings) -> Scheduler {
-        // The scheduler's own draws are not those of the arrivals.
+        // Another seed than the arrivals', so that the scheduler draws other numbers.
         let seed = !settings.seed;
         match settings.knowledge {
             KnowledgeSource::History => Scheduler::learning(settings.policy, seed),
@@ -137,7 +137,7 @@ impl Simulation {
         }
     }
 
-    /// The cluster with its nodes in a random order, which decides between equal ranks.
+    /// The cluster with its nodes in random order, since the order decides between equal ranks.
     fn shuffled(&self, random: &mut Random) -> View {
         let mut nodes = self.view.nodes().to_vec();
         random.shuffle(&mut nodes);

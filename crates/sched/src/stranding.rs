@@ -1,14 +1,14 @@
-//! GPUs that a node cannot give away because its CPU is used up.
+//! Stranding: idle GPUs that a node cannot allocate because its CPU is used up.
 
 use crate::forecast::Count;
 
-/// CPU per GPU that a node should keep, as a part of the mean request's.
+/// CPU per idle GPU that a node should keep, as a fraction of the mean request's CPU per GPU.
 ///
-/// Most traces allocate most with 0.7 to 0.9 of the mean: pods that need less than the mean still find such a node. Two
-/// thirds of the mean and less strand GPUs; at more, pods give up nodes that suffice for them.
+/// Most traces allocate the most GPUs with 0.7 to 0.9: pods that need less than the mean can still use such a node.
+/// With two thirds or less GPUs are stranded; with more, pods avoid nodes that would suffice.
 const PART_OF_MEAN: f64 = 0.75;
 
-/// CPU that pods with GPUs ask for.
+/// CPU demand of pods with GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stranding {
     /// Thousandths of a core per GPU that a node should keep.
@@ -16,7 +16,7 @@ pub struct Stranding {
 }
 
 impl Stranding {
-    /// The mean of the requests that were counted.
+    /// The demand of the counted requests.
     pub fn of(counts: &[Count]) -> Self {
         let (mut cpu, mut gpus) = (0.0, 0.0);
         for count in counts.iter().filter(|it| it.gpu_milli > 0) {
@@ -27,7 +27,7 @@ impl Stranding {
         Self { cpu_milli_per_gpu: PART_OF_MEAN * mean }
     }
 
-    /// Idle GPUs, in GPUs, for which the free CPU does not suffice.
+    /// Number of idle GPUs, possibly fractional, for which the free CPU does not suffice.
     pub fn stranded_gpus(&self, idle_milli: u32, cpu_milli: u32) -> f64 {
         if self.cpu_milli_per_gpu == 0.0 {
             return 0.0;

@@ -1,7 +1,7 @@
-//! A recorded cluster and its pods, in the tables of Alibaba's trace of 2023 as the simulator of FGD has them.
+//! Parser for a recorded cluster and its pods: CSV tables of Alibaba's trace of 2023, as the simulator of FGD has them.
 //!
-//! Nodes have the columns `cpu_milli`, `memory_mib`, `gpu` and `model`; pods have `cpu_milli`, `memory_mib`, `num_gpu`, `gpu_milli` and perhaps `gpu_spec`, a list of models separated by `|`. Other columns are not
-//! read.
+//! Nodes have the columns `cpu_milli`, `memory_mib`, `gpu` and `model`. Pods have `cpu_milli`, `memory_mib`, `num_gpu`,
+//! `gpu_milli` and optionally `gpu_spec`, a list of models separated by `|`. Other columns are ignored.
 
 use crate::{
     gpu::{Gpu, ModelSet, WHOLE_MILLI},
@@ -10,38 +10,38 @@ use crate::{
     view::{Catalog, CatalogFull, View},
 };
 
-/// Pods that a node of the published experiment may have.
+/// Maximum number of pods on a node, as in the experiment of the FGD paper.
 const PODS_PER_NODE: u32 = 1001;
 
-/// A mistake in a table.
+/// Reason why a table cannot be parsed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// A column is missing from the first line.
     #[error("column {0} is missing")]
     Column(&'static str),
-    /// A cell is not what its column has.
+    /// A cell has an invalid value.
     #[error("line {line}: {column} is {text:?}, not {wanted}")]
     Cell {
-        /// Counted from one.
+        /// Line number, from one.
         line: usize,
         /// The column's name.
         column: &'static str,
         /// The cell.
         text: String,
-        /// The values that the column has.
+        /// The expected value.
         wanted: &'static str,
     },
     /// Too many models.
     #[error("line {line}: {full}")]
     Full {
-        /// Counted from one.
+        /// Line number, from one.
         line: usize,
-        /// The model that is too many.
+        /// The error, with the name of the model.
         full: CatalogFull,
     },
 }
 
-/// A table with names of columns in its first line.
+/// A table whose first line names its columns.
 struct Table<'a> {
     names: Vec<&'a str>,
     lines: Vec<(usize, Vec<&'a str>)>,
@@ -70,7 +70,7 @@ fn number(line: usize, cells: &[&str], at: usize, column: &'static str) -> Resul
     })
 }
 
-/// A number of GPUs of one node.
+/// Parses a number of GPUs, up to 64.
 fn gpu_count(
     line: usize,
     cells: &[&str],
@@ -84,7 +84,7 @@ fn gpu_count(
     Err(TraceError::Cell { line, column, text, wanted })
 }
 
-/// Reads a table of nodes.
+/// Parses a table of nodes.
 pub fn nodes(text: &str) -> Result<View, TraceError> {
     let table = Table::parse(text);
     let (cpu, memory) = (table.column("cpu_milli")?, table.column("memory_mib")?);
@@ -109,7 +109,7 @@ pub fn nodes(text: &str) -> Result<View, TraceError> {
     Ok(View::new(catalog, nodes))
 }
 
-/// Reads a table of pods for a cluster's products.
+/// Parses a table of pods. Products that the catalog lacks are left out of a pod's accepted ones.
 pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
     let table = Table::parse(text);
     let (cpu, memory) = (table.column("cpu_milli")?, table.column("memory_mib")?);
@@ -138,7 +138,7 @@ fn gpus(count: u8, milli: u32) -> Gpus {
     }
 }
 
-/// The products of the cluster among the named ones.
+/// The named products that the catalog has.
 fn models_of(names: &str, catalog: &Catalog) -> ModelSet {
     let known = names.split('|').filter_map(|name| catalog.find(name.trim()));
     known.fold(ModelSet::NONE, ModelSet::with)

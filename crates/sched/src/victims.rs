@@ -1,6 +1,6 @@
-//! Preemption: the pods of a node that have to go so that a pod of higher priority fits.
+//! Preemption: the pods of a node to evict so that a pod of higher priority fits.
 //!
-//! The search begins as kube-scheduler does: without all pods of lower priority, of which each may return that leaves
+//! The search begins as kube-scheduler's does: it removes all pods of lower priority, and returns each that leaves
 //! enough room, the most valuable first. Then it tries every other choice that may cost less.
 
 use std::cmp::Reverse;
@@ -12,39 +12,39 @@ use crate::{
     view::Catalog,
 };
 
-/// Choices that are tried beyond one for each pod. Twelve different pods are searched to the end.
-const MOST_STEPS: usize = 1 << 13;
+/// Maximum number of search steps beyond one per pod. It suffices for an exhaustive search over twelve different pods.
+const MAX_STEPS: usize = 1 << 13;
 
 /// A pod of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Its request.
     pub request: Request,
-    /// The part of the node's GPUs that it has.
+    /// The part of the node's GPUs that it holds.
     pub part: Part,
-    /// Its priority, of which a larger number is the higher.
+    /// Its priority; larger is higher.
     pub priority: i32,
-    /// Its eviction would violate a `PodDisruptionBudget`.
+    /// True if its eviction would violate a `PodDisruptionBudget`.
     pub violates_budget: bool,
 }
 
-/// Pods that have to go. None of them can stay.
+/// Pods to evict: a minimal set, of which none can stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victims {
-    /// Their positions, ascending.
+    /// Their positions in the node's pods, ascending.
     pub pods: Vec<usize>,
-    /// The cost, by which nodes are compared.
+    /// The cost, for comparison with other nodes.
     pub cost: Cost,
 }
 
-/// Cost of victims. The smallest is the best, in the order of kube-scheduler's `pickOneNodeForPreemption`.
+/// Cost of victims; smaller is better. The criteria are ordered as in kube-scheduler's `pickOneNodeForPreemption`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost {
-    /// Violations of a `PodDisruptionBudget`.
+    /// Number of `PodDisruptionBudget` violations.
     pub violations: usize,
-    /// The highest priority, or the lowest that there is.
+    /// The highest priority among the victims; `i32::MIN` without victims.
     pub highest: i32,
-    /// Sum of the priorities, each counted from the lowest that there is.
+    /// Sum of the priorities, each counted from `i32::MIN`.
     pub sum: i64,
     /// Number of victims.
     pub count: usize,
@@ -54,19 +54,19 @@ struct Search<'a> {
     catalog: &'a Catalog,
     pods: &'a [Pod],
     request: &'a Request,
-    /// Pods of lower priority, in the order in which they may stay.
+    /// Pods of lower priority, most valuable first: the order in which they are offered to stay.
     order: Vec<usize>,
-    /// Without the victims, and without the pods that nothing was decided about.
+    /// The node without the victims and without the undecided pods.
     node: Node,
     victims: Vec<usize>,
     best: Option<Victims>,
     steps: usize,
 }
 
-/// Finds the pods of the node that have to go so that a request of a priority fits; none if it would not fit without
+/// Finds the pods of the node to evict so that a request of this priority fits; `None` if it would not fit even without
 /// all pods of lower priority.
 ///
-/// The cost is the least, unless some thousands of choices do not suffice to show it. Equal inputs give equal victims.
+/// The cost is minimal, unless the search exceeds its limit of steps. Equal inputs give equal victims.
 pub fn victims(
     catalog: &Catalog,
     node: &Node,
@@ -85,7 +85,7 @@ pub fn victims(
         node.release(&pods[*at].request, pods[*at].part);
     }
     fit(catalog, &node, request).ok()?;
-    let steps = MOST_STEPS + order.len();
+    let steps = MAX_STEPS + order.len();
     let (victims, best) = (Vec::new(), None);
     let mut search = Search { catalog, pods: &pods, request, order, node, victims, best, steps };
     search.decide(0, Cost::NONE);
@@ -94,7 +94,7 @@ pub fn victims(
 }
 
 impl Pod {
-    /// The pod without GPUs if its shares are empty: another pod may have such a GPU as a whole.
+    /// The pod, without GPUs if its shares have amount zero: another pod may hold that GPU as a whole.
     fn holder(&self) -> Self {
         match self.request.gpus {
             Gpus::Share {
@@ -136,7 +136,7 @@ impl Search<'_> {
             return;
         };
         let pods = self.pods;
-        // Of pods that are alike those stay that come first.
+        // Among equal pods the first ones stay, so that equal choices are tried once.
         let before = nth.checked_sub(1).map(|before| self.order[before]);
         let is_like_a_victim = self.victims.last().copied() == before
             && before.is_some_and(|before| pods[before] == pods[at]);
@@ -162,7 +162,7 @@ impl Search<'_> {
         fits
     }
 
-    /// Lets those victims stay that can. There are some only if the search ended early.
+    /// Lets victims stay if they can. Only a search that ended early leaves such victims.
     fn spare(mut self, mut victims: Victims) -> Victims {
         let order = std::mem::take(&mut self.order);
         let (going, staying): (Vec<_>, Vec<_>) =

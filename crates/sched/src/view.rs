@@ -1,4 +1,4 @@
-//! All nodes of a cluster, and the changes to them.
+//! View: all nodes of a cluster, with a version for each.
 
 use crate::{
     gpu::ModelId,
@@ -6,7 +6,7 @@ use crate::{
     request::{Gpus, ProfileId, Request, share_of},
 };
 
-/// The nodes of a cluster. Their order decides between equals, so it must not depend on chance.
+/// The nodes of a cluster. Their order decides between equal ranks, so it must be deterministic.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     catalog: Catalog,
@@ -16,7 +16,7 @@ pub struct View {
     gpu_memory: MeanMemory,
 }
 
-/// Memory of the GPUs whose memory is known.
+/// Sum and number for the mean memory of the GPUs whose memory is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MeanMemory {
     sum_mib: u64,
@@ -27,7 +27,7 @@ struct MeanMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIx(pub u32);
 
-/// The node and the part of it that serve a request.
+/// Node and part of its GPUs that serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
     /// The node.
@@ -36,7 +36,7 @@ pub struct Placement {
     pub part: Part,
 }
 
-/// The products and MIG profiles that numbers stand for.
+/// Names of products and MIG profiles, numbered by [`ModelId`] and [`ProfileId`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Catalog {
     models: Vec<Model>,
@@ -48,20 +48,21 @@ pub struct Catalog {
 pub struct Model {
     /// Its name.
     pub name: String,
-    /// Where an instance of each profile may stand, as memory slices; a profile without places is not offered.
+    /// Possible places of a MIG instance by profile, each as a bit mask of memory slices. A profile without places is
+    /// not offered.
     pub places: Vec<(ProfileId, Vec<u8>)>,
 }
 
-/// A catalogue has no number left for one product or profile more.
+/// A catalog has no number left for a further product or profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is one product or MIG profile too many; a view has at most 64 of each")]
 pub struct CatalogFull {
-    /// The name that has no number.
+    /// The name for which there is no number.
     pub name: String,
 }
 
 impl Catalog {
-    /// The number of a product, by its name; a new one where it is new.
+    /// The number of a product by its name. An unknown product gets the next number.
     pub fn model(&mut self, name: &str) -> Result<ModelId, CatalogFull> {
         let known = self.models.iter().position(|model| model.name == name);
         let position = known.unwrap_or(self.models.len());
@@ -72,7 +73,7 @@ impl Catalog {
         Ok(ModelId(id))
     }
 
-    /// The number of a MIG profile, by its name; a new one where it is new.
+    /// The number of a MIG profile by its name. An unknown profile gets the next number.
     pub fn profile(&mut self, name: &str) -> Result<ProfileId, CatalogFull> {
         let known = self.profiles.iter().position(|profile| profile == name);
         let position = known.unwrap_or(self.profiles.len());
@@ -83,7 +84,7 @@ impl Catalog {
         Ok(ProfileId(id))
     }
 
-    /// Says where an instance of the profile may stand on a product. A place without slices is none.
+    /// Sets the possible places of a profile on a product, as bit masks of memory slices. Empty masks are ignored.
     pub fn set_places(&mut self, model: ModelId, profile: ProfileId, mut places: Vec<u8>) {
         places.retain(|place| *place != 0);
         let known = &mut self.models[usize::from(model.0)].places;
@@ -91,13 +92,13 @@ impl Catalog {
         known.push((profile, places));
     }
 
-    /// Where an instance of the profile may stand on the product.
+    /// Possible places of the profile on the product, as bit masks of memory slices.
     pub fn places(&self, model: ModelId, profile: ProfileId) -> &[u8] {
         let known = self.models.get(usize::from(model.0)).map_or(&[][..], |it| &it.places);
         known.iter().find(|(other, _)| *other == profile).map_or(&[], |(_, places)| places)
     }
 
-    /// Memory slices of an instance of the profile, where some product has places for it.
+    /// Number of memory slices of an instance of the profile, on the first product that offers it; else zero.
     fn usual_slices(&self, profile: ProfileId) -> u32 {
         let places = self.models.iter().flat_map(|model| &model.places);
         let mut of_profile = places.filter(|(id, _)| *id == profile).flat_map(|(_, places)| places);
@@ -109,7 +110,7 @@ impl Catalog {
         (0..).map(ModelId).zip(self.models.iter().map(|model| model.name.as_str()))
     }
 
-    /// The number of a product that the catalogue has.
+    /// The number of a product, if it is known.
     pub fn find(&self, name: &str) -> Option<ModelId> {
         let position = self.models.iter().position(|model| model.name == name)?;
         u8::try_from(position).ok().map(ModelId)
@@ -124,7 +125,7 @@ fn number(position: usize, name: &str) -> Result<u8, CatalogFull> {
 }
 
 impl View {
-    /// A cluster of these nodes. Of each node the first 64 GPUs count.
+    /// A view of these nodes. GPUs of a node beyond the first 64 are ignored.
     pub fn new(catalog: Catalog, nodes: Vec<Node>) -> Self {
         let mut view = Self { catalog, ..Self::default() };
         for node in nodes {
@@ -133,7 +134,7 @@ impl View {
         view
     }
 
-    /// Adds a node at the end of the order. Of its GPUs the first 64 count.
+    /// Adds a node at the end of the order. Its GPUs beyond the first 64 are ignored.
     pub fn add(&mut self, mut node: Node) -> NodeIx {
         node.gpus.truncate(64);
         self.gpu_memory.count(&node);
@@ -144,7 +145,7 @@ impl View {
         ix
     }
 
-    /// Replaces a node. One that left the cluster becomes an empty node, which fits no pod.
+    /// Replaces a node's state. A deleted node is replaced by an empty one, which fits no pod.
     pub fn replace(&mut self, node: NodeIx, mut by: Node) {
         by.gpus.truncate(64);
         let position = node.0 as usize;
@@ -159,7 +160,7 @@ impl View {
         &self.catalog
     }
 
-    /// The products and profiles, to which new ones may be added.
+    /// The products and profiles, for additions.
     pub fn catalog_mut(&mut self) -> &mut Catalog {
         &mut self.catalog
     }
@@ -174,8 +175,8 @@ impl View {
         &self.nodes[node.0 as usize]
     }
 
-    /// For each node the number of the view's change that gave it its state, so that answers about unchanged nodes can
-    /// be reused.
+    /// By node: the number of the view's change that set its state, so that answers about unchanged nodes can be
+    /// cached.
     pub fn versions(&self) -> &[u64] {
         &self.versions
     }
@@ -190,8 +191,8 @@ impl View {
         self.versions[node.0 as usize] = self.changes;
     }
 
-    /// GPUs of a request in thousandths, on usual GPUs of this cluster: a share of memory is its part of the mean memory,
-    /// a MIG instance its slices.
+    /// GPUs of a request in thousandths, on an average GPU of this cluster: a share of memory counts relative to the
+    /// mean memory, a MIG instance by its memory slices.
     pub fn usual_milli(&self, request: &Request) -> u32 {
         match request.gpus {
             Gpus::None | Gpus::Whole(_) => request.gpu_milli(),
@@ -207,14 +208,14 @@ impl View {
     ///
     /// # Errors
     ///
-    /// A GPU of the part is not free enough. The view is as before.
+    /// A GPU of the part has too little free. The view is unchanged.
     pub fn take(&mut self, request: &Request, placement: Placement) -> Result<(), Conflict> {
         self.nodes[placement.node.0 as usize].take(request, placement.part)?;
         self.changed(placement.node);
         Ok(())
     }
 
-    /// Takes back the part of a pod that is gone.
+    /// Takes back the part of a pod that has ended.
     pub fn release(&mut self, request: &Request, placement: Placement) {
         self.nodes[placement.node.0 as usize].release(request, placement.part);
         self.changed(placement.node);

@@ -1,4 +1,4 @@
-//! Pods that come and go: no GPU gives more than it has, and a release restores exactly.
+//! Accounting: no GPU gives more than it has, and a release restores the state exactly.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
@@ -12,7 +12,7 @@ use windlass_sched::{
 
 use crate::world::{catalog, idle_clusters, mib_of, request, requests, roomy_node};
 
-/// A change to a cluster. Pods that others placed come with [`Step::Take`], wherever that is.
+/// A change to a cluster. [`Step::Take`] stands for pods of other schedulers, at any place.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Decide(Request),
@@ -37,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..400)
 }
 
-/// A cluster, and the pods that it should know of.
+/// A cluster, and the pods that it should hold.
 struct Ledger {
     empty: View,
     view: View,
@@ -66,7 +66,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a part that may not be free. A refusal changes nothing.
+    /// Takes a part that may not be free. A conflict must leave the view unchanged.
     fn take(&mut self, request: Request, placement: Placement) {
         let before = self.view.clone();
         match self.view.take(&request, placement) {
@@ -79,7 +79,7 @@ impl Ledger {
         }
     }
 
-    /// The view equals one built anew from the living pods, and one that this test computes by itself.
+    /// Checks that the view equals one rebuilt from the running pods, and one that this test computes on its own.
     fn check(&self) {
         let mut rebuilt = self.empty.clone();
         for (request, placement) in &self.living {
@@ -110,7 +110,7 @@ fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
     }
 }
 
-/// The state of a GPU with these holders, who do not have more than all of it.
+/// The state of a GPU with these holders, which together fit on it.
 fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
     let (mut milli, mut mib, mut slices, mut wholes) = (0, 0, 0, 0);
     for (gpus, place) in holders {
@@ -199,7 +199,7 @@ fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
     check(Some((profile, only_gpu(0, 0b11))), Gpus::Whole(1), first);
     assert_eq!(
         Conflict { gpus: GpuSet(0b101) }.to_string(),
-        "the GPUs 0,2 are not free for the request, or not as many",
+        "the GPUs 0,2 are not free for the request, or their number is another",
     );
 }
 

@@ -1,4 +1,4 @@
-//! Allocation cases with their results, after those of Kubernetes' own allocator tests.
+//! Allocation cases with expected results, modelled on Kubernetes' own allocator tests.
 
 #![expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 
@@ -97,7 +97,7 @@ impl Case {
         self
     }
 
-    /// Adds a claim that has devices already.
+    /// Adds an allocated claim.
     fn taken(mut self, results: Value) -> Self {
         let mut other = claim(json!([]));
         other["status"] = json!({"allocation": {"devices": {"results": results}}});
@@ -149,7 +149,7 @@ fn the_first_device_that_fits_is_taken_and_the_search_goes_back() {
     check(&Case::of(&four, json!([request("r", json!({}))])), "r=a");
     check(&Case::of(&four, json!([request("r", json!({"count": 3}))])), "r=a r=b r=c");
     check(&Case::of(&four, json!([request("r", index(2))])), "r=c");
-    // The first request takes the device that the second needs, and has to give it back.
+    // The first request takes the device that the second needs, and the search backtracks.
     let two = json!([request("any", json!({})), request("first", index(0))]);
     check(&Case::of(&four, two), "any=b first=a");
     let model = cel("device.attributes['d.com'].model == 'B'");

@@ -1,4 +1,4 @@
-//! Pods that come and go, held against a second simulation of one node.
+//! Churn, compared with a second simulation of one node.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -13,7 +13,7 @@ use windlass_sched::{
 
 use crate::world::{catalog, request, roomy_node};
 
-/// Ticks of a mean life, of the filling of the cluster, and of the whole run.
+/// Ticks of a mean lifetime, of the warm-up, and of the whole run.
 const LIFE: f64 = 1e6;
 const WARM_UP: u64 = 2_000_000;
 const END: u64 = 6_000_000;
@@ -56,7 +56,7 @@ fn a_pod_that_fits_nowhere_is_refused_at_any_load() {
 
 // === A second simulation ===
 
-/// A pod that came, and when it started.
+/// An arrived pod, and the time of its start.
 struct Pod {
     gpus: u8,
     came: u64,
@@ -64,8 +64,7 @@ struct Pod {
     started: Option<u64>,
 }
 
-/// One node with room for all but GPUs. Each time something happens, the waiting pods start in the order in which they
-/// came, as far as they fit.
+/// One node where only GPUs are scarce. At each event the waiting pods that fit start, in the order of their arrival.
 fn second_simulation(all: u8, sizes: &[u8], offered: f64, seed: u64) -> Vec<Pod> {
     let mut random = Random::new(seed);
     let mean = sizes.iter().map(|gpus| f64::from(*gpus)).sum::<f64>()

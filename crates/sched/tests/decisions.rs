@@ -1,4 +1,4 @@
-//! The choice of a node: never a wrong one, never none where one fits, and the same with kept ranks.
+//! Decisions: only nodes that fit, always one if any fits, and the same with cached ranks.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
@@ -50,11 +50,11 @@ proptest! {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A pod with one of the requests comes.
+    /// A pod with one of the requests arrives.
     Come(usize),
-    /// One of the living pods goes.
+    /// One of the running pods ends.
     Go(usize),
-    /// A node is replaced by one of the spares, and its pods are gone.
+    /// A node is replaced by one of the spares, and its pods end.
     Replace { node: usize, by: usize },
     /// One of the spares joins.
     Join(usize),
@@ -84,14 +84,14 @@ proptest! {
     ) {
         let forecast = forecast(&shapes);
         let mut scheduler = Scheduler::informed(policy, &forecast, &view, 0);
-        // Demand for products is a part of the nodes that were there at the beginning.
+        // Demand for products is relative to the initial nodes.
         let told = view.clone();
         let mut living: Vec<(Request, Placement)> = Vec::new();
         let spare = |nth: usize| spares.nodes()[nth % spares.nodes().len()].clone();
         for step in steps {
             match step {
                 Step::Come(nth) => {
-                    // Ranks of a shape serve every amount of main memory.
+                    // Ranks of a shape are valid for every amount of memory.
                     let memory_mib = u32::try_from(nth).expect("below 100") * 256;
                     let pod = Request { memory_mib, ..shapes[nth % shapes.len()] };
                     let mut fresh = Scheduler::informed(policy, &forecast, &told, 0);

@@ -1,4 +1,4 @@
-//! The reasons for a rank: those that decided, and all of them.
+//! Explanations of ranks: the deciding term, and all terms.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
@@ -61,9 +61,9 @@ fn each_loss_has_its_term() {
             explanation.terms[1..].iter().filter(|term| term.points != 0).copied().collect();
         assert_eq!(losses, [Term { name, points }], "{explanation}");
     };
-    // Halves only: a third leaves a GPU of which half is worth something.
+    // Only halves are known. A third leaves a GPU whose remainder is worth a half.
     check(vec![node(1)], &[share(500)], share(300), "value cut from a GPU", -250);
-    // Three quarters of 8 cores per GPU are wanted, 3 of these 6 are left.
+    // Three quarters of 8 cores per GPU should be kept; 3 of these 6 are left.
     let mut small = node(1);
     small.cpu_milli = Amount::free(6000);
     let known = Request { cpu_milli: 8000, ..whole(1) };

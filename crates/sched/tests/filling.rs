@@ -1,4 +1,4 @@
-//! Pods that stay for ever, on clusters that can be computed by hand.
+//! Filling with pods that never end, on clusters small enough to compute by hand.
 
 use windlass_sched::{
     gpu::{Gpu, ModelId},

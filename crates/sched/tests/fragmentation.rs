@@ -1,4 +1,4 @@
-//! Fragmentation, held against the definition of the paper.
+//! Fragmentation, compared with the definition in the paper.
 
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
@@ -15,7 +15,7 @@ use crate::world::{
     catalog, forecast, gpu_serves, request, requests, roomy_node, used_clusters, wanted_gpus,
 };
 
-/// The definition, request by request: all idle GPU where the node cannot serve, else that of the GPUs that cannot.
+/// The definition, request by request: all idle GPU if the node cannot serve it, else that of the GPUs that cannot.
 fn defined(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
     let of = |Typical { request, weight }: &Typical| {
         let serves = |gpu: &&Gpu| gpu_serves(catalog, gpu, request);
@@ -113,12 +113,12 @@ fn hand_computed_nodes_have_the_papers_fragmentation() {
     // CPU for one of the requests suffices for each.
     check(&[600, 0, 0], 1000, 0.5 * 400.0 + 0.25 * 400.0 + 0.25 * 2400.0);
     check(&[600, 0, 0], 999, 2400.0);
-    // No CPU: nobody can use any of it.
+    // Without CPU no request can use it.
     check(&[600, 0, 0], 0, 2400.0);
 }
 
 #[test]
-fn a_product_that_nobody_wants_is_all_fragment() {
+fn an_unwanted_product_is_all_fragmentation() {
     let wanted =
         Request { models: ModelSet::NONE.with(ModelId(1)), ..request(Gpus::share(100, 0)) };
     let node = roomy_node(vec![Gpu::free(ModelId(2), 0), Gpu::free(ModelId(1), 0)]);

@@ -1,4 +1,4 @@
-//! Places of a gang, held against all choices of nodes.
+//! Placement of gangs, compared with an exhaustive search over all choices of nodes.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
@@ -44,7 +44,7 @@ fn placed(
     places(view, scheduler, members, &mut MOST_TRIES.clone())
 }
 
-/// Some choice of nodes serves the requests from the first on.
+/// True if some choice of nodes serves all requests.
 fn is_possible(
     view: &mut View,
     scheduler: &mut Scheduler,
@@ -61,7 +61,7 @@ fn is_possible(
     })
 }
 
-/// Takes all places, which must be free side by side and allowed.
+/// Takes all places. Fails unless they are free together and on allowed nodes.
 fn take(view: &mut View, members: &[Member<'_>], places: &[Placement]) {
     assert_eq!(members.len(), places.len());
     for (member, place) in members.iter().zip(places) {
@@ -71,8 +71,8 @@ fn take(view: &mut View, members: &[Member<'_>], places: &[Placement]) {
 }
 
 proptest! {
-    /// The order in which the search places its members decides which GPUs of a node they take, so the other side does the
-    /// same, and tries all nodes.
+    /// The order of placement decides which GPUs of a node the members take, so the exhaustive search uses the same
+    /// order.
     #[test]
     fn a_gang_has_places_exactly_when_some_choice_of_nodes_does(
         nodes in clusters(4),
@@ -122,7 +122,8 @@ proptest! {
 
 #[test]
 fn the_place_of_a_large_member_is_found_although_small_ones_rank_its_node_best() {
-    // Small members alone would take the node that is nearly full, the only one of the product that the large one accepts.
+    // Small members alone would take the node that is nearly full, the only one of the product that the large one
+    // accepts.
     let mut view = View::new(catalog(), vec![node(4, 0, 5), node(8, 1, 2)]);
     let mut scheduler = Scheduler::learning(Policy::Windlass, 0);
     let all = [NodeIx(0), NodeIx(1)];

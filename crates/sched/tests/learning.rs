@@ -1,4 +1,4 @@
-//! Knowledge of the requests to come: counted, popular, and learnt from arrivals.
+//! Forecast: counts, typical requests, and learning from arrivals.
 
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
@@ -37,7 +37,7 @@ fn the_popular_requests_are_95_percent_of_all() {
 }
 
 #[test]
-fn main_memory_is_not_part_of_a_shape() {
+fn memory_is_not_part_of_a_shape() {
     let pods = [1, 2, 3].map(|memory_mib| Request { memory_mib, ..request(Gpus::None) });
     let counts = forecast(&pods).counts(&View::default());
     assert_eq!(counts.len(), 1);
@@ -48,9 +48,9 @@ fn main_memory_is_not_part_of_a_shape() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    // A forecast is drawn anew when it has grown by half. Between, the last one stays in force.
+    // The forecast is updated when the history has grown by half, and is constant in between.
     #[test]
-    fn a_scheduler_knows_the_history_as_one_who_was_told(
+    fn a_learning_scheduler_equals_one_informed_of_the_history(
         view in used_clusters(),
         pods in vec(requests(), 1..40),
         newcomers in vec(requests(), 1..4),
@@ -63,7 +63,7 @@ proptest! {
                 if seen > known + known / 2 {
                     known = seen;
                 }
-                // Ranks by earlier forecasts are kept, and must not be used.
+                // Cached ranks by earlier forecasts must not be used.
                 learning.decide(&view, &newcomers[seen % newcomers.len()]);
             }
             let told = forecast(&pods[..known]);

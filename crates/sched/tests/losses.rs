@@ -1,4 +1,4 @@
-//! The losses that our own policy sees and FGD does not, one hand-made choice each.
+//! The four losses that Windlass' policy measures and FGD does not, with one hand-made choice each.
 
 use windlass_sched::{
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
@@ -22,7 +22,7 @@ fn node(gpus: usize) -> Node {
     roomy_node(vec![Gpu::free(T4, 0); gpus])
 }
 
-/// FGD takes the first node and GPU. Our own policy takes the other one.
+/// Checks that FGD takes the first node and GPU, and Windlass' policy the other one.
 fn check(view: &View, known: &[Request], pod: Request, own: (u32, usize)) {
     let choice = |policy| {
         let mut scheduler = Scheduler::informed(policy, &forecast(known), view, 0);
@@ -44,7 +44,7 @@ fn a_share_is_cut_where_the_rest_stays_as_useful() {
 
 #[test]
 fn cpu_is_left_for_the_gpus_of_its_node() {
-    // Known pods want 8 cores per GPU. After the newcomer the first node would have four for its one.
+    // Known pods request 8 cores per GPU. The new pod would leave the first node four cores for one GPU.
     let (mut small, large) = (node(1), node(1));
     small.cpu_milli = Amount::free(10_000);
     let known = Request { cpu_milli: 4000, ..share(500) };
@@ -54,7 +54,7 @@ fn cpu_is_left_for_the_gpus_of_its_node() {
 
 #[test]
 fn a_product_is_left_for_those_who_insist_on_it() {
-    // Too few insist for FGD, which knows of the most popular requests only.
+    // Requests for the product are too rare for FGD, which knows only the most frequent ones.
     let nodes = [T4, L4].map(|model| roomy_node(vec![Gpu::free(model, 0)]));
     let any = request(Gpus::Whole(1));
     let picky = Request { models: ModelSet::NONE.with(T4), ..any };

@@ -1,4 +1,4 @@
-//! Prices of fractions of a GPU, held against known solutions of the cutting-stock problem.
+//! Prices of fractions of a GPU, compared with known solutions of the cutting-stock problem.
 
 use proptest::{collection::btree_map, prelude::*};
 use windlass_sched::{
@@ -23,8 +23,8 @@ fn counts(shares: &[(u16, u32)]) -> Vec<Count> {
 
 /// The value of each remainder in steps of 10 thousandths, from the public regrets alone.
 ///
-/// The regret of the smallest share is `v(r) - v(r - 10) - v(10)`, so its sum to `r` is `v(r)` less a multiple of `v(10)`.
-/// A whole GPU is worth one, which gives `v(10)`.
+/// The regret of the smallest share is `v(r) - v(r - 10) - v(10)`, so its sum to `r` is `v(r)` less a multiple of
+/// `v(10)`. A whole GPU is worth one, which gives `v(10)`.
 fn values(prices: &Prices) -> Vec<f64> {
     let sums = (0..=1000_u16).step_by(10).scan(0.0, |sum, left| {
         *sum += if left > 0 { prices.regret(left, 10) } else { 0.0 };
@@ -58,7 +58,7 @@ fn known_problems_have_their_known_prices() {
     check(&[(10, 7)], &[(10, 0.01), (370, 0.37), (1000, 1.0)]);
     check(&[(1, 7)], &[(10, 0.01), (370, 0.37), (1000, 1.0)]);
     check(&[(501, 7)], &[(500, 0.0), (510, 1.0), (1000, 1.0)]);
-    // The sizes of the public trace: the smallest fill what others leave.
+    // The sizes of the public trace: the smallest ones fill the remainders of the others.
     check(
         &[(810, 100), (470, 80), (320, 60), (230, 40), (160, 20)],
         &[

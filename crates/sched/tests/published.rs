@@ -8,13 +8,13 @@ use windlass_sched::{
     trace,
 };
 
-/// Seeds of a mean. One run of FGD or of best fit is within 0.2 points of it.
+/// Number of seeds per mean. A single run of FGD or best fit is within 0.2 points of the mean.
 const SEEDS: [u64; 3] = [1, 2, 3];
-/// Chance moves a single run of the random policy by 0.4 points, so that three tell too little.
+/// A single run of the random policy varies by 0.4 points, so three runs are too few.
 const SEEDS_OF_CHANCE: [u64; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 /// Largest distance from a published mean, in points.
 const NEAR: f64 = 0.25;
-/// Points by which our own policy allocates more than FGD.
+/// Percentage points that Windlass' policy allocates beyond FGD.
 const LEAD: f64 = 0.3;
 
 /// Mean percentages of allocated GPUs when pods asked for 100 % and for 130 % of them.
@@ -24,7 +24,7 @@ struct Allocated {
     at_130: f64,
 }
 
-/// The public trace, where a variable names its folder.
+/// The public trace, if the variable names its folder.
 fn simulation() -> Option<Simulation> {
     let dir = env::var_os("WINDLASS_OPENB")?;
     let read = |name: &str| {

@@ -1,4 +1,4 @@
-//! The generator: its sequence is that of the paper for ever, and its draws are fair.
+//! Random numbers: the sequence is that of the paper, and the distributions are uniform.
 
 use windlass_sched::random::Random;
 

@@ -66,7 +66,7 @@ fn a_node_needs_as_many_gpus_with_room_as_there_are_shares() {
 }
 
 #[test]
-fn the_best_gpu_is_chosen_and_then_the_best_to_go_with_it() {
+fn gpus_are_chosen_greedily() {
     let check = |policy, taken_milli: &[u16], known: &[Request], pod, expected: u64| {
         let view = View::new(catalog(), vec![node(taken_milli)]);
         let mut scheduler = Scheduler::informed(policy, &forecast(known), &view, 0);
@@ -83,7 +83,7 @@ fn the_best_gpu_is_chosen_and_then_the_best_to_go_with_it() {
 }
 
 #[test]
-fn shares_by_chance_are_of_different_gpus() {
+fn random_shares_are_on_different_gpus() {
     let view = View::new(catalog(), vec![node(&[0; 4])]);
     for seed in 0..20 {
         let mut scheduler = Scheduler::learning(Policy::Random, seed);
@@ -97,7 +97,7 @@ fn percent_are_of_the_gpu_that_serves() {
     let half = shares(1, 0, ShareMemory::Percent(50));
     let gpus = [10_000, 30_000, 0].map(|memory_mib| Gpu::free(A100, memory_mib));
     let mut node = roomy_node(gpus.to_vec());
-    // Nobody knows the half of an unknown memory.
+    // A percentage of an unknown memory is unknown.
     let gpus = GpuSet(0b11);
     assert_eq!(fit(&catalog(), &node, &half), Ok(Fit::Share { gpus, count: 1 }));
     let both = shares(2, 0, ShareMemory::Percent(50));

@@ -1,4 +1,4 @@
-//! Victims of preemption, held against all choices on small nodes.
+//! Victims of preemption, compared with an exhaustive search on small nodes.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
@@ -74,7 +74,7 @@ fn filled(node: Node, pods: &[(Request, i32, bool)], policy: Policy) -> (Node, V
 fn pods(count: usize) -> impl Strategy<Value = Vec<(Request, i32, bool)>> {
     let priorities = prop_oneof![4 => -2..=2, 1 => any::<i32>()];
     let pods = vec((requests(), priorities, prop::bool::weighted(0.3)), 1..=count);
-    // Replicas are alike.
+    // Replicas are equal.
     (pods, 1..=3_usize).prop_map(move |(pods, copies)| {
         let pods: Vec<_> = pods.into_iter().flat_map(|pod| vec![pod; copies]).collect();
         pods[..pods.len().min(count)].to_vec()
@@ -152,16 +152,16 @@ fn the_cheapest_victims_are_those_of_kube_scheduler() {
     check(&[of(one, on(0), 5), of(one, on(1), 5)], one, 5, None);
     check(&[of(one, on(0), 5), of(one, on(1), 4)], one, 5, Some(&[1]));
     check(&[of(one, on(0), 3), of(one, on(1), 3)], Gpus::Whole(2), 5, Some(&[0, 1]));
-    // The lower priority goes, whatever the number.
+    // Pods of lower priority are evicted first, whatever their number.
     let halves = [of(one, on(0), 3), of(half, on(1), 2), of(half, on(1), 2)];
     check(&halves, one, 5, Some(&[1, 2]));
-    // Of the same priority the fewer go.
+    // Among equal priorities the fewest pods are evicted.
     let halves = [of(half, on(0), 2), of(half, on(0), 2), of(one, on(1), 2)];
     check(&halves, one, 5, Some(&[2]));
     // A violation is worse than a higher priority.
     let guarded = Pod { violates_budget: true, ..of(one, on(0), 1) };
     check(&[guarded, of(one, on(1), 4)], one, 5, Some(&[1]));
-    // Instances in the way of a larger one go, and no others.
+    // Only instances in the place of the larger one are evicted.
     let instance = |gpu, slices, priority| {
         of(Gpus::Partition(ProfileId(2)), Part { slices, ..on(gpu) }, priority)
     };

@@ -1,4 +1,4 @@
-//! Random clusters and requests, and the definition of fitting in the words of the documentation.
+//! Random clusters and requests, and a second implementation of fitting, by its documentation.
 
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
@@ -40,7 +40,7 @@ pub(crate) fn request(gpus: Gpus) -> Request {
     Request { cpu_milli: 1000, memory_mib: 1024, gpus, models: ModelSet::ANY }
 }
 
-/// A node with as much of everything as nobody uses up.
+/// A node with more CPU, memory and pods than the tests use.
 pub(crate) fn roomy_node(gpus: Vec<Gpu>) -> Node {
     let plenty = Amount::free(1_000_000);
     Node { cpu_milli: plenty, memory_mib: plenty, pods: plenty, gpus }
@@ -56,7 +56,7 @@ pub(crate) fn forecast(requests: &[Request]) -> Forecast {
 
 // === Random values ===
 
-/// One to twelve nodes that nobody uses. Some GPUs are unusable, some of unknown memory.
+/// One to twelve empty nodes. Some GPUs are unusable, some have unknown memory.
 pub(crate) fn idle_clusters() -> impl Strategy<Value = View> {
     vec(nodes(idle_gpu), 1..=12).prop_map(|nodes| View::new(catalog(), nodes))
 }
@@ -72,7 +72,7 @@ pub(crate) fn used_clusters() -> impl Strategy<Value = View> {
     vec(nodes, 1..=12).prop_map(|nodes| View::new(catalog(), nodes))
 }
 
-/// A node that nobody uses, often with little CPU.
+/// An empty node, often with little CPU.
 pub(crate) fn idle_nodes() -> impl Strategy<Value = Node> {
     (nodes(idle_gpu), 4000..=60_000_u32)
         .prop_map(|(node, cpu)| Node { cpu_milli: Amount::free(cpu), ..node })
@@ -153,7 +153,7 @@ pub(crate) fn requests() -> impl Strategy<Value = Request> {
 
 // === The definition of fitting ===
 
-/// The placement is the whole of what the request asks for, and nobody else has any of it.
+/// True if the placement has all that the request needs, and no other pod holds any of it.
 pub(crate) fn is_served(view: &View, request: &Request, placement: Placement) -> bool {
     let (node, part) = (view.node(placement.node), placement.part);
     let gpu_serves = |position: usize| {
@@ -165,13 +165,13 @@ pub(crate) fn is_served(view: &View, request: &Request, placement: Placement) ->
         && part.gpus.iter().all(gpu_serves)
 }
 
-/// The node can serve the request in some way.
+/// True if the node can serve the request in some way.
 pub(crate) fn fits(catalog: &Catalog, node: &Node, request: &Request) -> bool {
     let serving = node.gpus.iter().filter(|gpu| gpu_serves(catalog, gpu, request)).count();
     has_room(node, request) && serving >= wanted_gpus(request)
 }
 
-/// The GPU alone, or as one of several, can serve the request in some place.
+/// True if the GPU, alone or as one of several, can serve the request at some place.
 pub(crate) fn gpu_serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
     let last = if matches!(request.gpus, Gpus::Partition(_)) { u8::MAX } else { 0 };
     (0..=last).any(|slices| gpu_serves_at(catalog, gpu, request, slices))

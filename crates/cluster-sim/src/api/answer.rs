@@ -33,7 +33,7 @@ impl Answer {
         Self::new(200, document)
     }
 
-    /// Success of a subresource's creation, which makes no object: a binding, an eviction.
+    /// Success of a subresource that creates no object: a binding or an eviction.
     pub(crate) fn done() -> Self {
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
@@ -45,7 +45,7 @@ impl Answer {
         Self::new(refusal.code, refusal.to_json())
     }
 
-    /// Document with a parametrised media type, which tells the client that it got the requested form.
+    /// Document with a media type whose parameters name the form that the client requested.
     pub(crate) fn typed(media: &'static str, document: Value) -> Self {
         Self::Whole(Whole { code: 200, document, media, warnings: Vec::new() })
     }

@@ -1,4 +1,4 @@
-//! Binding of a pod to its node: one write of node, annotations and labels (`BindingREST` of kube-apiserver).
+//! Binding of a pod to a node: one write of node, annotations and labels (`BindingREST` of kube-apiserver).
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -8,29 +8,29 @@ use super::{
 };
 
 impl World {
-    /// Binds a pod. A pod that is bound, deleted or gated is refused, as one of another identity is.
+    /// Binds a pod. Refused for a pod that is bound, being deleted, or gated, and for another UID than the binding's.
     pub(super) fn bind(&mut self, id: &Id, binding: &Value) -> Result<Answer, Refusal> {
         let kind = Kind::typed::<Pod>();
         let Entry { mut object, applied } = self.find(kind, id)?.clone();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (wanted, found) = (text(&binding["metadata"]["uid"]), text(&object["metadata"]["uid"]));
         if !wanted.is_empty() && wanted != found {
-            let why = format!(
+            let reason = format!(
                 "Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
             );
-            return Err(Refusal::conflict(kind, &id.name, &why));
+            return Err(Refusal::conflict(kind, &id.name, &reason));
         }
         let version = text(&binding["metadata"]["resourceVersion"]);
         let found = text(&object["metadata"]["resourceVersion"]);
         if !version.is_empty() && version != found {
-            let why = format!(
+            let reason = format!(
                 "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {found}"
             );
-            return Err(Refusal::conflict(kind, &id.name, &why));
+            return Err(Refusal::conflict(kind, &id.name, &reason));
         }
         let (name, node) = (&id.name, text(&object["spec"]["nodeName"]));
         let gates = object["spec"]["schedulingGates"].as_array().map_or(0, Vec::len);
-        let why = if object["metadata"]["deletionTimestamp"].is_string() {
+        let reason = if object["metadata"]["deletionTimestamp"].is_string() {
             Some(format!("pod {name} is being deleted, cannot be assigned to a host"))
         } else if !node.is_empty() {
             Some(format!("pod {name} is already assigned to node {node:?}"))
@@ -39,8 +39,8 @@ impl World {
         } else {
             None
         };
-        if let Some(why) = why {
-            return Err(Refusal::unbindable(name, &why));
+        if let Some(reason) = reason {
+            return Err(Refusal::unbindable(name, &reason));
         }
         object["spec"]["nodeName"] = binding["target"]["name"].clone();
         for part in ["annotations", "labels"] {

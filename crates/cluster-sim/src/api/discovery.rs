@@ -1,4 +1,4 @@
-//! Discovery of groups, versions and resources, in single documents or aggregated.
+//! Discovery of groups, versions and resources, as single or aggregated documents.
 
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ impl Document {
         }
     }
 
-    /// Aggregated form of this document. Only the two roots have one.
+    /// Aggregated form of this document; only `/api` and `/apis` have one.
     pub(crate) fn aggregated(&self) -> Option<Value> {
         let groups = match self {
             Self::Core => vec![("", "v1")],

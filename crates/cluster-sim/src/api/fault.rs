@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{refusal::Refusal, request::ApiRequest};
 
-/// Fault of one kind of request.
+/// A fault, and the requests to which it applies.
 #[derive(Clone, Debug)]
 pub struct Fault {
     method: Option<&'static str>,
@@ -18,15 +18,15 @@ pub struct Fault {
 pub enum Effect {
     /// The request is refused without effect.
     Refuse(Refusal),
-    /// The request is refused for lack of permission.
+    /// The request is refused with 403.
     Forbid,
     /// The response is delayed.
     Delay(Duration),
     /// The connection closes without effect.
     Drop,
-    /// The request takes effect, and the connection closes before the response.
+    /// The request takes effect, but the connection closes before the response.
     LoseAnswer,
-    /// Reads find nothing, as from a server whose store lags behind: a list is empty and an object not found. Watches
+    /// Reads return nothing, as from a server with a stale store: lists are empty, and objects are not found. Watches
     /// and writes are unaffected.
     Hide,
 }
@@ -34,7 +34,7 @@ pub enum Effect {
 // === impl Fault ===
 
 impl Fault {
-    /// Creates a fault of every request whose path contains a text.
+    /// Creates a fault for every request whose path contains a text.
     pub fn at(path: impl Into<String>, effect: Effect) -> Self {
         Self { method: None, path: path.into(), left: None, effect }
     }
@@ -62,8 +62,8 @@ impl Fault {
     }
 }
 
-/// Effect on a request: the first fault that matches.
-pub(crate) fn strike(faults: &mut [Fault], request: &ApiRequest) -> Option<Effect> {
+/// Effect of the first fault that matches a request. Counts down the fault's number of requests.
+pub(crate) fn next_effect(faults: &mut [Fault], request: &ApiRequest) -> Option<Effect> {
     let fault = faults.iter_mut().find(|fault| fault.fits(request))?;
     fault.left = fault.left.map(|left| left - 1);
     Some(fault.effect.clone())

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-/// Feature gates of DRA that drivers meet, as in Kubernetes 1.36.
+/// Feature gates of DRA that affect drivers, as in Kubernetes 1.36.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gate {
-    /// `DRAPartitionableDevices`: counters, and node selection by device.
+    /// `DRAPartitionableDevices`: shared counters, and node selection per device.
     PartitionableDevices,
     /// `DRAConsumableCapacity`: devices shared by several claims.
     ConsumableCapacity,
@@ -15,7 +15,7 @@ pub enum Gate {
     DeviceBindingConditions,
     /// `DRAResourceClaimDeviceStatus`: device status in a claim's status.
     ResourceClaimDeviceStatus,
-    /// `DRAExtendedResource`: device classes that serve a resource of a pod's limits.
+    /// `DRAExtendedResource`: device classes that serve extended resources.
     ExtendedResource,
     /// `DRAListTypeAttributes`; off in 1.36.
     ListTypeAttributes,
@@ -43,7 +43,7 @@ impl Gate {
         Self::NodeAllocatableResources,
     ];
 
-    /// Drops the gate's fields, unless the old object has some of them.
+    /// Drops the gate's fields from the object, unless the old object uses one of them.
     pub(crate) fn drop_fields(self, resource: &str, object: &mut Value, old: Option<&Value>) {
         let paths = self.paths(resource);
         let in_use = |path: &&str| old.is_some_and(|old| has(old, path));
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_a_gate_that_is_off_are_dropped_unless_they_were_there() {
+    fn fields_of_a_disabled_gate_are_dropped_unless_the_old_object_has_them() {
         let slice = json!({"spec": {
             "perDeviceNodeSelection": true,
             "devices": [{"name": "a", "taints": [{"key": "t"}], "allNodes": true}],

@@ -1,4 +1,4 @@
-//! HTTP/1: requests in, documents and watches out.
+//! HTTP/1 server: parses requests, and writes documents and watches.
 
 use std::{convert::Infallible, io, pin::Pin};
 
@@ -33,7 +33,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub(crate) async fn serve(listener: TcpListener, world: watch::Sender<World>) {
     let mut connections = JoinSet::new();
     loop {
-        // A connection that closed before its accept is no failure.
+        // A connection that closes before it is accepted is no error.
         let Ok((stream, _)) = listener.accept().await else { continue };
         while connections.try_join_next().is_some() {}
         let world = world.clone();
@@ -76,7 +76,7 @@ fn respond(world: &watch::Sender<World>, answer: Answer) -> Response<Body> {
         Answer::Whole(Whole { code, document, media, warnings }) => {
             let body = Full::new(Bytes::from(document.to_string())).boxed_unsync();
             let response = response.status(code).header(header::CONTENT_TYPE, media);
-            // Format of RFC 7234: code 299 (miscellaneous), and no agent.
+            // Format of RFC 7234: code 299 (miscellaneous), and `-` for no agent.
             let warning = |text: String| format!("299 - \"{}\"", text.replace('"', "\\\""));
             let warnings = warnings.into_iter().map(warning);
             warnings.fold(response, |it, warning| it.header(header::WARNING, warning)).body(body)
@@ -107,12 +107,12 @@ async fn read(request: Request<Incoming>) -> Result<ApiRequest, hyper::Error> {
         query: request::query(parts.uri.query().unwrap_or_default()),
         content_type: header(header::CONTENT_TYPE),
         accept: header(header::ACCEPT),
-        problem: parsed.as_ref().err().map(|why| format!("the body cannot be read: {why}")),
+        problem: parsed.as_ref().err().map(|error| format!("the body cannot be read: {error}")),
         body: parsed.unwrap_or_default(),
     })
 }
 
-/// Lines of a watch, one for each change, until all watches are cut.
+/// Body of a watch: one line for each event, until all watches are cut.
 fn changes(world: &watch::Sender<World>, watched: Watched) -> Body {
     let first = tokio_stream::once(lines(&watched.first));
     let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> = if watched.is_over {
@@ -125,12 +125,12 @@ fn changes(world: &watch::Sender<World>, watched: Watched) -> Body {
 }
 
 fn later(world: &watch::Sender<World>, watched: Watched) -> impl Stream<Item = Bytes> + use<> {
-    let ticks = watched.ticks(world.borrow().store.news());
+    let ticks = watched.ticks(world.borrow().store.signal());
     let (world, mut last) = (world.clone(), watched.from);
     ticks.map(move |tick| {
-        let (told, seen) = world.borrow().told(&watched, last, tick);
+        let (events, seen) = world.borrow().events_since(&watched, last, tick);
         last = seen;
-        lines(&told)
+        lines(&events)
     })
 }
 

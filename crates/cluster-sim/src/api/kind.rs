@@ -13,7 +13,7 @@ use k8s_openapi::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// Object of a kind that the server may know.
+/// Typed object of a kind in the API.
 pub trait Object: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned {}
 
 impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned> Object for T {}
@@ -31,7 +31,7 @@ pub(crate) struct Kind {
     pub(crate) status: Status,
     /// Fields that lists and watches may select by, as in the real server.
     pub(crate) fields: &'static [&'static str],
-    /// Short names for people, such as `po`.
+    /// Short names for kubectl, such as `po`.
     pub(crate) short: &'static [&'static str],
     read: fn(Value) -> Result<Value, serde_json::Error>,
 }
@@ -155,7 +155,7 @@ impl Kind {
     }
 
     /// True if a deletion returns the object instead of a success status (`ReturnDeletedObject`).
-    pub(crate) fn is_returned_at_its_end(&self) -> bool {
+    pub(crate) fn deletion_returns_object(&self) -> bool {
         self.group == "resource.k8s.io" || ["pods", "namespaces"].contains(&self.resource)
     }
 
@@ -172,7 +172,7 @@ impl Kind {
         }
     }
 
-    /// Normalises an object to the shape of its type: unknown fields are dropped.
+    /// Normalizes an object to its type: unknown fields are dropped.
     pub(crate) fn read(&self, object: Value) -> Result<Value, serde_json::Error> {
         (self.read)(object)
     }

@@ -1,4 +1,4 @@
-//! Lists of current objects or of those at an earlier version, page by page.
+//! Paged lists of objects, at the current version or an earlier one.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{
     world::World,
 };
 
-/// Position after a page, in the real server's format (`continueToken` of `k8s.io/apiserver`).
+/// Continue token: the position after a page, in the real server's format (`continueToken` of `k8s.io/apiserver`).
 #[derive(Debug, Serialize, Deserialize)]
 struct Token {
     #[serde(rename = "v")]
@@ -28,7 +28,7 @@ type Place = (u64, String);
 
 const FORMAT: &str = "meta.k8s.io/v1";
 
-/// Version of a list that continues with current objects, though they have changed since its first page.
+/// Version in the token of a list that continues with current objects after its own version has expired.
 const LATEST: i64 = -1;
 
 // === impl World ===
@@ -41,10 +41,10 @@ impl World {
         options: &Options,
     ) -> Result<Value, Refusal> {
         let (version, start) = self.place(options)?;
-        let there = self.store.at(kind, version);
-        let there = there.iter().filter(|(id, _)| selector.reaches(id));
+        let in_scope = self.store.at(kind, version);
+        let in_scope = in_scope.iter().filter(|(id, _)| selector.is_in_scope(id));
         let mut rest: BTreeMap<_, _> =
-            there.map(|(id, object)| (selector.key(id), *object)).collect();
+            in_scope.map(|(id, object)| (selector.key(id), *object)).collect();
         let mut rest = rest.split_off(&start).into_iter();
         let (mut page, mut last) = (Vec::new(), String::new());
         while options.limit.is_none_or(|limit| page.len() < limit)
@@ -60,7 +60,7 @@ impl World {
             let version = i64::try_from(version).unwrap_or(LATEST);
             // Smallest key after the last one.
             metadata["continue"] = Token::new(version, last + "\0").encode().into();
-            if selector.takes_all() {
+            if selector.selects_all() {
                 metadata["remainingItemCount"] = rest.len().into();
             }
         }
@@ -73,8 +73,8 @@ impl World {
         if let Some(next) = &options.next {
             let Token { version: at, start, .. } = Token::decode(next)?;
             if version.is_some() {
-                let why = "specifying resource version is not allowed when using continue";
-                return Err(Refusal::bad_request(why));
+                let reason = "specifying resource version is not allowed when using continue";
+                return Err(Refusal::bad_request(reason));
             }
             let at = if at == LATEST { now } else { u64::try_from(at).unwrap_or_default() };
             return match self.known(at) {
@@ -85,7 +85,7 @@ impl World {
             };
         }
         match version {
-            // A page of a version has exactly that version, as before `resourceVersionMatch` existed.
+            // With a limit the version is exact, a rule from before `resourceVersionMatch` existed.
             Some(version) if options.exact || options.limit.is_some() => {
                 self.known(version).map(|()| (version, String::new()))
             }

@@ -8,7 +8,7 @@ pub(crate) enum Form {
     /// Full objects.
     #[default]
     Whole,
-    /// `PartialObjectMetadata`: metadata alone.
+    /// `PartialObjectMetadata`: only metadata.
     Metadata,
     /// `Table`: rows and columns for people.
     Table,
@@ -27,7 +27,7 @@ struct Clause<'a> {
 /// Media type of all responses. The real server has YAML, protobuf and CBOR too.
 const JSON: &str = "application/json";
 
-/// Readable too: client-go's typed clients accept JSON responses, and never write JSON.
+/// Media type of further readable bodies: client-go's typed clients always write protobuf, and accept JSON responses.
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Media types of a `PATCH`, in the order of the real server's message.
@@ -38,7 +38,7 @@ pub(crate) const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
 ];
 
-/// Form of objects that a client accepts. Clients that accept protobuf only are refused.
+/// Form of objects that a client accepts. Clients that accept only protobuf are refused.
 pub(crate) fn form(request: &ApiRequest) -> Result<Form, Refusal> {
     choose(&request.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
         ("", ..) => Some(Form::Whole),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn all_groups_are_told_at_once_to_clients_that_know_the_form() {
+    fn discovery_is_aggregated_for_clients_that_accept_it() {
         let new = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         assert_eq!(is_aggregated(&accepting(&format!("{new},application/json"))), Ok(true));
         assert_eq!(is_aggregated(&accepting("application/json")), Ok(false));

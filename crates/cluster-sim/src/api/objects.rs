@@ -1,4 +1,4 @@
-//! Direct access to the server's objects, for tests, the scheduler and the actions of the kubelet.
+//! Direct access to the server's objects, for tests, the scheduler and the embedded kubelet.
 
 use std::{fmt, time::Duration};
 
@@ -19,7 +19,7 @@ pub struct Objects {
     world: watch::Sender<World>,
 }
 
-/// Timeout of a wait. The text is the state at that moment.
+/// Timeout of a wait. The text has the state at that time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("not within {limit:?}: {found}")]
 pub struct NotInTime {
@@ -34,8 +34,7 @@ impl Objects {
         Self { world }
     }
 
-    /// Stores an object with its status as given, without gates and validation. An object of the same name is
-    /// replaced.
+    /// Stores an object with its status as given, without gates and validation. Replaces an object of the same name.
     pub fn put<T: Object>(&self, object: &T) -> T {
         let kept = self.write(|world| world.put(Kind::typed::<T>(), json(object)));
         typed(kept.expect("an object with a name"))
@@ -65,14 +64,14 @@ impl Objects {
         self.write(change).map(typed)
     }
 
-    /// Object of a name; the namespace of a cluster-scoped object is empty.
+    /// The object of this name. The namespace of a cluster-scoped object is empty.
     pub fn get<T: Object>(&self, namespace: &str, name: &str) -> Option<T> {
         let id = Id { namespace: namespace.to_owned(), name: name.to_owned() };
         let world = self.world.borrow();
         world.store.get(Kind::typed::<T>(), &id).map(|entry| typed(entry.object.clone()))
     }
 
-    /// All objects of a kind by namespace and name.
+    /// All objects of a kind, sorted by namespace and name.
     pub fn list<T: Object>(&self) -> Vec<T> {
         let world = self.world.borrow();
         world.store.all(Kind::typed::<T>()).map(|(_, object)| typed(object.clone())).collect()
@@ -84,21 +83,21 @@ impl Objects {
         self.write(|world| world.delete(Kind::typed::<T>(), &id, &Value::Null)).map(drop)
     }
 
-    /// Deletes a node's slices, as its kubelet does at each start. Returns their number.
+    /// Deletes a node's slices, as a kubelet does at each start. Returns their number.
     pub fn wipe_slices(&self, node: &str) -> usize {
         self.delete_slices(|slice| slice.spec.node_name.as_deref() == Some(node))
     }
 
-    /// Deletes a driver's slices of a node, as its kubelet does 30 s after the driver is gone.
+    /// Deletes a driver's slices of a node, as a kubelet does 30 s after the driver has gone. Returns their number.
     pub fn wipe_driver_slices(&self, node: &str, driver: &str) -> usize {
         self.delete_slices(|slice| {
             slice.spec.node_name.as_deref() == Some(node) && slice.spec.driver == driver
         })
     }
 
-    fn delete_slices(&self, meant: impl Fn(&ResourceSlice) -> bool) -> usize {
+    fn delete_slices(&self, is_target: impl Fn(&ResourceSlice) -> bool) -> usize {
         let slices: Vec<ResourceSlice> = self.list();
-        let names = slices.iter().filter(|slice| meant(slice)).map(id_of);
+        let names = slices.iter().filter(|slice| is_target(slice)).map(id_of);
         // A concurrent deletion has the same effect.
         names.filter(|id| self.delete::<ResourceSlice>("", &id.name).is_ok()).count()
     }
@@ -126,7 +125,7 @@ impl Objects {
         self.world.borrow().log.clone()
     }
 
-    /// All refused requests, in order, without the refusals that a test injected.
+    /// All refused requests, in order. Injected refusals are left out.
     pub fn refused(&self) -> Vec<(ApiRequest, Refusal)> {
         self.world.borrow().refused.clone()
     }
@@ -178,7 +177,7 @@ impl Objects {
 impl fmt::Debug for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let world = self.world.borrow();
-        let objects = world.store.everything().map(|((_, kind), id, object)| {
+        let objects = world.store.all_objects().map(|((_, kind), id, object)| {
             (format!("{kind} {}/{}", id.namespace, id.name), object.to_string())
         });
         f.debug_map().entries(objects).finish()
@@ -189,14 +188,14 @@ type Gone = ((&'static str, &'static str), Id);
 
 /// Object whose owners are all gone.
 fn orphan(world: &World) -> Option<Gone> {
-    let uids: Vec<_> = world.store.everything().map(|(_, _, o)| &o["metadata"]["uid"]).collect();
+    let uids: Vec<_> = world.store.all_objects().map(|(_, _, o)| &o["metadata"]["uid"]).collect();
     let is_orphan = |object: &Value| {
         let owners = object["metadata"]["ownerReferences"].as_array();
         owners.is_some_and(|owners| {
             !owners.is_empty() && owners.iter().all(|owner| !uids.contains(&&owner["uid"]))
         })
     };
-    let mut all = world.store.everything();
+    let mut all = world.store.all_objects();
     all.find(|(_, _, object)| is_orphan(object)).map(|(kind, id, _)| (kind, id.clone()))
 }
 

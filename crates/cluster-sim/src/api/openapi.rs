@@ -1,4 +1,4 @@
-//! `OpenAPI` 3: the parameters and patch types of each kind, which clients look up. Schemas are left out.
+//! `OpenAPI` 3 documents: the parameters and patch types of each kind, for clients' discovery. Schemas are left out.
 
 use serde_json::{Value, json};
 

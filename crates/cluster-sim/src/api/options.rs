@@ -116,8 +116,8 @@ fn unsupported(matching: &str, supported: &'static [&'static str]) -> Cause {
 /// Parses a version as clients send it.
 fn number(text: &str) -> Result<u64, Refusal> {
     text.parse().map_err(|_| {
-        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
-        Refusal::bad_request(format!("invalid resource version: {why}"))
+        let reason = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+        Refusal::bad_request(format!("invalid resource version: {reason}"))
     })
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_from_no_version_in_particular_begin_with_all_there_is() {
+    fn watches_without_a_version_begin_with_all_objects() {
         for (query, initial) in [
             ("watch=true", true),
             ("watch=1&resourceVersion=0", true),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused_in_the_words_of_the_real_server() {
+    fn contradicting_options_are_refused_in_the_real_servers_words() {
         for (query, code, words) in [
             (
                 "watch=true&sendInitialEvents=true",

@@ -1,8 +1,8 @@
 //! Decoder of protobuf bodies into JSON. The typed clients of client-go always write protobuf.
 //!
-//! `fields.txt` holds the messages and fields of `generated.proto` of `k8s.io/api` 1.36: number, name, type. `drop`
-//! marks fields that Go omits from JSON when they are zero, and writes in protobuf all the same. Pods, nodes and
-//! namespaces are left out: agents write them as JSON or not at all.
+//! `fields.txt` has the messages and fields of `generated.proto` of `k8s.io/api` 1.36: number, name, type. `drop` marks
+//! fields that Go omits from JSON when they are zero, but still writes in protobuf. Pods, nodes and namespaces are left
+//! out: agents write them as JSON or not at all.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -101,7 +101,7 @@ fn message(name: &str, bytes: &[u8]) -> Result<Value, String> {
     let known = MESSAGES.get(name).ok_or_else(|| format!("{name} is not read in protobuf"))?;
     let mut object = Map::new();
     for (number, value) in fields(bytes)? {
-        // A field newer than the file.
+        // The field is newer than `fields.txt`.
         let Some(field) = known.get(&number) else { continue };
         match field.shape {
             Shape::One => {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_writes_in_protobuf_is_what_it_writes_as_json() {
+    fn a_protobuf_body_decodes_to_the_json_that_go_writes() {
         let expected = json!({
             "kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1",
             "metadata": {

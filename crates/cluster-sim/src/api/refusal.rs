@@ -75,23 +75,23 @@ impl Refusal {
         Self::about(409, "AlreadyExists", message, kind, name)
     }
 
-    pub(crate) fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+    pub(crate) fn conflict(kind: &Kind, name: &str, detail: &str) -> Self {
         let qualified = kind.qualified();
-        let message = format!("Operation cannot be fulfilled on {qualified} {name:?}: {why}");
+        let message = format!("Operation cannot be fulfilled on {qualified} {name:?}: {detail}");
         Self::about(409, "Conflict", message, kind, name)
     }
 
     /// A pod that cannot be bound. The message names the subresource.
-    pub(crate) fn unbindable(pod: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on pods/binding {pod:?}: {why}");
+    pub(crate) fn unbindable(pod: &str, detail: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on pods/binding {pod:?}: {detail}");
         let details = json!({"name": pod, "kind": "pods/binding"});
         Self { details, ..Self::new(409, "Conflict", message) }
     }
 
     pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
-        let why = "the object has been modified; please apply your changes to the latest version \
+        let detail = "the object has been modified; please apply your changes to the latest version \
                    and try again";
-        Self::conflict(kind, name, why)
+        Self::conflict(kind, name, detail)
     }
 
     pub(crate) fn expired(requested: u64, oldest: u64) -> Self {

@@ -91,8 +91,8 @@ impl ApiRequest {
             return Ok(None);
         }
         let number: u64 = text.parse().map_err(|_| {
-            let why = format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
-            Refusal::bad_request(why)
+            let reason = format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
+            Refusal::bad_request(reason)
         })?;
         Ok(Some(number).filter(|number| *number > 0))
     }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_about_kinds_namespaces_and_names() {
+    fn paths_name_kinds_namespaces_and_objects() {
         for (path, expected) in [
             ("/apis/resource.k8s.io/v1/resourceslices", "resourceslices - -"),
             ("/apis/resource.k8s.io/v1/resourceslices/s", "resourceslices - s"),

@@ -1,4 +1,4 @@
-//! Reviews of the caller's own rights: everything is allowed that no fault forbids, as without RBAC.
+//! Reviews of the caller's own rights. There is no RBAC: everything is allowed unless a fault forbids it.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ fn reviewed(attributes: &Value) -> ApiRequest {
         "" => String::new(),
         namespace => format!("/namespaces/{namespace}"),
     };
-    // Any object stands for all.
+    // `*` stands for the name of any object.
     let subresource = match text("subresource") {
         "" => String::new(),
         subresource => format!("/*/{subresource}"),

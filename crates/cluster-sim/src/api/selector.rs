@@ -46,20 +46,20 @@ impl Selector {
         let fields: Vec<Requirement> = parse(request.parameter("fieldSelector"));
         let unknown = fields.iter().find(|field| !kind.fields.contains(&field.key.as_str()));
         if let Some(field) = unknown {
-            let why = format!("field label not supported: {}", field.key);
-            return Err(Refusal::bad_request(why));
+            let reason = format!("field label not supported: {}", field.key);
+            return Err(Refusal::bad_request(reason));
         }
         let labels = parse(request.parameter("labelSelector"));
         Ok(Self { namespace: namespace.cloned(), labels, fields })
     }
 
-    /// True for objects in the selected namespace, selected or not.
-    pub(crate) fn reaches(&self, id: &Id) -> bool {
+    /// True for objects in the request's namespace, even if the selectors exclude them.
+    pub(crate) fn is_in_scope(&self, id: &Id) -> bool {
         self.namespace.as_deref().is_none_or(|namespace| namespace == id.namespace)
     }
 
     /// True without label and field selectors.
-    pub(crate) fn takes_all(&self) -> bool {
+    pub(crate) fn selects_all(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 

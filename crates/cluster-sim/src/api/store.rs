@@ -18,16 +18,16 @@ pub(crate) struct Store {
     objects: BTreeMap<Plural, BTreeMap<Id, Entry>>,
     history: VecDeque<Change>,
     version: u64,
-    /// Changes up to this version are forgotten.
+    /// Changes up to this version are no longer known.
     compacted: u64,
     random: Random,
-    news: watch::Sender<News>,
+    signal: watch::Sender<Signal>,
 }
 
 /// Group and plural of a kind.
 type Plural = (&'static str, &'static str);
 
-/// Object, with the configurations that managers have applied.
+/// An object, with the configurations that field managers have applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) object: Value,
@@ -52,32 +52,32 @@ pub(crate) struct Change {
     pub(crate) new: Option<Value>,
 }
 
-/// Signal that watches wait for.
+/// State that wakes watches when it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct Signal {
     pub(crate) version: u64,
-    /// Number of times that all watches were ended.
+    /// Number of times that all watches were cut.
     pub(crate) cuts: u64,
 }
 
-/// Number of changes kept.
+/// Maximum number of remembered changes.
 const HISTORY: usize = 10_000;
 
-/// First version. A small number could equal a test's constant by accident.
+/// First version. Unlike a small number it does not equal constants in tests by accident.
 const FIRST_VERSION: u64 = 100;
 
 // === impl Store ===
 
 impl Store {
     pub(crate) fn new(seed: u64) -> Self {
-        let news = News { version: FIRST_VERSION, cuts: 0 };
+        let signal = Signal { version: FIRST_VERSION, cuts: 0 };
         Self {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             version: FIRST_VERSION,
             compacted: FIRST_VERSION,
             random: Random::new(seed),
-            news: watch::Sender::new(news),
+            signal: watch::Sender::new(signal),
         }
     }
 
@@ -89,8 +89,8 @@ impl Store {
         self.compacted
     }
 
-    pub(crate) fn news(&self) -> watch::Receiver<News> {
-        self.news.subscribe()
+    pub(crate) fn signal(&self) -> watch::Receiver<Signal> {
+        self.signal.subscribe()
     }
 
     pub(crate) fn get(&self, kind: &Kind, id: &Id) -> Option<&Entry> {
@@ -103,7 +103,7 @@ impl Store {
     }
 
     /// All objects of all kinds.
-    pub(crate) fn everything(&self) -> impl Iterator<Item = (Plural, &Id, &Value)> {
+    pub(crate) fn all_objects(&self) -> impl Iterator<Item = (Plural, &Id, &Value)> {
         let of_kind = |(kind, entries): (&Plural, _)| {
             let kind = *kind;
             let entries: &BTreeMap<Id, Entry> = entries;
@@ -136,7 +136,7 @@ impl Store {
         if self.history.len() > HISTORY {
             self.compacted = self.history.pop_front().map_or(0, |change| change.version);
         }
-        self.news.send_modify(|news| news.version = self.version);
+        self.signal.send_modify(|signal| signal.version = self.version);
     }
 
     /// Changes of a kind after a version.
@@ -169,7 +169,7 @@ impl Store {
     }
 
     pub(crate) fn cut_watches(&mut self) {
-        self.news.send_modify(|news| news.cuts += 1);
+        self.signal.send_modify(|signal| signal.cuts += 1);
     }
 
     /// Random suffix for `generateName`.

@@ -1,4 +1,4 @@
-//! Field validation: unknown fields are refused, warned about, or dropped, as the client asks.
+//! Field validation: unknown fields are refused, reported as warnings, or dropped, as the client requests.
 
 use serde_json::Value;
 
@@ -15,8 +15,8 @@ pub(crate) fn check(
         "Ignore" => return Ok(Vec::new()),
         "" | "Warn" | "Strict" => kind.read(object.clone()).ok(),
         other => {
-            let why = format!("fieldValidation: Unsupported value: {other:?}");
-            return Err(Refusal::bad_request(why));
+            let reason = format!("fieldValidation: Unsupported value: {other:?}");
+            return Err(Refusal::bad_request(reason));
         }
     };
     // An unreadable object is refused later, for that reason.
@@ -39,7 +39,7 @@ fn compare(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) 
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 match known.get(key) {
                     Some(known) => compare(value, known, &path, unknown),
-                    // An empty value loses nothing.
+                    // The typed object omits empty fields, so this field may be known.
                     None if is_empty(value) => {}
                     None => unknown.push(format!("unknown field {path:?}")),
                 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_refused_told_of_or_dropped() {
+    fn unknown_fields_are_refused_reported_or_dropped() {
         let slice = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
             "metadata": {"name": "s", "creationTimestamp": null},

@@ -1,4 +1,4 @@
-//! Tables: objects as rows for people, with the simple columns of the real server.
+//! Tables for kubectl: objects as rows, with the simple columns of the real server.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claims_state_is_a_word_for_each_step_it_has_come() {
+    fn a_claims_state_has_a_word_for_each_step() {
         for (claim, expected) in [
             (json!({}), "pending"),
             (json!({"status": {"allocation": {}}}), "allocated"),

@@ -22,7 +22,7 @@ use tokio_stream::{Stream, wrappers::WatchStream};
 
 use super::{
     kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector, shape,
-    store::News, world::World,
+    store::Signal, world::World,
 };
 
 /// State of a watch.
@@ -41,16 +41,16 @@ pub(crate) struct Watched {
     timeout: Option<Duration>,
 }
 
-/// Event that a watch reacts to.
+/// Wake-up of a watch: a change of the store, or the time for a bookmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tick {
-    News,
+    Change,
     Bookmark,
 }
 
 /// Stream of a watch's ticks. The stream ends when watches are cut, or at the timeout.
 pub(crate) struct Ticks {
-    news: WatchStream<News>,
+    signal: WatchStream<Signal>,
     cuts: u64,
     bookmark: Option<Pin<Box<Sleep>>>,
     before_end: Option<Instant>,
@@ -96,16 +96,16 @@ impl World {
             Some(refusal) => {
                 watched.first.push(json!({"type": "ERROR", "object": refusal.to_json()}));
             }
-            None if initial => watched.first = self.all_there_is(&watched),
+            None if initial => watched.first = self.initial_events(&watched),
             None => {}
         }
         watched
     }
 
-    fn all_there_is(&self, watched: &Watched) -> Vec<Value> {
+    fn initial_events(&self, watched: &Watched) -> Vec<Value> {
         let all = self.store.all(watched.kind).map(|(_, object)| object);
-        let there = all.filter(|object| watched.selector.matches(object));
-        let mut events: Vec<_> = there.map(|object| watched.event("ADDED", object)).collect();
+        let matching = all.filter(|object| watched.selector.matches(object));
+        let mut events: Vec<_> = matching.map(|object| watched.event("ADDED", object)).collect();
         if watched.bookmarks {
             let mut end = watched.bookmark(watched.from);
             end["object"]["metadata"]["annotations"] = json!({INITIAL_EVENTS_END: "true"});
@@ -114,21 +114,27 @@ impl World {
         events
     }
 
-    /// Events of a watch for the changes after a version, and the version that they reach.
-    pub(crate) fn told(&self, watched: &Watched, after: u64, tick: Tick) -> (Vec<Value>, u64) {
-        let meant = |object: &Option<Value>| {
+    /// Events of a watch for the changes after a version, and the version up to which they go.
+    pub(crate) fn events_since(
+        &self,
+        watched: &Watched,
+        after: u64,
+        tick: Tick,
+    ) -> (Vec<Value>, u64) {
+        let selected = |object: &Option<Value>| {
             object.as_ref().filter(|object| watched.selector.matches(object)).cloned()
         };
         let changes = self.store.since(watched.kind, after);
-        let events = changes.filter_map(|change| match (meant(&change.old), meant(&change.new)) {
-            (None, Some(new)) => Some(watched.event("ADDED", &new)),
-            (Some(_), Some(new)) => Some(watched.event("MODIFIED", &new)),
-            (Some(mut old), None) => {
-                old["metadata"]["resourceVersion"] = change.version.to_string().into();
-                Some(watched.event("DELETED", &old))
-            }
-            (None, None) => None,
-        });
+        let events =
+            changes.filter_map(|change| match (selected(&change.old), selected(&change.new)) {
+                (None, Some(new)) => Some(watched.event("ADDED", &new)),
+                (Some(_), Some(new)) => Some(watched.event("MODIFIED", &new)),
+                (Some(mut old), None) => {
+                    old["metadata"]["resourceVersion"] = change.version.to_string().into();
+                    Some(watched.event("DELETED", &old))
+                }
+                (None, None) => None,
+            });
         let mut events: Vec<_> = events.collect();
         let seen = after.max(self.store.version());
         if tick == Tick::Bookmark {
@@ -141,23 +147,23 @@ impl World {
 // === impl Watched ===
 
 impl Watched {
-    /// Ticks from now on.
-    pub(crate) fn ticks(&self, news: watch::Receiver<News>) -> Ticks {
-        let cuts = news.borrow().cuts;
+    /// Stream of ticks from now on.
+    pub(crate) fn ticks(&self, signal: watch::Receiver<Signal>) -> Ticks {
+        let cuts = signal.borrow().cuts;
         let now = Instant::now();
         let before_end = self.timeout.map(|timeout| now + timeout.saturating_sub(BEFORE_END));
         let bookmark = next_bookmark(now, before_end).filter(|_| self.bookmarks);
         let bookmark = bookmark.map(|at| Box::pin(sleep_until(at)));
         let end = self.timeout.map(|timeout| Box::pin(sleep(timeout)));
-        Ticks { news: WatchStream::new(news), cuts, bookmark, before_end, end }
+        Ticks { signal: WatchStream::new(signal), cuts, bookmark, before_end, end }
     }
 
-    /// Line of the watch.
+    /// One event of the watch.
     fn event(&self, sort: &str, object: &Value) -> Value {
         json!({"type": sort, "object": shape::one(self.kind, object, self.form)})
     }
 
-    /// Bookmark: an object with a version only.
+    /// Bookmark: an object with only a version.
     fn bookmark(&self, version: u64) -> Value {
         let object = json!({
             "kind": self.kind.name, "apiVersion": self.kind.api_version(),
@@ -191,8 +197,8 @@ impl Stream for Ticks {
             self.bookmark = next.map(|at| Box::pin(sleep_until(at)));
             return Poll::Ready(Some(Tick::Bookmark));
         }
-        let news = ready!(Pin::new(&mut self.news).poll_next(context));
-        let goes_on = news.is_some_and(|news| news.cuts == self.cuts);
-        Poll::Ready(goes_on.then_some(Tick::News))
+        let signal = ready!(Pin::new(&mut self.signal).poll_next(context));
+        let goes_on = signal.is_some_and(|signal| signal.cuts == self.cuts);
+        Poll::Ready(goes_on.then_some(Tick::Change))
     }
 }

@@ -27,7 +27,7 @@ use super::{
 pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) log: Vec<ApiRequest>,
-    /// Refused requests of the log, with their refusals.
+    /// Refused requests, with their refusals.
     pub(crate) refused: Vec<(ApiRequest, Refusal)>,
     pub(crate) faults: Vec<Fault>,
     pub(crate) off: BTreeSet<Gate>,
@@ -40,10 +40,10 @@ type Answered = Result<Answer, Refusal>;
 // === impl World ===
 
 impl World {
-    /// Logs a request and returns its injected fault.
+    /// Logs a request and returns the effect of a fault, if one applies.
     pub(crate) fn note(&mut self, request: &ApiRequest) -> Option<Effect> {
         self.log.push(request.clone());
-        fault::strike(&mut self.faults, request)
+        fault::next_effect(&mut self.faults, request)
     }
 
     /// Refusal for lack of permission.
@@ -63,7 +63,7 @@ impl World {
     }
 
     pub(crate) fn answer(&mut self, request: &ApiRequest) -> Answer {
-        let answered = Target::of(&request.path).and_then(|target| self.attend(&target, request));
+        let answered = Target::of(&request.path).and_then(|target| self.dispatch(&target, request));
         answered.unwrap_or_else(|refusal| {
             let answer = Answer::refused(&refusal);
             self.refused.push((request.clone(), refusal));
@@ -85,13 +85,13 @@ impl World {
         }
     }
 
-    fn attend(&mut self, target: &Target, request: &ApiRequest) -> Answered {
+    fn dispatch(&mut self, target: &Target, request: &ApiRequest) -> Answered {
         if request.method != "GET" {
             media::check_body(request)?;
         }
         if !request.parameter("dryRun").is_empty() {
-            let why = "dryRun is not supported by the embedded API server";
-            return Err(Refusal::bad_request(why));
+            let reason = "dryRun is not supported by the embedded API server";
+            return Err(Refusal::bad_request(reason));
         }
         match target {
             Target::Version => Ok(Answer::ok(self.version())),
@@ -103,8 +103,10 @@ impl World {
             }
             Target::Discovery(document) => document.answer().map(Answer::ok),
             Target::OpenApi(document) => document.answer().map(Answer::ok),
-            Target::Many { kind, namespace } => self.attend_many(kind, namespace.as_ref(), request),
-            Target::One { kind, id, part } => self.attend_one(kind, id, (*part, request)),
+            Target::Many { kind, namespace } => {
+                self.serve_collection(kind, namespace.as_ref(), request)
+            }
+            Target::One { kind, id, part } => self.serve_object(kind, id, (*part, request)),
             Target::Binding { pod } if request.method == "POST" => self.bind(pod, &request.body),
             Target::Eviction { pod } if request.method == "POST" => self.evict(pod, &request.body),
             Target::Review if request.method == "POST" => Ok(self.review(&request.body)),
@@ -114,7 +116,7 @@ impl World {
         }
     }
 
-    fn attend_many(
+    fn serve_collection(
         &mut self,
         kind: &'static Kind,
         namespace: Option<&String>,
@@ -147,7 +149,7 @@ impl World {
         }
     }
 
-    fn attend_one(
+    fn serve_object(
         &mut self,
         kind: &'static Kind,
         id: &Id,

@@ -55,16 +55,16 @@ impl World {
 
     fn new_id(&mut self, kind: &Kind, namespace: &str, object: &Value) -> Result<Id, Refusal> {
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default();
-        let said = text("namespace");
-        if !said.is_empty() && said != namespace {
-            let why = "the namespace of the provided object does not match the namespace sent on \
+        let given = text("namespace");
+        if !given.is_empty() && given != namespace {
+            let reason = "the namespace of the provided object does not match the namespace sent on \
                        the request";
-            return Err(Refusal::bad_request(why));
+            return Err(Refusal::bad_request(reason));
         }
         let name = match (text("name"), text("generateName")) {
             ("", "") => {
-                let why = "name or generateName is required";
-                let cause = Cause::required("metadata.name", why);
+                let reason = "name or generateName is required";
+                let cause = Cause::required("metadata.name", reason);
                 return Err(Refusal::invalid(kind, "", &[cause]));
             }
             ("", base) => {
@@ -120,12 +120,12 @@ impl World {
         }
         let uid = &new["metadata"]["uid"];
         if !uid.is_null() && *uid != old["metadata"]["uid"] {
-            let (said, found) = (uid.as_str().unwrap_or_default(), &old["metadata"]["uid"]);
+            let (wanted, found) = (uid.as_str().unwrap_or_default(), &old["metadata"]["uid"]);
             let found = found.as_str().unwrap_or_default();
-            let why = format!(
-                "Precondition failed: UID in precondition: {said}, UID in object meta: {found}"
+            let reason = format!(
+                "Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
             );
-            return Err(Refusal::conflict(kind, &id.name, &why));
+            return Err(Refusal::conflict(kind, &id.name, &reason));
         }
         let off: Vec<_> = self.off.iter().copied().collect();
         let new = strategy::prepare(&Write { kind, old: Some(&old), part }, new, &off);
@@ -162,7 +162,7 @@ impl World {
         match form {
             "application/json-patch+json" => {
                 let done = patch::carry_out(&mut new, &request.body);
-                done.map_err(|why| Refusal::new(422, "Invalid", why))?;
+                done.map_err(|reason| Refusal::new(422, "Invalid", reason))?;
             }
             "application/strategic-merge-patch+json" => {
                 patch::merge_strategically(&mut new, &request.body, "");
@@ -192,12 +192,12 @@ impl World {
             let (wanted, found) = (&options["preconditions"][key], &object["metadata"][key]);
             if !wanted.is_null() && wanted != found {
                 let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let why = format!(
+                let reason = format!(
                     "Precondition failed: {field} in precondition: {}, {field} in object meta: {}",
                     word(wanted),
                     word(found)
                 );
-                return Err(Refusal::conflict(kind, &id.name, &why));
+                return Err(Refusal::conflict(kind, &id.name, &reason));
             }
         }
         if has_finalizers(&object) {
@@ -210,7 +210,7 @@ impl World {
             return Ok(marked);
         }
         self.store.forget(plural(kind), id);
-        if kind.is_returned_at_its_end() {
+        if kind.deletion_returns_object() {
             let mut gone = object;
             gone["metadata"]["resourceVersion"] = self.store.version().to_string().into();
             return Ok(gone);
@@ -230,12 +230,12 @@ impl World {
         kind: &'static Kind,
         selector: &Selector,
     ) -> Result<Vec<Value>, Refusal> {
-        let meant = self.store.all(kind).filter(|(_, object)| selector.matches(object));
-        let meant: Vec<_> = meant.map(|(id, object)| (id.clone(), object.clone())).collect();
-        for (id, _) in &meant {
+        let selected = self.store.all(kind).filter(|(_, object)| selector.matches(object));
+        let selected: Vec<_> = selected.map(|(id, object)| (id.clone(), object.clone())).collect();
+        for (id, _) in &selected {
             self.delete(kind, id, &Value::Null)?;
         }
-        Ok(meant.into_iter().map(|(_, object)| object).collect())
+        Ok(selected.into_iter().map(|(_, object)| object).collect())
     }
 
     /// Stores an object as given, without gates and validation. An existing object is replaced.

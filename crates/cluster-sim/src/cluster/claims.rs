@@ -13,12 +13,12 @@ use k8s_openapi::{
 use super::{Fit, Scheduled, Unscheduled, extended, namespace, title};
 use crate::api::{Objects, Refusal};
 
-/// Finalizer that keeps a claim from deletion while it has devices.
+/// Finalizer that prevents the deletion of an allocated claim.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// Annotation of a claim from a template: the name of the claim within the pod.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
-/// Claims that a pod names. Missing ones are created from their templates.
+/// The claims that a pod names. Missing ones are created from their templates.
 pub(super) fn of_pod(
     objects: &Objects,
     mut pod: Pod,
@@ -161,7 +161,7 @@ fn reserve(
     objects.update_status(&claim)
 }
 
-/// Releases a pod's claims. Claims without users lose their devices, and the pod's own are deleted.
+/// Releases a pod's claims. Claims without users are deallocated, and claims owned by the pod are deleted.
 pub(super) fn release(objects: &Objects, pod_uid: &str) -> Result<(), Refusal> {
     for mut claim in objects.list::<ResourceClaim>() {
         let owners = claim.metadata.owner_references.iter().flatten();

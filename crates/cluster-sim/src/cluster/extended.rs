@@ -1,4 +1,4 @@
-//! Extended resources that a device class serves: the scheduler makes a claim from a pod's limits.
+//! Extended resources that a device class serves (KEP-5004): the scheduler makes a claim from a pod's requests.
 
 use k8s_openapi::{
     api::{
@@ -16,33 +16,33 @@ use super::claims::own;
 
 /// Annotation of claims for extended resources.
 const SPECIAL: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Prefix with which every class serves a resource of its own name.
+/// Prefix of the implicit resource of every class: prefix and class name.
 const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 
-/// Resource that a container requests and a class serves.
-struct Wish<'a> {
+/// An extended resource that a container requests and a class serves.
+struct ServedResource<'a> {
     resource: &'a str,
     class: &'a str,
     count: i64,
     request: String,
 }
 
-/// Claim for the resources that the node has no device plugin for; `None` if no class serves one.
+/// Claim for the resources that no device plugin of the node serves; `None` if no class serves one of them.
 pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<ResourceClaim> {
     let from_plugin = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let from_plugin = |resource: &str| {
         from_plugin.and_then(|all| all.get(resource)).is_some_and(|quantity| count(quantity) > 0)
     };
-    let wishes = wishes(pod, classes);
-    let requests: Vec<_> = wishes
+    let served_resources = served_resources(pod, classes);
+    let requests: Vec<_> = served_resources
         .iter()
-        .filter(|wish| !from_plugin(wish.resource))
-        .map(|wish| DeviceRequest {
-            name: wish.request.clone(),
+        .filter(|served| !from_plugin(served.resource))
+        .map(|served| DeviceRequest {
+            name: served.request.clone(),
             exactly: Some(ExactDeviceRequest {
-                device_class_name: wish.class.to_owned(),
+                device_class_name: served.class.to_owned(),
                 allocation_mode: Some("ExactCount".to_owned()),
-                count: Some(wish.count),
+                count: Some(served.count),
                 ..ExactDeviceRequest::default()
             }),
             first_available: None,
@@ -66,7 +66,7 @@ pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<R
     })
 }
 
-/// Mapping of containers and resources to the claim's requests.
+/// Mapping from containers and resources to the claim's requests.
 pub(super) fn mappings(pod: &Pod, claim: &ResourceClaim) -> Vec<ContainerExtendedResourceRequest> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
     let requests: Vec<_> = requests.map(|request| request.name.as_str()).collect();
@@ -86,19 +86,19 @@ pub(super) fn mappings(pod: &Pod, claim: &ResourceClaim) -> Vec<ContainerExtende
     mappings
 }
 
-fn wishes<'a>(pod: &'a Pod, classes: &'a [DeviceClass]) -> Vec<Wish<'a>> {
+fn served_resources<'a>(pod: &'a Pod, classes: &'a [DeviceClass]) -> Vec<ServedResource<'a>> {
     let of_container = |(index, container): (usize, &'a Container)| {
         let numbered = resources(container).enumerate();
         numbered.filter_map(move |(number, (resource, quantity))| {
             let (class, count) = (class_for(resource, classes)?, count(quantity));
             let request = format!("container-{index}-request-{number}");
-            (count > 0).then_some(Wish { resource, class, count, request })
+            (count > 0).then_some(ServedResource { resource, class, count, request })
         })
     };
     containers(pod).enumerate().flat_map(of_container).collect()
 }
 
-/// Containers of a pod. Init containers come first, as in their numbering.
+/// Containers of a pod in the order of their numbers: init containers first.
 fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
 }

@@ -1,4 +1,4 @@
-//! Rankings for pods with claims, in clusters of GPUs with MIG on a twentieth of the nodes.
+//! Benchmark of rankings for pods with claims, in clusters with MIG on a twentieth of the nodes.
 
 use k8s_openapi::api::{
     core::v1::Node,
@@ -27,10 +27,10 @@ const PARTITIONS: [(&str, std::ops::Range<usize>); 14] = [
     ("4g.40gb", 0..4),
     ("7g.80gb", 0..8),
 ];
-/// Claims of a new shape that are asked for.
+/// Number of rankings for claims of a new shape.
 const NEW_SHAPES: usize = 50;
 
-/// Times of rankings. True if all budgets are held.
+/// Measures rankings. Returns true if all budgets are met.
 pub(super) async fn measure(budget: Budget) -> bool {
     let Budget { nodes, answer, new_shape, .. } = budget;
     let server = ApiServer::start();
@@ -55,7 +55,7 @@ pub(super) async fn measure(budget: Budget) -> bool {
         let larger =
             format!("device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('{gib}Gi'))");
         let body = add_pod(&server, &format!("new-{gib}"), &spec(2, &larger, true), &names);
-        // The watch brings the claim before a pod is counted.
+        // The watch must deliver the claim before the pod is measured.
         see_claims(client, claims + questions().len() + gib + 1).await;
         times.push(client.time("POST", "/prioritize", &body).await.0);
     }
@@ -92,7 +92,7 @@ fn object_of(class: &str, count: usize, expression: &str) -> Value {
     json!({"devices": {"requests": [{"name": "r", "exactly": exactly}]}})
 }
 
-/// Adds a claim, and gives the question of a pod that has it.
+/// Adds a claim, and returns the prioritize request of a pod with it.
 fn add_pod(server: &ApiServer, name: &str, spec: &Value, names: &[String]) -> String {
     let name = name.replace(' ', "-").to_lowercase();
     let claim: ResourceClaim =
@@ -133,7 +133,7 @@ fn toggle(server: &ApiServer, n: usize) {
     server.objects().put(&held("toggled", n, &device_name(n, GPUS - 1)));
 }
 
-/// Fills a cluster, and gives the number of claims.
+/// Fills a cluster, and returns the number of claims.
 fn fill(server: &ApiServer, nodes: usize) -> usize {
     let objects = server.objects();
     for kind in ["gpu", "mig"] {

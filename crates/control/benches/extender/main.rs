@@ -1,12 +1,12 @@
-//! Time of the extender's answers over HTTP in clusters of 1,000 and 5,000 nodes with 8 GPUs, and of its start.
+//! Benchmark of the extender's answers over HTTP in clusters of 1,000 and 5,000 nodes with 8 GPUs, and of its start.
 //!
-//! `cargo bench -p windlass-control --bench extender`. Client and server share one thread, as they share the two cores of
-//! the budget. The last column is a ratio to `/healthz` of the same run: a request that does nothing. Ends with 1 where
-//! a budget is missed.
+//! `cargo bench -p windlass-control --bench extender`. Client and server share one thread, as they share the two cores
+//! of the budget. The last column is the ratio to `/healthz` in the same run, a request without work. Exits with 1 if a
+//! budget is missed.
 //!
-//! Pods with claims are ranked in clusters of their own. Before each ranking a claim gets a GPU or ends. A *new* row has
-//! claims of another shape each time, which are allocated for each signature of nodes first. Starts of these clusters have no
-//! budget.
+//! Pods with claims are ranked in separate clusters. Before each ranking a claim gets a GPU or ends. A *new* row has
+//! claims of a new shape each time, which are allocated for each node signature first. The start of these clusters has
+//! no budget.
 
 mod claims;
 
@@ -29,15 +29,15 @@ use tokio_util::sync::CancellationToken;
 use windlass_cluster_sim::api::ApiServer;
 use windlass_control::{Config, RunError, run};
 
-/// Limits for a number of nodes.
+/// Budgets for a number of nodes.
 #[derive(Clone, Copy)]
 struct Budget {
     nodes: usize,
-    /// Longest time of 99 of 100 rankings of all names.
+    /// 99th percentile of rankings of all nodes.
     answer: Duration,
     /// The same for claims of a new shape.
     new_shape: Duration,
-    /// Longest time from the start to a complete view.
+    /// Time from the start to a complete view.
     start: Duration,
 }
 
@@ -56,10 +56,10 @@ const BUDGETS: [Budget; 2] = [
     },
 ];
 const GPUS: usize = 8;
-/// Pods per node that are there already.
+/// Number of running pods per node.
 const PODS: usize = 4;
 const ASKED: usize = 300;
-/// Pods of the gang that waits, with a GPU each.
+/// Number of pods of the waiting gang, with a GPU each.
 const GANG: usize = 64;
 
 fn main() -> ExitCode {
@@ -84,12 +84,12 @@ async fn measure(budget: Budget) -> bool {
     let client = &mut extender.client;
     let idle = client.ask("GET", "/healthz", "").await.0;
     let mut all_held = true;
-    // Filter answers with every name, which is most of its time, and has no budget.
+    // Filter returns every name, which takes most of its time. It has no budget.
     for (verb, limit) in [("filter", None), ("prioritize", Some(answer))] {
         let times = client.ask("POST", &format!("/{verb}"), &body).await;
         all_held &= row(nodes, verb, times, limit, idle);
     }
-    // One of its members is asked for: all are planned.
+    // Filter for one member plans all of them.
     let body = json!({"Pod": member(0), "NodeNames": names}).to_string();
     let times = client.ask("POST", "/filter", &body).await;
     row(nodes, &format!("filter, gang {GANG}"), times, None, idle);
@@ -158,7 +158,7 @@ impl Extender {
     }
 }
 
-/// Prints a row. True if its budget is held.
+/// Prints a row. Returns true if its budget is met.
 fn row(
     nodes: usize,
     question: &str,

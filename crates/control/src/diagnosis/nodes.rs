@@ -1,4 +1,4 @@
-//! Nodes and their GPUs: number, failures, mistakes of their descriptions, conflicts.
+//! Checks of nodes and their GPUs: number, failures, invalid annotations, conflicts.
 
 use windlass_core::finding::Finding;
 
@@ -28,7 +28,7 @@ pub(super) fn check(index: &mut Index) -> Vec<Finding> {
     findings
 }
 
-/// Pods and claims that hold more than the node has. One without GPUs has an agent that is away, and takes none back.
+/// Pods and claims that hold more than the node has. A node without GPUs has lost its agent; its pods keep their GPUs.
 fn conflicts(node: &Inspected<'_>) -> Option<Finding> {
     let holders: Vec<_> = node.conflicts.iter().map(|it| it.holder.as_str()).collect();
     if holders.is_empty() {
@@ -36,16 +36,13 @@ fn conflicts(node: &Inspected<'_>) -> Option<Finding> {
     }
     let (subject, holders) = (format!("node {}", node.facts.name), holders.join(", "));
     Some(if node.facts.gpus.is_empty() {
-        Finding::warning(
-            AREA,
-            subject,
-            format!("publishes no GPU, and has holders of some: {holders}"),
-        )
-        .remedy("its agent is away: see its pod; what they hold is kept for them")
+        Finding::warning(AREA, subject, format!("publishes no GPU, but GPUs are held: {holders}"))
+            .remedy("its agent is away: see its pod; the holders keep their GPUs")
     } else {
-        Finding::problem(AREA, subject, format!("more is held than it has: {holders}")).remedy(
-            "a GPU is gone, or another scheduler placed them on GPUs of others: delete these pods",
-        )
+        Finding::problem(AREA, subject, format!("more GPUs are held than it has: {holders}"))
+            .remedy(
+                "a GPU is gone, or another scheduler placed them on held GPUs: delete these pods",
+            )
     })
 }
 

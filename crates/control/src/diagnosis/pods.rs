@@ -1,4 +1,4 @@
-//! Pods that wait for devices.
+//! Checks of pending pods that wait for devices.
 
 use windlass_core::finding::Finding;
 
@@ -8,7 +8,7 @@ use crate::{
 };
 
 const AREA: &str = "devices and pods";
-/// Waiting pods that are explained, the oldest ones.
+/// Number of pending pods that are explained, oldest first.
 const MAX_EXPLAINED: usize = 20;
 
 pub(super) fn check(index: &mut Index) -> Vec<Finding> {
@@ -45,10 +45,10 @@ fn waiting(explanation: &Explanation) -> Finding {
     match explanation.remedies.first().map(Remedy::to_string) {
         Some(remedy) => finding.remedy(remedy),
         None if explanation.wants_a_gang => finding.remedy(
-            "all pods of its gang start together: make those that are missing, or wait until all fit side by side",
+            "all pods of its gang start together: create the missing ones, or wait until all fit side by side",
         ),
         None => {
-            finding.remedy("the end of no single pod would free enough: add nodes, or ask for less")
+            finding.remedy("no single pod's end would free enough: add nodes, or request less")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! ResourceSlices and DeviceClasses of Dynamic Resource Allocation.
+//! Checks of ResourceSlices and DeviceClasses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,24 +34,24 @@ fn newest<'a>(slices: &'a [&'a ResourceSlice]) -> impl Iterator<Item = &'a Resou
     slices.iter().copied().filter(move |slice| slice.spec.pool.generation == newest)
 }
 
-/// Checks that all slices of the newest generation exist: without them the scheduler allocates
-/// nothing of the pool.
+/// Checks that all slices of the newest generation exist: kube-scheduler allocates nothing from an incomplete pool.
 fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     let subject = format!("pool {pool} of {driver}");
-    let there = newest(slices).count();
+    let found = newest(slices).count();
     let wanted = newest(slices).map(|slice| slice.spec.pool.resource_slice_count).max();
     let wanted = wanted.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
-    if there < wanted {
-        return Finding::problem(AREA, subject, format!("{there} of {wanted} slices are there"))
-            .remedy("the driver's agent on this node is away, or may not write: see its log");
+    if found < wanted {
+        return Finding::problem(AREA, subject, format!("{found} of {wanted} slices exist"))
+            .remedy(
+                "the driver on this node is away, or lacks the right to write slices: see its log",
+            );
     }
     let devices: usize =
         newest(slices).map(|slice| slice.spec.devices.iter().flatten().count()).sum();
     Finding::ok(AREA, subject, format!("{devices} devices"))
 }
 
-/// Taint of a device that a pod holds through the device plugin. Such a device works, so it is no
-/// finding.
+/// Taint of a device that a pod holds through the device plugin. The device works, so the taint is no finding.
 const IN_USE: &str = "windlass.dev/device-plugin";
 
 /// Warning about a device that a taint keeps from claims.
@@ -81,7 +81,7 @@ fn classes(objects: &Objects) -> Vec<Finding> {
     });
     let wanted: BTreeSet<_> = names.collect();
     let missing = wanted.difference(&known).map(|name| {
-        Finding::problem(AREA, format!("class {name}"), "claims name it, and it is not there")
+        Finding::problem(AREA, format!("class {name}"), "claims name it, but it does not exist")
             .remedy("apply deploy/options/claims/deviceclasses.yaml, or correct the claims")
     });
     let mut findings: Vec<_> = missing.collect();

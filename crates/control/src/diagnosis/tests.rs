@@ -1,4 +1,4 @@
-//! Findings about clusters that are written down as objects.
+//! Findings about clusters given as JSON objects.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn evidence(items: Value, workloads: Workloads) -> Evidence {
     Evidence { objects, workloads: Some(workloads), findings: Vec::new() }
 }
 
-/// Findings but for those without anything to do, as `severity subject: detail`.
+/// Findings that need action, as `severity subject: detail`.
 fn found(evidence: &Evidence) -> Vec<String> {
     let findings = evidence.findings().into_iter().filter(|it| it.severity > Severity::Skipped);
     findings
@@ -43,7 +43,7 @@ fn slice(pool: &str, generation: i64, count: i64, devices: Value) -> Value {
 }
 
 #[test]
-fn a_cluster_without_agents_is_told_how_to_install_them() {
+fn a_cluster_without_agents_has_the_remedy_of_an_installation() {
     let expected = ["Problem agents: no DaemonSet of Windlass"];
     assert_eq!(found(&evidence(json!([]), Workloads::default())), expected);
 }
@@ -67,7 +67,7 @@ fn an_agent_that_is_not_ready_and_a_node_without_one_are_named_with_the_reason()
     let expected = [
         "Problem windlass-system/windlass-node: 1 of 2 agents are ready",
         "Problem windlass-system/windlass-x: container node: ErrImageNeverPull, on a",
-        "Warning node a: has GPUs and no agent that is ready",
+        "Warning node a: has GPUs, but no ready agent",
     ];
     assert_eq!(found(&evidence(items, agents(2, 1))), expected);
 }
@@ -85,15 +85,15 @@ fn incomplete_pools_tainted_devices_and_missing_classes_are_found() {
          "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.x"}}]}}},
     ]);
     let expected = [
-        "Problem pool n of gpu.nvidia.com: 1 of 2 slices are there",
+        "Problem pool n of gpu.nvidia.com: 1 of 2 slices exist",
         "Warning device gpu-0 of n: windlass.dev/unhealthy=xid:NoExecute",
-        "Problem class gpu.x: claims name it, and it is not there",
+        "Problem class gpu.x: claims name it, but it does not exist",
     ];
     assert_eq!(found(&evidence(items, agents(1, 1))), expected);
 }
 
 #[test]
-fn a_waiting_pod_has_its_reason_and_the_departure_that_helps() {
+fn a_pending_pod_has_its_reason_and_the_pod_whose_end_helps() {
     let devices =
         json!({"devices": [{"id": "GPU-0", "model": "A10", "memoryMib": 24576}]}).to_string();
     let pod = |name: &str, node: Option<&str>| {
@@ -135,8 +135,8 @@ fn pods_that_hold_more_than_their_node_has_are_named_with_the_likely_cause() {
         pod("two", "full"),
     ]);
     let expected = [
-        "Warning node away: publishes no GPU, and has holders of some: d/held",
-        "Problem node full: more is held than it has: d/two",
+        "Warning node away: publishes no GPU, but GPUs are held: d/held",
+        "Problem node full: more GPUs are held than it has: d/two",
     ];
     assert_eq!(found(&evidence(items, agents(1, 1))), expected);
 }

@@ -1,4 +1,4 @@
-//! Agents and the cluster half, and nodes with devices that no agent serves.
+//! Checks of agents and the cluster half, and of nodes whose devices no agent serves.
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
@@ -14,7 +14,7 @@ use crate::{
 
 const AREA: &str = "agents and cluster half";
 
-/// Labels that say that a node has GPUs, by the discoveries of AMD, Intel and NVIDIA, and by node-feature-discovery.
+/// Node labels that mark GPUs, set by the discovery of AMD, Intel or NVIDIA, or by node-feature-discovery.
 const PRESENT: [&str; 5] = [
     "feature.node.kubernetes.io/amd-gpu",
     "intel.feature.node.kubernetes.io/gpu",
@@ -25,11 +25,7 @@ const PRESENT: [&str; 5] = [
 
 pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Finding> {
     let Some(workloads) = workloads else {
-        return vec![Finding::skipped(
-            AREA,
-            "workloads",
-            "DaemonSets and Deployments are not known",
-        )];
+        return vec![Finding::skipped(AREA, "workloads", "DaemonSets and Deployments are unknown")];
     };
     let mut findings: Vec<_> = workloads.daemon_sets.iter().map(agents).collect();
     if workloads.daemon_sets.is_empty() {
@@ -94,7 +90,7 @@ fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// The reason of a pod of ours that is not ready: the first container that waits or has ended.
+/// A finding about a Windlass pod that is not ready, with the first container that waits or has failed.
 fn failing(pod: &Pod) -> Option<Finding> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let is_ending = pod.metadata.deletion_timestamp.is_some();
@@ -107,7 +103,7 @@ fn failing(pod: &Pod) -> Option<Finding> {
     let containers = first.chain(status.container_statuses.iter().flatten());
     let named = containers.filter_map(|it| Some((&it.name, it.state.as_ref()?)));
     let mut reasons = named.filter_map(|(name, state)| {
-        // The others wait for an init container, which has the reason.
+        // `PodInitializing` means that an init container runs or waits. That container has the reason.
         let waiting = state.waiting.as_ref().and_then(|it| it.reason.clone());
         let waiting = waiting.filter(|reason| reason != "PodInitializing");
         let ended = state.terminated.as_ref().filter(|it| it.exit_code != 0);
@@ -115,16 +111,16 @@ fn failing(pod: &Pod) -> Option<Finding> {
         Some(format!("container {name}: {}", waiting.or(ended)?))
     });
     let node = node_of(pod).unwrap_or("no node");
-    let why = reasons.next().unwrap_or_else(|| "not ready".to_owned());
-    let remedy = if why.contains("Image") || why.contains("ErrImage") {
+    let reason = reasons.next().unwrap_or_else(|| "not ready".to_owned());
+    let remedy = if reason.contains("Image") || reason.contains("ErrImage") {
         "import the image on the node, or name a registry that has it: docs/install.md#images"
     } else {
         "`kubectl logs` and `kubectl describe` of the pod have the reason"
     };
-    Some(Finding::problem(AREA, subject, format!("{why}, on {node}")).remedy(remedy))
+    Some(Finding::problem(AREA, subject, format!("{reason}, on {node}")).remedy(remedy))
 }
 
-/// A node that has accelerators by its labels, and no agent that is ready.
+/// A finding about a node whose labels mark GPUs and that has no ready agent.
 fn unserved(node: &Node, served: &[&str]) -> Option<Finding> {
     let name = node.metadata.name.as_deref()?;
     let labels = node.metadata.labels.as_ref()?;
@@ -140,7 +136,7 @@ fn unserved(node: &Node, served: &[&str]) -> Option<Finding> {
         format!("let the DaemonSet tolerate its taints: {}", taints.join(", "))
     };
     Some(
-        Finding::warning(AREA, format!("node {name}"), "has GPUs and no agent that is ready")
+        Finding::warning(AREA, format!("node {name}"), "has GPUs, but no ready agent")
             .remedy(remedy),
     )
 }

@@ -1,4 +1,4 @@
-//! The amount of a resource that a pod holds, as kube-scheduler counts it.
+//! Amount of a resource that a pod requests, computed as kube-scheduler does.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,18 @@ use windlass_core::selector::Amount;
 
 type Quantities = BTreeMap<String, Quantity>;
 
-/// Billionths of a unit.
+/// Billionths in a unit.
 pub(crate) const PER_UNIT: i128 = 1_000_000_000;
-/// Billionths of a thousandth.
+/// Billionths in a thousandth.
 pub(super) const PER_MILLI: i128 = 1_000_000;
 /// Billionths of a byte in a MiB.
 pub(super) const PER_MIB: i128 = PER_UNIT * 1024 * 1024;
 
-/// The amount of a resource that the pod holds at its largest, in billionths of a unit.
+/// Largest amount of a resource that the pod holds at any time, in billionths of a unit.
 ///
-/// Init containers run one after another, before the others. A sidecar (an init container that restarts always) continues
-/// beside all that come later (KEP-753). An amount for the whole pod stands for its containers' (KEP-2837).
+/// Init containers run one after another, before the others. A sidecar (an init container with `restartPolicy: Always`)
+/// keeps running beside all later containers (KEP-753). A pod-level request replaces its containers' requests
+/// (KEP-2837).
 pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
     let overhead = spec.overhead.as_ref().map_or(0, |all| amount(all, resource));
     let of_pod = spec.resources.as_ref();
@@ -46,13 +47,13 @@ fn of_container(container: &Container, resource: &str) -> i128 {
     quantity(container, resource).map_or(0, billionths)
 }
 
-/// The request of a container; its limit where it has no request, as the API server fills it in.
+/// The request of a container, or else its limit, which the API server's defaulting copies to the request.
 pub(super) fn quantity<'a>(container: &'a Container, resource: &str) -> Option<&'a Quantity> {
     let resources = container.resources.as_ref()?;
     resources.requests.iter().chain(&resources.limits).find_map(|all| all.get(resource))
 }
 
-/// Billionths in such units; a part counts as a whole one.
+/// Converts billionths to multiples of `per`, rounded up.
 pub(super) fn rounded_up(billionths: i128, per: i128) -> i128 {
     (billionths + per - 1) / per
 }
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_holds_what_its_containers_hold_together() {
+    fn a_pod_holds_the_sum_of_its_containers() {
         check(json!({"containers": [container("500m"), container("2")]}), 2500);
         check(json!({"containers": [{"name": "c"}]}), 0);
         check(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "3"}}}]}), 3000);
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_count_by_the_largest_and_sidecars_beside_those_that_follow() {
+    fn the_largest_init_container_counts_and_sidecars_add_to_later_containers() {
         let sidecar = json!({
             "name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}},
         });
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_for_the_whole_pod_stands_for_those_of_its_containers() {
+    fn a_pod_level_request_replaces_those_of_the_containers() {
         let resources = json!({"requests": {"cpu": "3"}});
         check(json!({"resources": resources, "containers": [container("1")]}), 3000);
     }

@@ -9,7 +9,7 @@ use windlass_sched::{
 
 use super::{GpuFacts, amounts::PER_MIB};
 
-/// A device of a driver, by which an allocation names it.
+/// Name of a device in an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceName {
     /// The driver.
@@ -32,7 +32,7 @@ pub struct SliceGpu {
 // === impl DeviceName ===
 
 impl DeviceName {
-    /// Names this device of a slice.
+    /// True if this is the name of a slice's device.
     pub fn is(&self, slice: &ResourceSlice, device: &Device) -> bool {
         self.device == device.name
             && self.pool == slice.spec.pool.name
@@ -43,13 +43,14 @@ impl DeviceName {
 // === impl SliceGpu ===
 
 impl SliceGpu {
-    /// The GPU has this id: its attribute says so, or its name is the id in lower case, as Windlass names devices.
+    /// True if the GPU has this id by its attribute `uuid`, or by its name: Windlass names devices by the id in lower
+    /// case.
     pub fn is(&self, id: &DeviceId) -> bool {
         self.facts.id.as_ref() == Some(id) || self.name.device == id.as_str().to_lowercase()
     }
 }
 
-/// The whole GPUs of a slice: devices whose attribute `type` is `gpu`, under any driver's domain.
+/// The whole GPUs of a slice: devices whose attribute `type` is `gpu`, in any domain.
 pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
     let (driver, pool) = (&slice.spec.driver, &slice.spec.pool.name);
     let devices = slice.spec.devices.iter().flatten();
@@ -57,9 +58,9 @@ pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
     let gpu = |device: &Device| {
         let (driver, pool) = (driver.clone(), pool.clone());
         let name = DeviceName { driver, pool, device: device.name.clone() };
-        let withheld = ["NoSchedule", "NoExecute"];
+        let effects = ["NoSchedule", "NoExecute"];
         let taints = device.taints.iter().flatten();
-        let taint = taints.into_iter().find(|taint| withheld.contains(&taint.effect.as_str()));
+        let taint = taints.into_iter().find(|taint| effects.contains(&taint.effect.as_str()));
         let facts = GpuFacts {
             id: text(device, "uuid").and_then(|id| id.parse::<DeviceId>().ok()),
             model: text(device, "productName").unwrap_or_default().to_owned(),
@@ -76,7 +77,7 @@ pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
     gpus.map(gpu).collect()
 }
 
-/// The GPUs that one result of an allocation takes, whole or in part.
+/// The device that a result of an allocation takes, and the request that it stands for: a whole GPU, or a share.
 pub fn taken(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
     let (driver, pool) = (result.driver.clone(), result.pool.clone());
     let name = DeviceName { driver, pool, device: result.device.clone() };
@@ -88,7 +89,7 @@ pub fn taken(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
     (name, share(amounts))
 }
 
-/// The GPU that a chosen device is, whole or in part, if it is one.
+/// The request that a chosen device stands for: a whole GPU, or a share. The caller checks that the device is a GPU.
 pub fn chosen(device: &ChosenDevice) -> Gpus {
     match &device.consumed {
         None => Gpus::Whole(1),
@@ -96,16 +97,16 @@ pub fn chosen(device: &ChosenDevice) -> Gpus {
     }
 }
 
-/// The share of a GPU that consumes these amounts.
+/// The share of a GPU that consumes these amounts of capacity.
 fn share<'a>(consumed: impl Iterator<Item = (&'a String, Amount)>) -> Gpus {
-    let memory = consumed.filter(|(name, _)| plain(name) == "memory");
+    let memory = consumed.filter(|(name, _)| unqualified(name) == "memory");
     let mib = memory.map(|(_, amount)| mib(amount)).sum();
     Gpus::Share { count: 1, milli: 0, memory: ShareMemory::Mib(mib) }
 }
 
 fn memory_mib(device: &Device) -> u32 {
     let capacity = device.capacity.iter().flatten();
-    let mut memory = capacity.filter(|(name, _)| plain(name) == "memory");
+    let mut memory = capacity.filter(|(name, _)| unqualified(name) == "memory");
     let amount = memory.next().and_then(|(_, capacity)| Amount::parse(&capacity.value.0));
     amount.map_or(0, mib)
 }
@@ -116,12 +117,12 @@ fn mib(amount: Amount) -> u32 {
 
 fn text<'a>(device: &'a Device, wanted: &str) -> Option<&'a str> {
     let attributes = device.attributes.iter().flatten();
-    let mut named = attributes.filter(|(name, _)| plain(name) == wanted);
+    let mut named = attributes.filter(|(name, _)| unqualified(name) == wanted);
     named.find_map(|(_, attribute)| attribute.string.as_deref())
 }
 
 /// The name without its domain.
-fn plain(name: &str) -> &str {
+fn unqualified(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 

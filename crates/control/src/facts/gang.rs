@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | label `windlass.dev/gang` | name of the gang, in the pod's namespace |
 //! | annotation `windlass.dev/gang-size` | number of its pods that start together |
-//! | annotation `windlass.dev/gang-within` | key of a node label, such as that of a rack: all pods on nodes of one value |
+//! | annotation `windlass.dev/gang-within` | key of a node label, such as the rack's, whose value all its nodes share |
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,12 @@ use super::{GpuWish, Wish};
 pub(crate) const GANG: &str = "windlass.dev/gang";
 /// Annotation with the number of its pods.
 const SIZE: &str = "windlass.dev/gang-size";
-/// Annotation with the node label of which all its nodes have one value.
+/// Annotation with the key of the node label whose value all its nodes must share.
 const WITHIN: &str = "windlass.dev/gang-within";
-/// Most pods of a gang: all can wait at a time, and are planned and bound within the wait in a cluster of 15,000 nodes.
+/// Maximum size of a gang. Its members can all wait at once, and are planned and bound within the default wait in a
+/// cluster of 15,000 nodes.
 const MAX_SIZE: usize = 128;
-/// Most pods that wait for others of their gangs at a time: kube-scheduler holds a connection for each.
+/// Maximum number of pods that wait for their gangs at a time. kube-scheduler holds a connection for each.
 pub(crate) const MAX_WAITING: usize = 512;
 const _: () = assert!(MAX_SIZE <= MAX_WAITING);
 
@@ -31,16 +32,16 @@ pub struct Gang {
     pub name: String,
     /// Number of pods that start together.
     pub size: usize,
-    /// Node label of which all its nodes have one value.
+    /// Key of the node label whose value all its nodes must share.
     pub within: Option<String>,
-    /// Scheduler of its pods. Pods of another one are another gang.
+    /// `schedulerName` of its pods. Pods with another scheduler belong to another gang.
     pub scheduler: String,
 }
 
-/// A gang that says nothing that can be done.
+/// A gang whose labels and annotations are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GangError {
-    /// No size.
+    /// The size is missing, not a number, or out of range.
     #[error(
         "the pod is of gang {gang}, so its annotation {SIZE} has to be a number from 1 to {MAX_SIZE}, not {size:?}"
     )]
@@ -50,9 +51,9 @@ pub enum GangError {
         /// The size, as written.
         size: String,
     },
-    /// Members disagree.
+    /// Two members have different annotations.
     #[error(
-        "pods of gang {gang} differ in {SIZE} or {WITHIN}, {other} for one: let all have the same"
+        "pods of gang {gang} differ in {SIZE} or {WITHIN}, pod {other} for one: set equal values on all"
     )]
     Differs {
         /// Name of the gang.
@@ -60,7 +61,7 @@ pub enum GangError {
         /// Name of another member.
         other: String,
     },
-    /// Ids of GPUs.
+    /// A member selects GPUs by id, which gangs do not support.
     #[error(
         "the pod is of gang {0}, so it cannot name GPUs by nvidia.com/use-gpuuuid or nouse-gpuuuid: use a product"
     )]
@@ -70,8 +71,8 @@ pub enum GangError {
 // === impl Gang ===
 
 impl Gang {
-    /// Reads the gang of a pod. A pod that kube-scheduler does not ask for is in none: without GPUs, gated, or being
-    /// deleted.
+    /// Reads the gang of a pod. A pod for which kube-scheduler does not call the extender has none: one without GPUs,
+    /// with scheduling gates, or being deleted.
     pub(super) fn of(pod: &Pod, wish: &Wish) -> Option<Result<Self, GangError>> {
         let (spec, pod) = (pod.spec.as_ref(), &pod.metadata);
         let gates = spec.and_then(|spec| spec.scheduling_gates.as_ref());
@@ -114,7 +115,7 @@ mod tests {
         let read = |labels, annotations| read_as(labels, annotations, None);
         let label = json!({GANG: "train"});
         let ends = read_as(label.clone(), json!({SIZE: "4"}), Some("2026-01-01T00:00:00Z"));
-        assert_eq!(ends, None, "a pod that ends is no member");
+        assert_eq!(ends, None, "a pod that is being deleted is no member");
         assert_eq!(read(json!({}), json!({SIZE: "4"})), None);
         assert_eq!(read(json!({GANG: ""}), json!({})), None);
         let scheduler = "windlass".to_owned();

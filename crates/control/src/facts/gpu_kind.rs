@@ -1,6 +1,6 @@
-//! Kinds of GPUs: a product, and the only pods that get it on its node.
+//! Kind of a GPU: its product, and the pods to which its node restricts it.
 //!
-//! The scheduling core knows products alone. A GPU that its node gives to some pods only is another product to it.
+//! `windlass_sched` knows products only, so a restricted GPU is another product there: its name has a suffix.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ const SHARES: &str = " (shares only)";
 // === impl GpuKind ===
 
 impl<'a> GpuKind<'a> {
-    /// Reads the name that the catalogue has.
+    /// Parses a product name of the catalog, written by `Display`.
     pub(super) fn named(name: &'a str) -> Self {
         let is = |suffix, only| Some((name.strip_suffix(suffix)?, Some(only)));
         let special = is(WHOLE, OnlyFor::Whole).or_else(|| is(SHARES, OnlyFor::Shares));
@@ -28,7 +28,7 @@ impl<'a> GpuKind<'a> {
         Self { product, only_for }
     }
 
-    /// Pods with this wish get such a GPU.
+    /// True if pods with this request get such a GPU.
     pub(super) fn serves(self, wish: &GpuWish) -> bool {
         match self.only_for {
             None => true,
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_read_from_its_name_in_the_catalogue() {
+    fn a_kind_survives_its_name_in_the_catalog() {
         for only_for in [None, Some(OnlyFor::Whole), Some(OnlyFor::Shares)] {
             let kind = GpuKind { product: "NVIDIA A10", only_for };
             assert_eq!(GpuKind::named(&kind.to_string()), kind);

@@ -1,11 +1,11 @@
-//! The GPUs that a pod asks for, under every name that its authors may use.
+//! GPU request of a pod, under every supported resource name.
 //!
 //! | resources | meaning |
 //! | --- | --- |
 //! | `nvidia.com/gpu: 2` | two whole GPUs |
 //! | `windlass.dev/gpu-memory: 8`, `windlass.dev/gpu-compute: 30` | 8 GiB and 30 % of one GPU |
 //! | `aliyun.com/gpu-mem: 8` | 8 GiB of one GPU, as for gpushare |
-//! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores` | so much of each of two GPUs, as for HAMi |
+//! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores` | this share of two GPUs, as for HAMi |
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use windlass_core::virtual_gpus::{COUNT, ContainerRequest, GpuShares, PodRequest, RequestError};
@@ -20,17 +20,17 @@ const COMPUTE: &str = "windlass.dev/gpu-compute";
 /// Memory of one GPU in GiB, as gpushare's users write it.
 const GPUSHARE_MEMORY: &str = "aliyun.com/gpu-mem";
 
-/// MiB of a GiB.
+/// MiB in a GiB.
 const MIB_PER_GIB: u64 = 1024;
 
-/// GPUs that a pod asks for.
+/// GPUs that a pod requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuWish {
     /// None.
     None,
-    /// Whole ones.
+    /// A number of whole GPUs.
     Whole(u8),
-    /// A part of each of some GPUs.
+    /// A share of each of some GPUs.
     Share {
         /// Number of GPUs, all different.
         count: u8,
@@ -38,45 +38,45 @@ pub enum GpuWish {
         milli: u16,
         /// Memory of each.
         memory: ShareMemory,
-        /// The names by which it was asked for.
+        /// The resource names of the request.
         by: SharedBy,
     },
 }
 
-/// The names by which a share is asked for.
+/// Scheme of the resource names by which a pod requests a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SharedBy {
-    /// Windlass' names.
+    /// `windlass.dev/gpu-memory` and `windlass.dev/gpu-compute`.
     Windlass,
-    /// gpushare's names, which have annotations of their own.
+    /// `aliyun.com/gpu-mem` of gpushare, which also needs its own annotations.
     Gpushare,
-    /// HAMi's names, of which the first counts whole GPUs on other nodes.
+    /// `nvidia.com/gpu` with HAMi's amounts. On nodes without virtual GPUs `nvidia.com/gpu` counts whole GPUs.
     Hami {
         /// Whole GPUs that the pod gets on a node without virtual GPUs.
         whole: u8,
     },
 }
 
-/// A request for GPUs that no GPU can serve, or that contradicts itself.
+/// A GPU request that no GPU can serve, or that contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuWishError {
-    /// More percent than a GPU has.
+    /// More than 100 percent of a GPU.
     #[error("{resource}: {percent} is more than the 100 percent of a GPU")]
     Percent {
         /// The resource.
         resource: &'static str,
-        /// The amount asked for.
+        /// Requested amount.
         percent: u64,
     },
-    /// More than a number can say.
+    /// More than the largest node can have.
     #[error("{resource}: {amount} is more than any node has")]
     TooMuch {
         /// The resource.
         resource: &'static str,
-        /// The amount asked for.
+        /// Requested amount.
         amount: u64,
     },
-    /// Two names that exclude each other.
+    /// Two resource names that exclude each other.
     #[error("{one} and {other} exclude each other in one pod: leave one out")]
     Contradiction {
         /// One resource.
@@ -84,7 +84,7 @@ pub enum GpuWishError {
         /// Another resource.
         other: &'static str,
     },
-    /// A request for virtual GPUs.
+    /// An invalid request for virtual GPUs.
     #[error(transparent)]
     Virtual(#[from] RequestError),
 }
@@ -92,7 +92,7 @@ pub enum GpuWishError {
 // === impl GpuWish ===
 
 impl GpuWish {
-    /// Reads the resources of a pod. Its containers share the GPUs.
+    /// Reads the resources of a pod. All of its containers share its GPUs.
     pub(super) fn of(spec: &PodSpec) -> Result<Self, GpuWishError> {
         let units = |resource| units(spec, resource);
         let (whole, gpushare) = (units(COUNT), units(GPUSHARE_MEMORY));
@@ -104,14 +104,14 @@ impl GpuWish {
             (whole > 0 || hami != Ok(PodRequest::Whole), COUNT),
         ];
         contradiction(&exclusive)?;
-        let by_one =
+        let of_one_gpu =
             |milli, mib, by| Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by };
         if ours != (0, 0) {
             let (milli, mib) = (milli(COMPUTE, ours.1)?, gib(MEMORY, ours.0)?);
-            return Ok(by_one(milli, mib, SharedBy::Windlass));
+            return Ok(of_one_gpu(milli, mib, SharedBy::Windlass));
         }
         if gpushare > 0 {
-            return Ok(by_one(0, gib(GPUSHARE_MEMORY, gpushare)?, SharedBy::Gpushare));
+            return Ok(of_one_gpu(0, gib(GPUSHARE_MEMORY, gpushare)?, SharedBy::Gpushare));
         }
         match hami? {
             PodRequest::Whole if whole == 0 => Ok(Self::None),
@@ -124,7 +124,7 @@ impl GpuWish {
         }
     }
 
-    /// The wish as the scheduling core understands it.
+    /// The request in the types of `windlass_sched`.
     pub(super) fn gpus(self) -> Gpus {
         match self {
             Self::None => Gpus::None,
@@ -133,7 +133,7 @@ impl GpuWish {
         }
     }
 
-    /// The GPUs that the pod has on a node where HAMi's names count whole GPUs.
+    /// The request on a node without virtual GPUs, where `nvidia.com/gpu` counts whole GPUs.
     #[must_use]
     pub(crate) fn without_virtual_gpus(self) -> Self {
         match self {
@@ -142,7 +142,8 @@ impl GpuWish {
         }
     }
 
-    /// Compute in thousandths and memory in MiB of a share of a GPU with so much memory.
+    /// Compute in thousandths and memory in MiB of a share, on a GPU with `gpu_mib` of memory. `None` if it is no
+    /// share.
     pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
         match self {
             Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
@@ -150,7 +151,7 @@ impl GpuWish {
         }
     }
 
-    /// The pod asks for GPUs.
+    /// True if the pod requests GPUs.
     pub fn is_some(self) -> bool {
         self != Self::None
     }
@@ -171,7 +172,7 @@ fn units(spec: &PodSpec, resource: &str) -> u64 {
     u64::try_from(amounts::rounded_up(billionths, amounts::PER_UNIT)).unwrap_or(u64::MAX)
 }
 
-/// Two of these names exclude each other.
+/// Fails if a pod uses two of these exclusive names.
 fn contradiction(all: &[(bool, &'static str)]) -> Result<(), GpuWishError> {
     let mut names = all.iter().filter(|(is_named, _)| *is_named).map(|(_, name)| *name);
     match (names.next(), names.next()) {
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_asking_is_understood() {
+    fn every_scheme_of_resource_names_is_read() {
         let share = |milli, mib, by| {
             Ok(GpuWish::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by })
         };
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn hamis_names_ask_for_a_share_of_each_gpu() {
+    fn hamis_names_request_a_share_of_each_gpu() {
         let of = |limits: Value, memory, milli| {
             let mut limits = limits;
             limits["nvidia.com/gpu"] = "2".into();
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nothing_can_serve_says_why() {
+    fn an_impossible_request_is_refused_with_its_reason() {
         let refused = |limits, part: &str| {
             let error = wish(limits).expect_err("refused");
             assert!(error.contains(part), "{error}");

@@ -19,28 +19,28 @@ use super::{
     gpu_kind::GpuKind,
 };
 
-/// A node, as far as placement looks at it.
+/// The facts of a node that placement reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Its name.
     pub name: String,
-    /// Processor time for pods, in thousandths of a core.
+    /// Allocatable CPU, in thousandths of a core.
     pub cpu_milli: u32,
-    /// Main memory for pods, in MiB.
+    /// Allocatable memory, in MiB.
     pub memory_mib: u32,
-    /// Number of pods that it may have.
+    /// Allocatable number of pods.
     pub pods: u32,
     /// Its GPUs, by index.
     pub gpus: Vec<GpuFacts>,
-    /// `nvidia.com/gpu` counts virtual GPUs there: pods may have shares under this name.
+    /// True if `nvidia.com/gpu` counts virtual GPUs there, so that pods get shares by HAMi's names.
     pub virtual_gpus: bool,
-    /// Its machine is simulated, as its agent says.
+    /// True if its agent reports a simulated machine.
     pub simulated: bool,
-    /// An agent of Windlass publishes its GPUs.
+    /// True if an agent of Windlass publishes its GPUs.
     pub has_agent: bool,
     /// Its labels, by which slices select nodes.
     pub labels: BTreeMap<String, String>,
-    /// Mistakes in what the node says of itself.
+    /// Errors in the annotation with the node's GPUs.
     pub mistakes: Vec<String>,
 }
 
@@ -51,13 +51,13 @@ pub struct GpuFacts {
     pub id: Option<DeviceId>,
     /// Product name.
     pub model: String,
-    /// Memory in MiB; zero where it is unknown.
+    /// Memory in MiB; zero if unknown.
     pub memory_mib: u32,
-    /// Reason against new pods on it.
+    /// Reason why it takes no new pods, if any.
     pub obstacle: Option<String>,
-    /// The obstacle is a failure.
+    /// True if the obstacle is a failure.
     pub has_failed: bool,
-    /// The only pods that get it; `None` for all.
+    /// The only pods that get it; `None` if all may.
     pub only_for: Option<OnlyFor>,
 }
 
@@ -66,8 +66,8 @@ pub struct GpuFacts {
 impl NodeFacts {
     /// Reads a Node.
     ///
-    /// The GPUs are those of Windlass' annotation. A node of another device plugin has as many GPUs as its labels or
-    /// its allocatable resources say, and they have no ids.
+    /// The GPUs are those of the agent's annotation. On a node of another device plugin they are counted by its labels
+    /// or allocatable resources, and have no ids.
     pub fn of(object: &Node) -> Self {
         let metadata = &object.metadata;
         let status = object.status.as_ref();
@@ -109,11 +109,11 @@ impl NodeFacts {
         }
     }
 
-    /// The node without any pod, for a view.
+    /// The node's state without pods, for a view.
     ///
     /// # Errors
     ///
-    /// The catalogue has no room for one of its products.
+    /// The catalog has no room for one of its products.
     pub fn empty(&self, catalog: &mut Catalog) -> Result<node::Node, CatalogFull> {
         let mut gpu = |it: &GpuFacts| {
             let gpu = Gpu::free(catalog.model(&it.kind().to_string())?, it.memory_mib);
@@ -131,16 +131,16 @@ impl NodeFacts {
 // === impl GpuFacts ===
 
 impl GpuFacts {
-    /// The product that it is in the catalogue.
+    /// Its product in the catalog.
     pub(super) fn kind(&self) -> GpuKind<'_> {
         GpuKind { product: &self.model, only_for: self.only_for }
     }
 }
 
-/// Most GPUs of a node that the scheduling core can count.
+/// Maximum number of GPUs of a node: `GpuSet` is a 64-bit set.
 pub const MAX_GPUS: usize = 64;
 
-/// Published GPUs; of two with one id the first counts.
+/// Published GPUs. Of two with the same id the first counts.
 fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
     let mut gpus: Vec<GpuFacts> = Vec::with_capacity(devices.len());
     for NodeDevice { id, model, memory_mib, obstacle, failed, only_for } in devices {
@@ -159,7 +159,7 @@ fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFact
     gpus
 }
 
-/// GPUs that other device plugins count: NVIDIA's by its labels, gpushare's by its resources.
+/// GPUs of other device plugins: NVIDIA's plugin describes them by labels, gpushare by resources.
 fn counted(labels: &BTreeMap<String, String>, units: impl Fn(&str) -> u32) -> Vec<GpuFacts> {
     let label = |key: &str| labels.get(key).map(String::as_str).unwrap_or_default();
     let number = |key: &str| label(key).parse::<u32>().ok();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_annotation_is_told_and_the_allocatable_resource_counts() {
+    fn an_unreadable_annotation_is_reported_and_the_allocatable_resource_counts() {
         let facts = facts(json!({
             "metadata": {"name": "n", "annotations": {"windlass.dev/devices": "{"}},
             "status": {"allocatable": {"nvidia.com/gpu": "1"}},

@@ -1,4 +1,4 @@
-//! Facts of a pod: its wish, its node, and the GPUs that were decided for it.
+//! Facts of a pod: its request, its node, and the GPUs chosen for it.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use windlass_sched::{gpu::ModelSet, request::Request, view::Catalog};
 
 use super::{Gang, GangError, GpuWish, GpuWishError, NodeFacts, amounts, gpu_kind::GpuKind};
 
-/// gpushare's annotation of the chosen GPU.
+/// gpushare's annotation with the index of the chosen GPU.
 pub(crate) const GPUSHARE_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 
-/// A pod, as far as placement looks at it.
+/// The facts of a pod that placement reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodFacts {
-    /// Identity, even among pods of one name.
+    /// UID of its object.
     pub uid: String,
-    /// Version of its object; a later one is larger (KEP-5504).
+    /// Resource version; later versions are larger (KEP-5504).
     pub version: u64,
     /// Namespace.
     pub namespace: String,
@@ -29,32 +29,32 @@ pub struct PodFacts {
     pub node: Option<String>,
     /// Time of its creation, in seconds since 1970.
     pub created: i64,
-    /// Priority; pods of a lower one may have to leave for it.
+    /// Priority. Pods of lower priority may be evicted for it.
     pub priority: i32,
-    /// All of its containers have ended for good: it holds nothing.
+    /// True in phase `Succeeded` or `Failed`: it holds nothing.
     pub is_ended: bool,
-    /// Resources that it asks for.
+    /// Its resource request.
     pub wish: Wish,
-    /// Pods with which it starts together.
+    /// Its gang, if it has one; an error if its gang is invalid.
     pub gang: Option<Result<Gang, GangError>>,
     /// Index of its GPU, by gpushare's annotation: for nodes whose GPUs have no ids.
     pub gpu_index: Option<usize>,
     /// Names of its claims of Dynamic Resource Allocation.
     pub claims: Vec<String>,
-    /// Ids of the GPUs that it was given: by the agent's correction, else by the decision. None without both.
+    /// Ids of its GPUs: from the agent's correction, else from the extender's decision, else empty.
     pub gpus: Vec<DeviceId>,
 }
 
-/// Resources that a pod asks for.
+/// Resources that a pod requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
-    /// Processor time in thousandths of a core.
+    /// CPU in thousandths of a core.
     pub cpu_milli: u32,
-    /// Main memory in MiB.
+    /// Memory in MiB.
     pub memory_mib: u32,
     /// GPUs.
     pub gpus: Result<GpuWish, GpuWishError>,
-    /// GPUs that will do.
+    /// Restrictions on products and ids of GPUs.
     pub accepted: AcceptedGpus,
 }
 
@@ -93,12 +93,13 @@ impl PodFacts {
     }
 }
 
-/// The scheduler made a claim of the pod's extended resources (KEP-5004), which counts by itself.
+/// True if kube-scheduler made a claim for the pod's extended resources (KEP-5004). The claim then counts, and the pod
+/// does not.
 fn is_served_by_claims(object: &Pod) -> bool {
     object.status.as_ref().is_some_and(|it| it.extended_resource_claim_status.is_some())
 }
 
-/// Names of the pod's claims. One of a template has a name once it was made.
+/// Names of the pod's claims. The name is empty for a template whose claim was not created yet.
 fn claims(object: &Pod) -> Vec<String> {
     let made = object.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
     let made: BTreeMap<_, _> =
@@ -111,7 +112,7 @@ fn claims(object: &Pod) -> Vec<String> {
     wanted.map(name).collect()
 }
 
-/// Ids in the placement of a pod. An unreadable annotation places nothing: anybody may have written it.
+/// Ids in the placement of a pod. An unreadable annotation is ignored, because any user may have written it.
 fn gpus(annotations: &BTreeMap<String, String>) -> Vec<DeviceId> {
     let placement = PodPlacement::readable(annotations);
     placement.into_iter().flat_map(|it| it.devices).map(|device| device.id).collect()
@@ -136,20 +137,20 @@ impl Wish {
         }
     }
 
-    /// The wish as the scheduling core understands it.
+    /// The request in the types of `windlass_sched`.
     ///
     /// # Errors
     ///
-    /// The pod asks for GPUs that no node can have.
+    /// The pod's GPU request is invalid.
     pub fn request(&self, catalog: &Catalog) -> Result<Request, GpuWishError> {
         Ok(self.request_for(self.gpus.clone()?, catalog))
     }
 
-    /// The same for a pod that is on a node, where its names may count whole GPUs.
+    /// The request of a pod on a bound node: without virtual GPUs there, HAMi's names count whole GPUs.
     ///
     /// # Errors
     ///
-    /// The pod asks for GPUs that no node can have.
+    /// The pod's GPU request is invalid.
     pub(crate) fn request_on(
         &self,
         node: &NodeFacts,
@@ -166,12 +167,12 @@ impl Wish {
         Request { cpu_milli, memory_mib, gpus: gpus.gpus(), models }
     }
 
-    /// The accepted products of a catalogue.
+    /// Products of the catalog that the pod accepts.
     pub(crate) fn models(&self, catalog: &Catalog) -> ModelSet {
         self.models_for(self.gpus.as_ref().unwrap_or(&GpuWish::None), catalog)
     }
 
-    /// The accepted products of a catalogue whose GPUs serve the wish.
+    /// Products of the catalog that the pod accepts and whose GPUs serve the request.
     fn models_for(&self, gpus: &GpuWish, catalog: &Catalog) -> ModelSet {
         let kinds = || catalog.models().map(|(model, name)| (model, GpuKind::named(name)));
         if self.accepted.accepts_all_products() && kinds().all(|(_, kind)| kind.serves(gpus)) {

@@ -1,4 +1,4 @@
-//! Changes of the API server's objects, as the watches bring them.
+//! Updates of the index by watch events and lists.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::facts::{NodeFacts, PodFacts};
 // === impl Index ===
 
 impl Index {
-    /// Notes a Node that is new or has changed.
+    /// Adds or updates a Node.
     pub fn set_node(&mut self, facts: NodeFacts) {
         let node = self.node_of(&facts.name);
         let entry = self.entry(node);
@@ -25,7 +25,7 @@ impl Index {
         }
     }
 
-    /// Notes that a Node is gone.
+    /// Removes a Node. Its pods are kept until their own objects are deleted.
     pub fn remove_node(&mut self, name: &str) {
         if let Some(node) = self.nodes.get(name).copied() {
             let entry = self.entry(node);
@@ -35,7 +35,7 @@ impl Index {
         }
     }
 
-    /// Notes a Pod that is new or has changed. An ended one holds nothing.
+    /// Adds or updates a Pod. A pod that has ended is removed, since it holds nothing.
     pub fn set_pod(&mut self, facts: PodFacts) {
         if facts.is_ended {
             self.remove_pod(&facts.uid);
@@ -43,20 +43,20 @@ impl Index {
         }
         self.touch_pod(&facts.uid);
         let known = self.pods.get(&facts.uid);
-        // After a list beside a watch, the watch may bring what is older.
+        // A list runs beside the watch, so the watch may deliver an older version.
         let is_old = |known: &PodEntry| known.facts.version > facts.version || known.facts == facts;
         if known.is_some_and(is_old) {
             return;
         }
         let (is_new, before) = (known.is_none(), known_node(known));
-        // An event from before the binding leaves the assumption as it is.
+        // An event without a node may be older than the assumed placement, which stays.
         let assumed = match &facts.node {
             None => self.pods.get_mut(&facts.uid).and_then(|known| known.assumed.take()),
             Some(_) => None,
         };
         let known = self.pods.get(&facts.uid).map(|known| &known.facts);
         let is_in_its_gang = self.gangs.set(known, &facts);
-        // A place in a gang that the pod has left is free.
+        // A pod that leaves its gang loses the place reserved there.
         let assumed = assumed.filter(|assumed| is_in_its_gang || !assumed.is_reserved);
         let after = facts.node.clone().or_else(|| assumed.as_ref().map(|it| it.node.clone()));
         self.move_pod(&facts.uid, before.as_deref(), after.as_deref());
@@ -66,7 +66,7 @@ impl Index {
         self.pods.insert(facts.uid.clone(), PodEntry { facts, assumed });
     }
 
-    /// Notes that a Pod is gone.
+    /// Removes a Pod.
     pub fn remove_pod(&mut self, uid: &str) {
         self.touch_pod(uid);
         if let Some(entry) = self.pods.remove(uid) {
@@ -76,7 +76,7 @@ impl Index {
         }
     }
 
-    /// Notes all nodes that there are. Others are gone.
+    /// Removes all nodes but the named ones.
     pub fn retain_nodes(&mut self, names: &HashSet<String>) {
         let gone = self.nodes.keys().filter(|name| !names.contains(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
@@ -84,15 +84,15 @@ impl Index {
         }
     }
 
-    /// Begins a list of all pods, beside which the watch and binds go on.
+    /// Begins a list of all pods, and returns the list's number. Watch and binds continue meanwhile.
     pub fn begin_list(&mut self) -> u64 {
         self.lists += 1;
         self.touched.insert(self.lists, HashSet::new());
         self.lists
     }
 
-    /// Notes all pods of a list. Changes since its begin are newer than the list: a pod that is gone does not come back, and
-    /// one that is new stays.
+    /// Applies a list of all pods. Changes since the list began are newer than it: a pod that was removed meanwhile
+    /// does not come back, and a pod that was added meanwhile stays.
     pub fn end_list(&mut self, list: u64, pods: Vec<PodFacts>) {
         let touched = self.touched.remove(&list).unwrap_or_default();
         let listed: HashSet<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
@@ -107,7 +107,7 @@ impl Index {
         }
     }
 
-    /// Gives up a list that failed.
+    /// Ends a list that failed.
     pub fn abandon_list(&mut self, list: u64) {
         self.touched.remove(&list);
     }
@@ -118,38 +118,38 @@ impl Index {
         }
     }
 
-    /// Notes a `ResourceSlice` that is new or has changed.
+    /// Adds or updates a `ResourceSlice`.
     pub fn set_slice(&mut self, slice: ResourceSlice) {
         let node = self.claims.set_slice(slice);
         self.touch(node);
     }
 
-    /// Notes that a `ResourceSlice` is gone.
+    /// Removes a `ResourceSlice`.
     pub fn remove_slice(&mut self, name: &str) {
         let node = self.claims.remove_slice(name);
         self.touch(node);
     }
 
-    /// Notes all `ResourceSlices` that there are. Others are gone.
+    /// Removes all `ResourceSlices` but the named ones.
     pub fn retain_slices(&mut self, names: &HashSet<String>) {
         for name in self.claims.slice_names().iter().filter(|name| !names.contains(*name)) {
             self.remove_slice(name);
         }
     }
 
-    /// Notes a `ResourceClaim` that is new or has changed.
+    /// Adds or updates a `ResourceClaim`.
     pub fn set_claim(&mut self, claim: ResourceClaim) {
         let nodes = self.claims.set_claim(claim);
         self.touch(nodes);
     }
 
-    /// Notes that a `ResourceClaim` is gone.
+    /// Removes a `ResourceClaim`.
     pub fn remove_claim(&mut self, namespace: &str, name: &str) {
         let nodes = self.claims.remove_claim(&(namespace.to_owned(), name.to_owned()));
         self.touch(nodes);
     }
 
-    /// Notes all `ResourceClaims` that there are, by `namespace/name`. Others are gone.
+    /// Removes all `ResourceClaims` but the ones listed as `namespace/name`.
     pub fn retain_claims(&mut self, titles: &HashSet<String>) {
         let is_gone = |key: &(String, String)| !titles.contains(&format!("{}/{}", key.0, key.1));
         for (namespace, name) in self.claims.claim_keys().into_iter().filter(is_gone) {
@@ -157,21 +157,21 @@ impl Index {
         }
     }
 
-    /// Notes a `DeviceClass` that is new or has changed.
+    /// Adds or updates a `DeviceClass`.
     pub fn set_class(&mut self, class: DeviceClass) {
         if self.claims.set_class(class) {
             self.claim_ranks = ClaimRanks::default();
         }
     }
 
-    /// Notes all `DeviceClasses` that there are. Others are gone.
+    /// Removes the `DeviceClasses` for whose names `is_there` is false.
     pub fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) {
         if self.claims.retain_classes(is_there) {
             self.claim_ranks = ClaimRanks::default();
         }
     }
 
-    /// Notes that all objects have been seen once: the view is complete.
+    /// Marks the view as complete, and teaches the forecast all pods known so far, the oldest first.
     pub fn set_synced(&mut self) {
         if self.is_synced {
             return;
@@ -193,7 +193,7 @@ impl Index {
         }
     }
 
-    /// Has nodes built anew.
+    /// Marks nodes for a rebuild.
     fn touch(&mut self, names: impl IntoIterator<Item = String>) {
         for name in names {
             let node = self.node_of(&name);

@@ -7,9 +7,9 @@
 //!  pods and free GPUs of the node, forecast ────────────────────────────────────────────────┘
 //! ```
 //!
-//! A shape is allocated once for each signature, and a node is ranked again once it has changed.
-//! For claims that read attributes by computed names nodes have no signature: the claims are
-//! allocated on each node.
+//! Nodes with equal signatures give equal allocations, so a shape is allocated once for each signature. A node is
+//! ranked again once it has changed. Claims whose selectors compute attribute names at run time have no signature: they
+//! are allocated on each node.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -27,33 +27,34 @@ use windlass_sched::{
 
 use super::{claims::ClaimIndex, entry::Entry};
 
-/// Most shapes whose ranks are kept: 24 MB in a cluster of 15,000 nodes.
+/// Maximum number of shapes with cached ranks: 24 MB in a cluster of 15,000 nodes.
 const MAX_SHAPES: usize = 64;
-/// Most outcomes of a shape. Ranks need them until each node is ranked once.
+/// Maximum number of cached outcomes of a shape. They serve until each node is ranked once.
 const MAX_OUTCOMES: usize = 4096;
-/// Work of one step, in nodes: some milliseconds.
+/// Work of one step, in ranked nodes: a few milliseconds.
 const STEP: usize = 512;
-/// Nodes that cost as much as one allocation.
-const ALLOCATION: usize = 8;
+/// Cost of one allocation, in ranked nodes.
+const ALLOCATION_COST: usize = 8;
 
-/// Ranks by claims.
+/// Cache of ranks for pods with claims, least recently used shape out first.
 #[derive(Debug, Default)]
 pub(super) struct ClaimRanks {
     shapes: HashMap<ShapeKey, Shape>,
     signatures: HashMap<AttributesRead, NodeSignatures>,
-    questions: u64,
+    /// Number of steps so far: the clock of `last_used`.
+    steps: u64,
 }
 
-/// Pods of one shape have equal ranks.
+/// Identity of a shape: pods with equal keys have equal ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ShapeKey {
     /// The specifications of all claims.
     pub(super) specs: String,
-    /// Everything but the devices and the main memory, which decides no rank.
+    /// The pod's request without devices, which `specs` has, and without main memory, which no rank depends on.
     pub(super) request: Request,
 }
 
-/// The cluster in which nodes are ranked.
+/// Inputs of a rank: the parts of the index that it reads.
 pub(super) struct Cluster<'a> {
     pub(super) claims: &'a ClaimIndex,
     pub(super) entries: &'a [Entry],
@@ -66,19 +67,20 @@ pub(super) struct Cluster<'a> {
 struct Shape {
     claims: Claims,
     read: AttributesRead,
-    /// By the number of the node's signature; none where the claims do not fit.
+    /// By the number of the node's signature; `None` if the claims do not fit.
     outcomes: HashMap<u32, Option<Arc<Outcome>>>,
     selections: Selections,
-    ranks: Vec<Kept>,
-    /// State of the scheduler's forecast.
-    known: u64,
-    /// Number of the last question.
-    last_question: u64,
+    /// By node position.
+    ranks: Vec<CachedRank>,
+    /// Version of the scheduler's forecast that `ranks` were computed with.
+    forecast_version: u64,
+    /// Number of the last step that used it.
+    last_used: u64,
 }
 
-/// Rank of a node after some change of it.
+/// Rank of a node, valid for one version of the node. `None` if the node cannot serve the claims.
 #[derive(Clone, Copy, Debug, Default)]
-struct Kept {
+struct CachedRank {
     version: u64,
     rank: Option<Rank>,
 }
@@ -95,14 +97,15 @@ struct Outcome {
 struct NodeSignatures {
     devices: DeviceSignatures,
     numbers: HashMap<Arc<NodeSignature>, u32>,
-    /// Numbers so far: none is used again.
+    /// Last number that was assigned. Numbers are never reused.
     count: u32,
-    nodes: Vec<Option<Known>>,
+    /// By node position.
+    nodes: Vec<Option<CachedSignature>>,
 }
 
-/// Signature of a node after some change of it, with its number.
+/// Signature of a node with its number, valid for one version of the node.
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedSignature {
     version: u64,
     signature: Arc<NodeSignature>,
     number: u32,
@@ -111,7 +114,7 @@ struct Known {
 // === impl ClaimRanks ===
 
 impl ClaimRanks {
-    /// Ranks nodes for the work of one step; true once all are ranked. Writes each rank at the position of its node.
+    /// Does one step of work and writes each rank at the position of its node. Returns true once all nodes are ranked.
     pub(super) fn step(
         &mut self,
         key: ShapeKey,
@@ -123,20 +126,20 @@ impl ClaimRanks {
         let known = self.shapes.remove(&key);
         let Some(mut shape) = known.or_else(|| prepare().map(Shape::of)) else { return true };
         self.make_room();
-        self.questions += 1;
-        shape.last_question = self.questions;
+        self.steps += 1;
+        shape.last_used = self.steps;
         let signatures = self.signatures.entry(shape.read.clone()).or_default();
         let is_done = shape.rank(&key.request, signatures, cluster, nodes, ranks);
         self.shapes.insert(key, shape);
         is_done
     }
 
-    /// Forgets the least recently used shape, if there are too many.
+    /// Evicts the least recently used shape if the cache is full.
     fn make_room(&mut self) {
         if self.shapes.len() < MAX_SHAPES {
             return;
         }
-        let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.last_question);
+        let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.last_used);
         if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
             self.shapes.remove(&oldest);
         }
@@ -156,8 +159,8 @@ impl Shape {
             outcomes: HashMap::new(),
             selections: Selections::default(),
             ranks: Vec::new(),
-            known: 0,
-            last_question: 0,
+            forecast_version: 0,
+            last_used: 0,
         }
     }
 
@@ -169,12 +172,12 @@ impl Shape {
         nodes: impl Iterator<Item = NodeIx>,
         ranks: &mut [Option<Rank>],
     ) -> bool {
-        let known = cluster.scheduler.known();
-        if self.known != known {
-            self.known = known;
+        let forecast = cluster.scheduler.known();
+        if self.forecast_version != forecast {
+            self.forecast_version = forecast;
             self.ranks.clear();
         }
-        self.ranks.resize(cluster.entries.len(), Kept::default());
+        self.ranks.resize(cluster.entries.len(), CachedRank::default());
         signatures.nodes.resize(cluster.entries.len(), None);
         let mut work = 0;
         for node in nodes {
@@ -190,14 +193,14 @@ impl Shape {
                     self.outcome(signatures, (position, version), (pools, taken), &mut work)
                 });
                 let rank = outcome.and_then(|it| cluster.rate(node, request, &it));
-                self.ranks[position] = Kept { version, rank };
+                self.ranks[position] = CachedRank { version, rank };
             }
             ranks[position] = self.ranks[position].rank;
         }
         true
     }
 
-    /// The outcome on a node: the one of its signature, if there is one.
+    /// The outcome on a node: the cached one of its signature, or a new allocation.
     fn outcome(
         &mut self,
         signatures: &mut NodeSignatures,
@@ -207,7 +210,7 @@ impl Shape {
     ) -> Option<Arc<Outcome>> {
         *work += 1;
         if self.read.is_any() {
-            *work += ALLOCATION;
+            *work += ALLOCATION_COST;
             let chosen = self.claims.choose(pools, taken).ok()?;
             return Some(Arc::new(Outcome::of(pools, taken, chosen)));
         }
@@ -215,7 +218,7 @@ impl Shape {
         if let Some(outcome) = self.outcomes.get(&known.number) {
             return outcome.clone();
         }
-        *work += ALLOCATION;
+        *work += ALLOCATION_COST;
         let Self { claims, selections, .. } = self;
         let chosen = claims.choose_by_signature(pools, taken, &known.signature, selections).ok();
         let outcome = chosen.map(|chosen| Arc::new(Outcome::of(pools, taken, chosen)));
@@ -230,27 +233,27 @@ impl Shape {
 // === impl NodeSignatures ===
 
 impl NodeSignatures {
-    /// The signature of a node, which is computed anew if the node has changed.
+    /// The signature of a node, computed again if the node has changed.
     fn known(
         &mut self,
         (position, version): (usize, u64),
         pools: &Pools,
         taken: &Taken,
         read: &AttributesRead,
-    ) -> &Known {
+    ) -> &CachedSignature {
         let known = &mut self.nodes[position];
         if known.as_ref().is_none_or(|known| known.version != version) {
-            // Those of former states: a signature that comes back gets a new number.
+            // Drops signatures of former states. One that comes back gets a new number.
             if self.numbers.len() > 2 * self.nodes.len() + MAX_OUTCOMES {
                 self.numbers.retain(|signature, _| Arc::strong_count(signature) > 1);
             }
             let signature = Arc::new(NodeSignature::of(pools, taken, read, &mut self.devices));
             self.count += 1;
             let entry = self.numbers.entry(signature);
-            // Nodes of one signature share it.
+            // Nodes with equal signatures share one allocation of it.
             let signature = entry.key().clone();
             let number = *entry.or_insert(self.count);
-            self.nodes[position] = Some(Known { version, signature, number });
+            self.nodes[position] = Some(CachedSignature { version, signature, number });
         }
         self.nodes[position].as_ref().expect("set above")
     }
@@ -268,7 +271,7 @@ impl Outcome {
 // === impl Cluster ===
 
 impl<'a> Cluster<'a> {
-    /// The reasons for the rank of a node; none where the claims do not fit.
+    /// The terms of a node's rank; `None` if the claims do not fit.
     pub(super) fn explain(
         &mut self,
         node: NodeIx,
@@ -284,14 +287,14 @@ impl<'a> Cluster<'a> {
         Some(explanation)
     }
 
-    /// Our rule's rank by the GPUs of the outcome, less the losses.
+    /// Rank of the scheduling policy for the outcome's GPUs, with the outcome's losses deducted.
     fn rate(&mut self, node: NodeIx, request: &Request, outcome: &Outcome) -> Option<Rank> {
         let (request, part) = self.placed(node, request, outcome)?;
         let rank = self.scheduler.rate(self.view, node, &request, part)?;
         Some(Rank { score: rank.score + outcome.losses.points(), ..rank })
     }
 
-    /// The request with the GPUs of the outcome, and their part of the node.
+    /// The request completed with the outcome's GPUs, and their part of the node.
     fn placed(
         &self,
         node: NodeIx,

@@ -1,7 +1,7 @@
 //! Slices, classes and claims of Dynamic Resource Allocation, by node.
 //!
-//! The scheduler allocates claims itself, first fit. Its own allocation is repeated here for each candidate, so that a
-//! node is ranked by the devices that it would really lose.
+//! kube-scheduler allocates claims itself, first fit. This module repeats that allocation for each candidate node, so
+//! that a node is ranked by the devices that it would really lose.
 
 use std::{
     cell::OnceCell,
@@ -30,18 +30,18 @@ use crate::facts::{DeviceName, SliceGpu, claim_gpus};
 #[derive(Debug, Default)]
 pub(super) struct ClaimIndex {
     classes: BTreeMap<String, DeviceClass>,
-    /// By name. Devices of the network, which no node owns, are left out: they decide about no node's GPUs.
+    /// By name; only slices with a `nodeName`. Network-attached devices belong to no node, so they are no node's GPUs.
     slices: HashMap<String, Arc<ResourceSlice>>,
     nodes: HashMap<String, NodeSlices>,
     /// The nodes of each pool.
     pools: HashMap<PoolName, BTreeSet<String>>,
     claims: BTreeMap<(String, String), ResourceClaim>,
-    /// Claims with devices of each pool.
+    /// Keys of the claims that hold devices of each pool.
     holders: HashMap<PoolName, BTreeSet<(String, String)>>,
     taken: Taken,
 }
 
-/// A pool of a driver.
+/// Driver and pool: a key, since drivers may use equal pool names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PoolName {
     driver: String,
@@ -69,7 +69,7 @@ pub(super) struct ClaimHold {
 // === impl ClaimIndex ===
 
 impl ClaimIndex {
-    /// Notes a node's labels, by which slices may select it.
+    /// Sets a node's labels, by which slices may select it.
     pub(super) fn set_labels(&mut self, node: &str, labels: &BTreeMap<String, String>) {
         let slices = self.nodes.entry(node.to_owned()).or_default();
         if slices.labels != *labels {
@@ -78,7 +78,7 @@ impl ClaimIndex {
         }
     }
 
-    /// Forgets a node's labels. False, and nothing is forgotten, while it has slices.
+    /// Removes a node that has no slices. Returns false, and keeps the node, if it has some.
     pub(super) fn forget_node(&mut self, node: &str) -> bool {
         let has_slices = self.nodes.get(node).is_some_and(|slices| !slices.names.is_empty());
         if !has_slices {
@@ -87,7 +87,7 @@ impl ClaimIndex {
         !has_slices
     }
 
-    /// Notes a slice that is new or has changed, and gives the node that it is of if that has changed.
+    /// Adds or updates a slice. Returns the slice's node if the slice has changed.
     pub(super) fn set_slice(&mut self, slice: ResourceSlice) -> Option<String> {
         let name = slice.metadata.name.clone().unwrap_or_default();
         if self.slices.get(&name).is_some_and(|known| known.spec == slice.spec) {
@@ -102,7 +102,7 @@ impl ClaimIndex {
         Some(node)
     }
 
-    /// Notes that a slice is gone, and gives the node that it was of.
+    /// Removes a slice. Returns the slice's node.
     pub(super) fn remove_slice(&mut self, name: &str) -> Option<String> {
         let slice = self.slices.remove(name)?;
         let node = slice.spec.node_name.clone()?;
@@ -125,7 +125,7 @@ impl ClaimIndex {
         self.slices.keys().cloned().collect()
     }
 
-    /// Notes a class that is new or has changed. True if it has.
+    /// Adds or updates a class. Returns true if it is new or has changed.
     pub(super) fn set_class(&mut self, class: DeviceClass) -> bool {
         let name = class.metadata.name.clone().unwrap_or_default();
         let known = self.classes.get(&name);
@@ -134,14 +134,14 @@ impl ClaimIndex {
         is_new
     }
 
-    /// Notes the classes that there are. True if one is gone.
+    /// Keeps the classes that still exist. Returns true if one was removed.
     pub(super) fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) -> bool {
         let before = self.classes.len();
         self.classes.retain(|name, _| is_there(name));
         self.classes.len() < before
     }
 
-    /// Notes a claim that is new or has changed, and gives the nodes whose devices it held or holds, if these have
+    /// Adds or updates a claim. Returns the nodes whose devices it held or holds, if the allocation or its pods have
     /// changed.
     pub(super) fn set_claim(&mut self, claim: ResourceClaim) -> BTreeSet<String> {
         let key = key(&claim);
@@ -164,7 +164,7 @@ impl ClaimIndex {
         nodes
     }
 
-    /// Notes that a claim is gone, and gives the nodes whose devices it held.
+    /// Removes a claim. Returns the nodes whose devices it held.
     pub(super) fn remove_claim(&mut self, key: &(String, String)) -> BTreeSet<String> {
         let Some(claim) = self.claims.remove(key) else { return BTreeSet::new() };
         let Some(allocation) = allocation(&claim) else { return BTreeSet::new() };
@@ -194,17 +194,19 @@ impl ClaimIndex {
         self.claims.keys().cloned().collect()
     }
 
-    /// The whole GPUs in a node's slices, of the newest generation of each pool. A GPU of two drivers counts once.
+    /// The whole GPUs in a node's slices, from each pool's newest generation. A GPU that two drivers publish counts
+    /// once.
     pub(super) fn gpus(&self, node: &str) -> Vec<SliceGpu> {
         let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
-        let pool = |slice: &'_ Arc<ResourceSlice>| slice.spec.pool.generation;
+        let generation = |slice: &'_ Arc<ResourceSlice>| slice.spec.pool.generation;
         for slice in self.slices_of(node) {
             let known =
                 newest.entry((&slice.spec.driver, &slice.spec.pool.name)).or_insert(i64::MIN);
-            *known = pool(slice).max(*known);
+            *known = generation(slice).max(*known);
         }
         let is_newest = |slice: &&Arc<ResourceSlice>| {
-            newest[&(slice.spec.driver.as_str(), slice.spec.pool.name.as_str())] == pool(slice)
+            let pool = (slice.spec.driver.as_str(), slice.spec.pool.name.as_str());
+            newest[&pool] == generation(slice)
         };
         let mut gpus: Vec<SliceGpu> = Vec::new();
         for gpu in self.slices_of(node).filter(is_newest).flat_map(|slice| claim_gpus::gpus(slice))
@@ -218,7 +220,7 @@ impl ClaimIndex {
         gpus
     }
 
-    /// Holds of claims on a node's devices, in the order of pools and claims.
+    /// Devices of a node that claims hold, sorted by pool and claim.
     pub(super) fn holds(&self, node: &str) -> Vec<ClaimHold> {
         let pools: BTreeSet<_> =
             self.slices_of(node).map(|slice| PoolName::of_slice(slice)).collect();
@@ -239,15 +241,15 @@ impl ClaimIndex {
         holds
     }
 
-    /// The specifications of a pod's claims that have no devices yet, as one text; `None` where one is unknown or has
-    /// devices already.
+    /// The `spec`s of a pod's claims as one JSON text, a key for equal claims. `None` if a claim is unknown or already
+    /// allocated.
     pub(super) fn specs(&self, namespace: &str, names: &[String]) -> Option<String> {
         let claims = self.unallocated(namespace, names)?;
         let specs: Vec<_> = claims.iter().map(|claim| &claim.spec).collect();
         serde_json::to_string(&specs).ok()
     }
 
-    /// Such claims, prepared.
+    /// A pod's claims, prepared for allocation. `None` if one is unknown, already allocated, or invalid.
     pub(super) fn wanted(&self, namespace: &str, names: &[String]) -> Option<Claims> {
         let claims: Vec<_> = self.unallocated(namespace, names)?.into_iter().cloned().collect();
         let classes: Vec<_> = self.classes.values().cloned().collect();
@@ -260,18 +262,18 @@ impl ClaimIndex {
         names.iter().map(|name| find(name).filter(is_free)).collect()
     }
 
-    /// The reason why the scheduler could not allocate the claims on a node.
+    /// Fails with the reason if the scheduler could not allocate the claims on a node.
     pub(super) fn check(&self, claims: &Claims, node: &str) -> Result<(), Unallocated> {
         let without = || Unallocated::NoFit("no slices".to_owned());
         claims.choose(self.pools(node).ok_or_else(without)?, &self.taken).map(drop)
     }
 
-    /// Devices that all claims have.
+    /// Devices and capacity that allocated claims hold, in the whole cluster.
     pub(super) fn taken(&self) -> &Taken {
         &self.taken
     }
 
-    /// The devices of a node; none where it has no slices.
+    /// The pools of a node; `None` for an unknown node.
     pub(super) fn pools(&self, node: &str) -> Option<&Pools> {
         let slices = self.nodes.get(node)?;
         Some(slices.pools.get_or_init(|| {
@@ -307,7 +309,7 @@ fn pools_of(allocation: &AllocationResult) -> BTreeSet<PoolName> {
     results(allocation).map(PoolName::of_result).collect()
 }
 
-/// Results of an allocation that take their device. Admin access takes none.
+/// Results of an allocation that hold their device. Results with admin access hold none.
 fn results(allocation: &AllocationResult) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
     results.filter(|result| result.admin_access != Some(true))

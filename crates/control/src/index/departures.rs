@@ -1,5 +1,5 @@
-//! Nodes that are gone for good: their positions are used again, so that a cluster that grows and shrinks for months needs
-//! no more memory than its largest size.
+//! Deleted nodes: their positions are reused, so that a cluster that grows and shrinks for months needs no more memory
+//! than its largest size.
 
 use std::collections::VecDeque;
 
@@ -7,26 +7,26 @@ use windlass_sched::view::NodeIx;
 
 use super::Index;
 
-/// Most names of gone nodes that are remembered for those who ask for changes. They ask every few seconds.
+/// Maximum number of remembered names of deleted nodes. Readers of changes ask every few seconds, so few are needed.
 const MAX_NAMES: usize = 4096;
 
-/// Positions that are free, and the nodes that had them.
+/// Free positions, and the deleted nodes.
 #[derive(Debug, Default)]
 pub(super) struct Departures {
     free: Vec<NodeIx>,
-    /// Names with the changes that emptied the positions, the oldest first.
+    /// Names of deleted nodes, each with the change that freed its position, oldest first.
     names: VecDeque<(u64, String)>,
 }
 
 // === impl Departures ===
 
 impl Departures {
-    /// A position for a new node.
+    /// A free position for a new node, if there is one.
     pub(super) fn take_position(&mut self) -> Option<NodeIx> {
         self.free.pop()
     }
 
-    /// Nodes that left after a change, each with its own.
+    /// Nodes deleted after this change, each with the number of its own change.
     pub(super) fn after(&self, change: u64) -> impl Iterator<Item = (u64, &str)> {
         let later = self.names.iter().rev().take_while(move |(at, _)| *at > change);
         later.map(|(at, name)| (*at, name.as_str()))
@@ -36,7 +36,7 @@ impl Departures {
 // === impl Index ===
 
 impl Index {
-    /// Frees the position of a node that has just been built, if nothing is known of it any more.
+    /// Frees the position of a node that was just rebuilt, if it has neither an object, nor pods, nor slices.
     pub(super) fn forget_if_gone(&mut self, node: NodeIx) {
         let entry = &mut self.entries[node.0 as usize];
         let is_empty = !entry.is_there && entry.pods.is_empty();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_come_and_go_need_no_more_room_than_there_were_at_once() {
+    fn positions_of_deleted_nodes_are_reused() {
         let mut index = Index::default();
         let name = |n: usize| format!("node-{n}");
         let mut seen = 0;
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!((index.nodes.len(), index.node_names().len()), (3, 3));
         let gpus: Vec<&Gpu> = index.view.nodes().iter().flat_map(|node| &node.gpus).collect();
         assert_eq!(gpus.len(), 3, "a gone node has no GPUs");
-        // One reader who was away for all that is told of the nodes that there are, and of those that left.
+        // A reader that was away since the first change gets the existing nodes and the deleted ones.
         let changes = index.inspect_changed(1, usize::MAX);
         assert_eq!((changes.nodes.len(), changes.gone.len()), (3, 997));
     }

@@ -15,17 +15,17 @@ use super::{
 };
 use crate::facts::{DeviceName, GpuFacts, MAX_GPUS, NodeFacts, SliceGpu, claim_gpus};
 
-/// A node with its pods.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     /// Facts of its object.
     pub(super) object: NodeFacts,
-    /// The same, with the GPUs of its slices.
+    /// The same facts, with the GPUs of its slices.
     pub(super) facts: NodeFacts,
-    /// The names of its GPUs in allocations of claims.
+    /// By GPU: its name in allocations of claims, if a slice publishes it.
     pub(super) names: Vec<Option<DeviceName>>,
-    /// The node's object is there. Pods may be known before it and after it.
+    /// True while the Node object exists. Pods may be known before it exists and after its deletion.
     pub(super) is_there: bool,
+    /// UIDs of its pods.
     pub(super) pods: BTreeSet<String>,
     pub(super) occupancy: Occupancy,
 }
@@ -33,8 +33,8 @@ pub(super) struct Entry {
 // === impl Entry ===
 
 impl Entry {
-    /// Joins the GPUs of the object with those of the slices, by their ids. Where the object only counts GPUs, or has
-    /// none, those of the slices are the node's.
+    /// Joins the GPUs of the object with those of the slices by id. If the object only counts GPUs, or has none, the
+    /// node has the GPUs of its slices.
     pub(super) fn describe(&mut self, slices: &[SliceGpu]) {
         let slices = &slices[..slices.len().min(MAX_GPUS)];
         self.facts = self.object.clone();
@@ -52,13 +52,13 @@ impl Entry {
         self.facts.gpus = slices.iter().map(|gpu| gpu.facts.clone()).collect();
     }
 
-    /// Leaves its GPUs out: the view has no number for one of their products.
+    /// Removes its GPUs, because the catalog is full and cannot number one of their products.
     pub(super) fn describe_nothing(&mut self) {
         self.facts.gpus.clear();
         self.names.clear();
     }
 
-    /// The GPUs that claims have.
+    /// The node's GPUs that claims hold.
     pub(super) fn claim_parts(&self, claims: &ClaimIndex) -> Vec<ClaimPart> {
         let holds = claims.holds(&self.object.name).into_iter();
         let part = |hold: ClaimHold| {
@@ -70,7 +70,7 @@ impl Entry {
         holds.filter_map(part).collect()
     }
 
-    /// The GPUs of an allocation as one request and its part. Of whole GPUs beside shares the whole ones count.
+    /// The GPUs of an allocation as one request, with their part of the node. Shares beside whole GPUs are ignored.
     pub(super) fn together(&self, pools: &Pools, chosen: &[ChosenDevice]) -> (Gpus, Part) {
         let of = |is_wanted: fn(&Gpus) -> bool| {
             let taken = chosen.iter().map(|it| (it.device, claim_gpus::chosen(it)));

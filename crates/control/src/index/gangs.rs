@@ -1,17 +1,18 @@
 //! Gangs: pods that start together or not at all.
 //!
 //! ```text
-//!   filter: all members are there, and have places side by side
+//!   filter: all members exist, and have places side by side
 //!     │
 //!   bind of the first: it waits, and the places of the others are reserved
 //!     │                              │
-//!   binds of the others              └─ not all arrive in time ─> all places are free again, all members are tried anew
+//!   binds of the others              └─ not all arrive in time ─> all places are free again, all members are retried
 //!     │
-//!   the last has arrived: each is written
+//!   bind of the last: all Bindings are written
 //! ```
 //!
-//! A member with a reserved place goes there. Where kube-scheduler does not offer that node, for a reason of its own, the
-//! members that have not arrived are planned anew, as if their places were free. No other pod gets one of them meanwhile.
+//! To arrive is to reach the bind step with a place. A member goes to its reserved place. If kube-scheduler does not
+//! offer that node for a reason of its own, all members that have not arrived are planned again, with their
+//! reservations lifted. No other pod can take one of these places meanwhile.
 
 mod plan;
 
@@ -27,28 +28,28 @@ use windlass_sched::request::Request;
 use super::{Assumed, Index, Placed, Refusal, known_node, node_set::NodeSet};
 use crate::facts::{Gang, GangError, MAX_WAITING, PodFacts};
 
-/// Members of all gangs, and the gangs whose members wait for each other.
+/// Members of all gangs, the gangs that wait at bind, and the history of failed attempts.
 #[derive(Debug, Default)]
 pub(super) struct Gangs {
     members: BTreeMap<GangKey, BTreeSet<String>>,
     waiting: BTreeMap<GangKey, WaitingGang>,
-    /// Nodes that kube-scheduler offered for members with such a request since the gang was tried anew. It leaves those
-    /// out that it keeps for members whose bind is on its way, so the last offer alone would be too small.
+    /// Nodes that kube-scheduler offered by request, since the gang's current attempt began. Each offer omits nodes
+    /// that kube-scheduler has assigned to members with a bind in flight, so the last offer alone would be too small.
     offers: BTreeMap<GangKey, Offers>,
-    /// Number of times that a gang was given up in a part of the cluster, by the value of its node label.
+    /// Failed attempts of a gang by domain: the value of the node label that its nodes must share.
     given_up: BTreeMap<GangKey, BTreeMap<String, u32>>,
-    rests: BTreeMap<GangKey, Rest>,
+    backoffs: BTreeMap<GangKey, Backoff>,
 }
 
-/// Rest of a gang that was given up, so that one of which a pod fits no node leaves the GPUs to others most of the time.
+/// Back-off of a gang that was given up. A gang that can never complete leaves its GPUs to others most of the time.
 #[derive(Clone, Copy, Debug)]
-struct Rest {
+struct Backoff {
     until: Instant,
-    lasts: Duration,
+    duration: Duration,
 }
 
-/// Longest rest of a gang.
-const LONGEST_REST: Duration = Duration::from_secs(120);
+/// Longest back-off of a gang.
+const MAX_BACKOFF: Duration = Duration::from_secs(120);
 
 /// Namespace, name and scheduler of a gang.
 type GangKey = (String, String, String);
@@ -56,11 +57,11 @@ type GangKey = (String, String, String);
 /// Nodes that kube-scheduler offered for a request.
 type Offers = BTreeMap<Request, NodeSet>;
 
-/// Members of a gang that have arrived for their bind and wait.
+/// A gang whose first members have arrived and wait for the rest.
 #[derive(Debug)]
 struct WaitingGang {
     arrived: BTreeSet<String>,
-    /// Members that it lacked when the first arrived.
+    /// Number of members that had to arrive, the first included.
     members: usize,
     is_whole: watch::Sender<bool>,
 }
@@ -73,14 +74,14 @@ pub struct GangWait {
     is_whole: watch::Receiver<bool>,
 }
 
-/// The moment at which a placed pod may be bound.
+/// The time at which a placed pod may be bound.
 #[derive(Clone, Debug)]
 pub enum Turn {
-    /// Now: it needs nobody.
+    /// Now: it waits for no other pod.
     Alone,
     /// Once the other members of its gang have arrived.
     Waits(GangWait),
-    /// Now, with all members that waited for it.
+    /// Now, together with all members that waited for this last one.
     Last,
 }
 
@@ -89,9 +90,9 @@ pub enum Turn {
 struct Others {
     /// Members that are bound, or whose bind is being written.
     bound: Vec<String>,
-    /// Members that have arrived for their bind and wait.
+    /// Members that have arrived and wait.
     arrived: Vec<String>,
-    /// The oldest of the rest, as many as the gang lacks.
+    /// The oldest of the remaining members, as many as the gang still needs.
     awaited: Vec<PodFacts>,
 }
 
@@ -103,12 +104,12 @@ impl GangWait {
         &self.key.1
     }
 
-    /// Waits for the other members; false once the gang is given up.
+    /// Waits for the other members. Returns false if the gang is given up.
     pub async fn all_arrived(&mut self) -> bool {
         self.is_whole.wait_for(|is_whole| *is_whole).await.is_ok()
     }
 
-    /// All members have arrived.
+    /// True once all members have arrived.
     pub fn is_whole(&self) -> bool {
         *self.is_whole.borrow()
     }
@@ -117,7 +118,7 @@ impl GangWait {
 // === impl Gangs ===
 
 impl Gangs {
-    /// Notes a pod that is new or has changed. False if it has left the gang that it was in.
+    /// Adds or updates a pod. Returns false if it has left its former gang.
     pub(super) fn set(&mut self, before: Option<&PodFacts>, pod: &PodFacts) -> bool {
         let key = key(pod);
         let left = before.filter(|before| self::key(before).is_some_and(|it| Some(it) != key));
@@ -130,7 +131,7 @@ impl Gangs {
         left.is_none()
     }
 
-    /// Notes that a pod is gone.
+    /// Removes a pod.
     pub(super) fn remove(&mut self, pod: &PodFacts) {
         let Some(key) = key(pod) else { return };
         if let Some(waiting) = self.waiting.get_mut(&key) {
@@ -145,11 +146,11 @@ impl Gangs {
         }
     }
 
-    /// Forgets what earlier attempts to start a gang have taught.
+    /// Forgets the history of earlier attempts to start a gang.
     fn forget_attempts(&mut self, key: &GangKey) {
         self.offers.remove(key);
         self.given_up.remove(key);
-        self.rests.remove(key);
+        self.backoffs.remove(key);
     }
 
     fn has_arrived(&self, key: &GangKey, uid: &str) -> bool {
@@ -165,7 +166,7 @@ fn key_of(pod: &PodFacts, gang: &Gang) -> GangKey {
     (pod.namespace.clone(), gang.name.clone(), gang.scheduler.clone())
 }
 
-/// The oldest first, as kube-scheduler takes pods of one priority.
+/// Order of creation, as in kube-scheduler's queue for pods of one priority.
 pub(super) fn by_age(a: &PodFacts, b: &PodFacts) -> Ordering {
     (a.created, &a.uid).cmp(&(b.created, &b.uid))
 }
@@ -177,9 +178,9 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// As [`place`](Self::place), or the gang does not fit any more. Nothing has changed.
+    /// As [`place`](Self::place), or the gang no longer fits. The index is unchanged.
     pub fn arrive(&mut self, pod: &PodFacts, node: &str) -> Result<(Placed, Turn), Refusal> {
-        // A bind of an unknown end was that of a whole gang.
+        // A bind with an unknown outcome was written, so the gang was complete.
         let is_in_doubt = self.assumed_node(&pod.uid).is_some();
         let gang = match pod.gang.clone().transpose()? {
             Some(gang) if !is_in_doubt => gang,
@@ -199,7 +200,7 @@ impl Index {
         Ok((placed, turn))
     }
 
-    /// Gives up a gang of which not all members arrived: their places are free. False if its wait was over before.
+    /// Gives up an incomplete gang and frees its places. Returns false if its wait was already over.
     pub fn give_up(&mut self, wait: &GangWait) -> bool {
         let is_waiting = self.waits(wait);
         if is_waiting {
@@ -214,7 +215,7 @@ impl Index {
         waiting.is_some_and(|it| it.is_whole.subscribe().same_channel(&wait.is_whole))
     }
 
-    /// Gives up all gangs that wait, and tells their number.
+    /// Gives up all waiting gangs and returns their number.
     pub fn give_up_all(&mut self) -> usize {
         let keys: Vec<_> = self.gangs.waiting.keys().cloned().collect();
         for key in &keys {
@@ -223,8 +224,8 @@ impl Index {
         keys.len()
     }
 
-    /// Takes back one member that has arrived, since its bind is asked for no more. Its place stays reserved as long as
-    /// others wait.
+    /// Takes back the arrival of one member, after kube-scheduler has given up its bind call. Its place stays reserved
+    /// while other members wait.
     pub fn depart(&mut self, uid: &str, number: u64, wait: &GangWait) {
         if !self.waits(wait) {
             return;
@@ -239,29 +240,30 @@ impl Index {
         }
     }
 
-    /// The time for which a gang rests that was given up; none if it does not rest.
+    /// Remaining back-off of the pod's gang after it was given up, if any.
     pub fn backoff_of(&self, pod: &PodFacts, now: Instant) -> Option<Duration> {
-        let rest = self.gangs.rests.get(&key(pod)?)?;
-        rest.until.checked_duration_since(now).filter(|left| !left.is_zero())
+        let backoff = self.gangs.backoffs.get(&key(pod)?)?;
+        backoff.until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
-    /// Lets a gang rest, after it was given up: the first time as long as said, each later time twice as long.
+    /// Starts the back-off of a gang that was given up. It lasts `first`, and doubles with each further failure.
     pub fn rest(&mut self, wait: &GangWait, first: Duration, now: Instant) {
         if self.gangs.members.contains_key(&wait.key) {
-            let known = self.gangs.rests.get(&wait.key);
-            let known = known.filter(|rest| now < rest.until + LONGEST_REST);
-            let lasts = known.map_or(first, |rest| (rest.lasts * 2).min(LONGEST_REST));
-            self.gangs.rests.insert(wait.key.clone(), Rest { until: now + lasts, lasts });
+            let known = self.gangs.backoffs.get(&wait.key);
+            let known = known.filter(|backoff| now < backoff.until + MAX_BACKOFF);
+            let duration = known.map_or(first, |it| (it.duration * 2).min(MAX_BACKOFF));
+            let backoff = Backoff { until: now + duration, duration };
+            self.gangs.backoffs.insert(wait.key.clone(), backoff);
         }
     }
 
-    /// Members of all gangs that wait, those that have not arrived included.
+    /// Number of members of all waiting gangs, absent ones included.
     fn waiting_count(&self) -> usize {
         self.gangs.waiting.values().map(|waiting| waiting.members).sum()
     }
 
-    /// Notes the nodes that kube-scheduler offers for a member of a gang. Others like it are planned on these nodes too:
-    /// only kube-scheduler knows taints, cordons and selectors.
+    /// Adds the nodes that kube-scheduler offers for a member of a gang. Members with the same request are planned on
+    /// these nodes too: only kube-scheduler knows taints, cordons and selectors.
     pub fn note_offer(&mut self, pod: &PodFacts, names: &[String]) {
         let Some(key) = key(pod).filter(|key| self.gangs.members.contains_key(key)) else { return };
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return };
@@ -269,9 +271,8 @@ impl Index {
         self.gangs.offers.entry(key).or_default().entry(request).or_default().extend(nodes);
     }
 
-    /// The node of a pod whose gang has places side by side; none for a pod that may go by itself.
-    ///
-    /// Only the named nodes may serve the pod.
+    /// The node, among the named ones, on which the gang's plan places the pod. `None` for a pod that waits for no
+    /// gang.
     pub(super) fn gang_node(
         &mut self,
         pod: &PodFacts,
@@ -287,12 +288,12 @@ impl Index {
         }
         if let Some(node) = self.reserved_node(&pod.uid)
             && names.contains(node)
-            && self.has_its_place(&pod.uid)
+            && self.keeps_its_place(&pod.uid)
         {
             return Ok(Some(node.clone()));
         }
         let key = key_of(pod, &gang);
-        self.refuse_one_too_many(&key, &others)?;
+        self.check_waiting_limit(&key, &others)?;
         let reserved = self.take_reservations(&key, &pod.uid);
         let offered = names.iter().filter_map(|name| self.nodes.get(name)).copied().collect();
         let planned = self.plan(pod, &gang, &others, Some(&offered));
@@ -302,11 +303,11 @@ impl Index {
         Ok(Some(self.name_of(place.node).to_owned()))
     }
 
-    /// The place that is reserved for the pod on this node, if all others have theirs.
+    /// Turns the pod's reservation on this node into its placement, if all absent members have reservations too.
     fn take_over(&mut self, pod: &PodFacts, others: &Others, node: &str) -> Option<Placed> {
         let have_places = others.awaited.iter().all(|it| self.reserved_node(&it.uid).is_some());
         let is_here = self.reserved_node(&pod.uid).is_some_and(|it| it == node);
-        if !have_places || !is_here || !self.has_its_place(&pod.uid) {
+        if !have_places || !is_here || !self.keeps_its_place(&pod.uid) {
             return None;
         }
         let (number, node) = (self.next_number(), *self.nodes.get(node)?);
@@ -317,11 +318,11 @@ impl Index {
         Some(self.placed(node, pod, part, number))
     }
 
-    /// Counts a member that was placed among those that wait, or ends the wait of all.
+    /// Makes a placed member wait for the absent ones, or ends the wait of all if none is absent.
     ///
     /// # Errors
     ///
-    /// A node of the gang cannot serve it any more. All places are free.
+    /// A node of the gang can no longer serve it; all places are free. Or too many pods wait already.
     fn wait_or_go(
         &mut self,
         pod: &PodFacts,
@@ -329,7 +330,7 @@ impl Index {
         others: &Others,
     ) -> Result<Turn, Refusal> {
         if !others.awaited.is_empty() {
-            if let Err(refusal) = self.refuse_one_too_many(&key, others) {
+            if let Err(refusal) = self.check_waiting_limit(&key, others) {
                 self.forget_any(&pod.uid);
                 drop(self.take_reservations(&key, &pod.uid));
                 return Err(refusal);
@@ -346,7 +347,7 @@ impl Index {
             return Ok(Turn::Waits(GangWait { key, is_whole }));
         }
         self.settle();
-        if let Some(lost) = others.arrived.iter().find(|uid| !self.has_its_place(uid)) {
+        if let Some(lost) = others.arrived.iter().find(|uid| !self.keeps_its_place(uid)) {
             let node = self.reserved_node(lost).cloned().unwrap_or_default();
             self.forget_any(&pod.uid);
             self.release(&key);
@@ -355,7 +356,7 @@ impl Index {
         for uid in &others.arrived {
             self.set_reserved(uid, false);
         }
-        // Of a gang with more pods than its size some may not have arrived. They go by themselves.
+        // A gang may have more pods than its size. Pods beyond it are bound one by one, without a reservation.
         drop(self.take_reservations(&key, &pod.uid));
         self.gangs.forget_attempts(&key);
         Ok(match self.gangs.waiting.remove(&key) {
@@ -367,18 +368,18 @@ impl Index {
         })
     }
 
-    /// Fails for a gang that would begin to wait where enough do.
-    fn refuse_one_too_many(&self, key: &GangKey, others: &Others) -> Result<(), Refusal> {
+    /// Fails if this gang would begin to wait and exceed the limit of waiting members.
+    fn check_waiting_limit(&self, key: &GangKey, others: &Others) -> Result<(), Refusal> {
         let begins = !self.gangs.waiting.contains_key(key);
         let count = self.waiting_count() + others.awaited.len() + 1;
         if begins && count > MAX_WAITING { Err(Refusal::GangsWait(MAX_WAITING)) } else { Ok(()) }
     }
 
-    /// The other members of a pod's gang. One that is bound says that the gang has started: then it waits for nobody.
+    /// The other members of a pod's gang. If one is bound, the gang has started, and no member waits.
     ///
     /// # Errors
     ///
-    /// There are fewer than start together, or they disagree about the gang.
+    /// Fewer members exist than start together, or members describe the gang differently.
     fn others(&self, pod: &PodFacts, gang: &Gang) -> Result<Others, Refusal> {
         let key = key_of(pod, gang);
         let (mut others, mut absent) = (Others::default(), Vec::new());
@@ -414,7 +415,7 @@ impl Index {
         Ok(others)
     }
 
-    /// Places that are reserved for members that have not arrived, and for this pod, are free from now on.
+    /// Takes back the reservations of this pod and of all members that have not arrived.
     fn take_reservations(&mut self, key: &GangKey, uid: &str) -> Vec<(String, Assumed)> {
         let members = self.gangs.members.get(key).into_iter().flatten();
         let absent = members.filter(|it| *it != uid && !self.gangs.has_arrived(key, it));
@@ -457,20 +458,21 @@ impl Index {
         Some(&assumed.node)
     }
 
-    /// The pod holds its reserved place still, and the GPUs there can serve it. A claim or a correction may have taken it.
-    fn has_its_place(&self, uid: &str) -> bool {
+    /// True if the pod still holds its reserved place, and the GPUs there can serve it. A claim, or an
+    /// agent's correction of another pod's placement, may take it.
+    fn keeps_its_place(&self, uid: &str) -> bool {
         let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
         let Some(assumed) = assumed.filter(|assumed| assumed.is_reserved) else { return false };
         let Some(node) = self.nodes.get(&assumed.node) else { return false };
         let entry = &self.entries[node.0 as usize];
-        let is_well =
+        let is_usable =
             |at: usize| entry.facts.gpus.get(at).is_some_and(|gpu| gpu.obstacle.is_none());
         entry.is_there
             && entry.occupancy.part(uid) == Some(assumed.part)
-            && assumed.part.gpus.iter().all(is_well)
+            && assumed.part.gpus.iter().all(is_usable)
     }
 
-    /// Ends the wait of a gang: the places of all of its members that are not bound are free.
+    /// Ends the wait of a gang and frees the places of all members that are not bound.
     fn release(&mut self, key: &GangKey) {
         self.gangs.waiting.remove(key);
         self.gangs.offers.remove(key);
@@ -478,7 +480,7 @@ impl Index {
         drop(self.take_reserved(members));
     }
 
-    /// Counts where a gang was given up, so that another part of the cluster is tried next.
+    /// Counts a failed attempt in the gang's domain, so that the next attempt prefers another one.
     fn note_given_up(&mut self, key: &GangKey) {
         let arrived = self.gangs.waiting.get(key).and_then(|waiting| waiting.arrived.first());
         let Some(entry) = arrived.and_then(|uid| self.pods.get(uid)) else { return };

@@ -1,4 +1,4 @@
-//! Views of nodes for people: state, pods and claims.
+//! Read access to nodes for the page and commands: state, pods and claims.
 
 use windlass_sched::{
     node::{Node, Part},
@@ -15,11 +15,11 @@ use crate::facts::{NodeFacts, PodFacts};
 /// A node with its state, its pods and its claims.
 #[derive(Debug)]
 pub struct Inspected<'a> {
-    /// Facts of its object.
+    /// Facts of the node.
     pub facts: &'a NodeFacts,
     /// Free and held resources.
     pub state: &'a Node,
-    /// Idle GPUs of it that a typical pod cannot use, in expectation.
+    /// Expected number of its idle GPUs that a typical pod cannot use.
     pub fragmentation: f64,
     /// Its pods with the GPUs that they hold.
     pub holders: Vec<Holder<'a>>,
@@ -50,19 +50,19 @@ pub enum GpuHolder<'a> {
 /// Nodes that have changed.
 #[derive(Debug)]
 pub struct Changes<'a> {
-    /// Those that are there.
+    /// Changed nodes whose object exists.
     pub nodes: Vec<Inspected<'a>>,
-    /// Names of those that are not.
+    /// Names of deleted nodes.
     pub gone: Vec<String>,
-    /// The newest of the changes; later ones are after it.
+    /// Number of the newest of these changes: the `after` of the next call.
     pub until: u64,
 }
 
 // === impl Inspected ===
 
 impl Inspected<'_> {
-    /// Holders of the GPU at a position, each with its share: compute in thousandths and memory in MiB. Without one, the
-    /// holder has the whole GPU.
+    /// Holders of the GPU at a position, each with its share: compute in thousandths and memory in MiB. `None` instead
+    /// of a share stands for the whole GPU.
     pub fn holders_of(
         &self,
         position: usize,
@@ -82,19 +82,19 @@ impl Inspected<'_> {
 // === impl Index ===
 
 impl Index {
-    /// Every node whose object is there, in the order of names.
+    /// Every node whose object exists, sorted by name.
     pub fn inspect(&mut self) -> Vec<Inspected<'_>> {
         self.settle();
         let nodes = self.present().into_iter().map(|(_, node)| node).collect();
         self.inspected(nodes)
     }
 
-    /// Nodes that have changed after some change, the earliest first, at most this many. With 0 all nodes have.
+    /// Up to `most` nodes that changed after the change of this number, oldest change first. 0 stands for all nodes.
     pub fn inspect_changed(&mut self, after: u64, most: usize) -> Changes<'_> {
         self.settle();
         let versions = (0..).map(NodeIx).zip(self.versions.iter().copied());
         let changed = versions.filter(|(node, version)| {
-            // A position without a name is that of a node that left.
+            // A position without a name is free.
             *version > after && !self.entries[node.0 as usize].object.name.is_empty()
         });
         let left = self.departures.after(after).map(|(version, name)| (version, Err(name)));
@@ -114,7 +114,7 @@ impl Index {
         Changes { nodes: self.inspected(nodes), gone, until }
     }
 
-    /// Pods without a node that ask for GPUs or have claims, the oldest first.
+    /// Unbound pods that request GPUs or have claims, oldest first.
     pub fn pending(&self) -> Vec<PodFacts> {
         let asks = |pod: &PodFacts| {
             !pod.claims.is_empty() || pod.wish.gpus.as_ref().map_or(true, |wish| wish.is_some())

@@ -1,4 +1,4 @@
-//! A node's free resources, from its facts and its pods.
+//! Occupancy of a node: its free resources, computed from its facts, claims and pods.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -11,7 +11,7 @@ use windlass_sched::{
 
 use crate::facts::{NodeFacts, PodFacts};
 
-/// The parts of a node that its pods hold.
+/// Parts of a node that pods and claims hold.
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     parts: BTreeMap<String, Part>,
@@ -19,14 +19,14 @@ pub(super) struct Occupancy {
     conflicts: Vec<Conflict>,
 }
 
-/// GPUs of a node that a claim has.
+/// GPUs of a node that a claim holds by one result of its allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimPart {
     /// The claim, as `namespace/name`.
     pub claim: String,
     /// The pods for which it is reserved, as `namespace/name`.
     pub pods: Vec<String>,
-    /// Its request of one result.
+    /// The GPUs of this result, whole or a share.
     pub gpus: Gpus,
     /// Its part of the node.
     pub part: Part,
@@ -40,11 +40,11 @@ pub struct Conflict {
     wanted: Gpus,
 }
 
-/// Counts the claims and pods on an empty node.
+/// Places the claims and pods on an empty node, and returns the node's state.
 ///
-/// Claims come first: the API server holds their devices by name. Pods with known GPUs come before those whose GPUs nobody
-/// said; among equals the older one comes first. A pod of another scheduler counts on GPUs that nobody else has, healthy or
-/// not, as many as there are.
+/// Claims come first: their allocations name devices. Pods with known GPUs come before pods of which only the number of
+/// GPUs is known; among equals the older comes first. A pod that another scheduler bound counts on free GPUs, healthy
+/// or not, as far as there are enough.
 pub(super) fn occupy(
     catalog: &Catalog,
     facts: &NodeFacts,
@@ -60,7 +60,7 @@ pub(super) fn occupy(
     let mut occupancy = Occupancy::default();
     for held in claims {
         let ClaimPart { claim, gpus, part, .. } = held;
-        // Processor time and memory are the pod's, which counts for itself.
+        // CPU and memory belong to the claim's pod, which is counted below.
         let request = Request { cpu_milli: 0, memory_mib: 0, gpus: *gpus, models: ModelSet::ANY };
         if take_gpus(&mut node, &request, *part) {
             occupancy.claims.push(held.clone());
@@ -71,7 +71,7 @@ pub(super) fn occupy(
     }
     for (pod, decided) in pods {
         let request = pod.wish.request_on(facts, catalog);
-        // A pod with an impossible wish was bound by somebody else, and runs without our GPUs.
+        // A pod with an invalid GPU request was bound by another scheduler, and holds no GPU.
         let request = request.unwrap_or(Request {
             cpu_milli: pod.wish.cpu_milli,
             memory_mib: pod.wish.memory_mib,
@@ -85,14 +85,14 @@ pub(super) fn occupy(
         });
         let part = part.unwrap_or_else(|| {
             occupancy.conflicts.push(Conflict { holder: pod.title(), wanted: request.gpus });
-            take_what_is_there(&mut node, &request)
+            take_available(&mut node, &request)
         });
         occupancy.parts.insert(pod.uid.clone(), part);
     }
     (node, occupancy)
 }
 
-/// Takes GPUs for a claim, which is no pod of its own.
+/// Takes GPUs for a claim without counting a pod. Returns false if they are not free.
 fn take_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
     let pods = node.pods;
     let is_taken = node.take(request, part).is_ok();
@@ -100,11 +100,11 @@ fn take_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
     is_taken
 }
 
-/// The GPUs that the pod's annotation names; none where the node lacks one of them.
+/// The GPUs that the pod's annotation names; `None` if the node lacks one of them.
 fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
     let position = |id| facts.gpus.iter().position(|gpu| gpu.id.as_ref() == Some(id));
     if pod.gpus.is_empty() {
-        // By index alone, where the GPUs have no ids.
+        // gpushare's index counts only for GPUs without ids.
         let index =
             pod.gpu_index.filter(|it| facts.gpus.get(*it).is_some_and(|gpu| gpu.id.is_none()));
         return index.map(|index| Part::of(GpuSet::one(index)));
@@ -114,19 +114,19 @@ fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
     Some(Part::of(ones.fold(GpuSet::default(), GpuSet::or)))
 }
 
-/// GPUs that can hold the request. A pod keeps one that fails, so health does not matter.
+/// Free GPUs for a bound pod's request, healthy ones preferred. Unhealthy ones count too, since a pod keeps a failed
+/// GPU.
 fn free_part(node: &Node, request: &Request) -> Option<Part> {
     let accepted = accepted(node, request);
     let gpus = match request.gpus {
         Gpus::None => GpuSet::default(),
         Gpus::Whole(count) => {
-            // Healthy ones first.
             let usable = node.free_gpus().and(accepted);
             let free = node.gpus_that(Gpu::is_unheld).and(accepted);
             let set = if usable.len() >= u32::from(count) { usable } else { free };
             (set.len() >= u32::from(count)).then(|| set.lowest(u32::from(count)))?
         }
-        // A pod has no instance: those are for claims.
+        // Only claims get MIG instances.
         Gpus::Share { count, .. } => {
             let one = Request { gpus: request.gpus.with_count(1), ..*request };
             let fits = |at: &usize| node.clone().take(&one, Part::of(GpuSet::one(*at))).is_ok();
@@ -140,15 +140,15 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
     Some(Part::of(gpus))
 }
 
-/// GPUs of a product that the pod accepts.
+/// GPUs whose product the pod accepts.
 fn accepted(node: &Node, request: &Request) -> GpuSet {
     node.gpus_that(|gpu| request.models.has(gpu.model))
 }
 
-/// Takes the free GPUs, where there are fewer than the request has, and its processor time and memory.
-fn take_what_is_there(node: &mut Node, request: &Request) -> Part {
+/// Takes the request's CPU and memory, and the free GPUs, which are fewer than it requests.
+fn take_available(node: &mut Node, request: &Request) -> Part {
     let all = node.gpus_that(Gpu::is_unheld);
-    // A pod that was bound by hand may be on a node without such a product.
+    // A pod that was bound by hand may be on a node that lacks its product.
     let free = Some(all.and(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
     let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
@@ -161,7 +161,7 @@ fn take_what_is_there(node: &mut Node, request: &Request) -> Part {
 // === impl Occupancy ===
 
 impl Occupancy {
-    /// Pods by their identity, and the part that each holds.
+    /// UID of each pod, and the part that it holds.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&String, Part)> {
         self.parts.iter().map(|(uid, part)| (uid, *part))
     }
@@ -171,7 +171,7 @@ impl Occupancy {
         self.parts.get(uid).copied()
     }
 
-    /// Claims with what they hold.
+    /// Claims with the GPUs that they hold.
     pub(super) fn claims(&self) -> &[ClaimPart] {
         &self.claims
     }

@@ -1,4 +1,4 @@
-//! The board, kept from the index.
+//! Feed of the page: updates the [`Board`], the document that all readers share, from the index.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,23 +23,23 @@ use crate::{
     index::Index,
 };
 
-/// Least time between two looks at the index.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Time between two looks that nobody asks for: the history continues.
+/// Minimum time between two reads of the index.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+/// Time between two reads without readers, which keep the page's history complete.
 const UNWATCHED_PAUSE: Duration = Duration::from_secs(10);
 /// Time between two explanations of the pending pods.
 const EXPLAIN_PAUSE: Duration = Duration::from_secs(5);
-/// Time after which unchanged nodes are read too: the forecast, by which fragmentation is computed, is another by then.
+/// Time between two reads of all nodes. Fragmentation of an unchanged node depends on the forecast, which changes.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
-/// Nodes of one step, in which nothing else sees the index: below a millisecond.
+/// Nodes per step. A step holds the lock of the index for less than a millisecond.
 const STEP: usize = 200;
-/// Pending pods that are explained, the oldest ones.
+/// Number of pending pods that are explained, oldest first.
 const MAX_EXPLAINED: usize = 20;
-/// Pending pods that are listed.
+/// Number of pending pods that are listed, oldest first.
 const MAX_PENDING: usize = 500;
-/// Most time for which a reader is held while nothing changes.
+/// Longest time for which a reader's request is held while nothing changes (long polling).
 const HOLD: Duration = Duration::from_secs(20);
-/// Readers that are held at a time. Others are answered at once, and ask again after two seconds.
+/// Maximum number of held requests. Further ones are answered at once, and the page then polls every two seconds.
 const MAX_HELD: usize = 200;
 
 /// The board of a cluster.
@@ -48,44 +48,45 @@ pub(crate) struct Feed {
     index: Arc<Shared<Index>>,
     board: Shared<Board>,
     progress: Shared<Progress>,
-    /// Looks at the index, one at a time.
-    look: Semaphore,
+    /// Lets one task at a time read the index.
+    read_turn: Semaphore,
     held: Semaphore,
     clock: Clock,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Change of the index up to which the board is.
+    /// Number of the last index change on the board.
     until: u64,
-    looked: Option<Instant>,
-    read_all: Option<Instant>,
-    explained: Option<Instant>,
+    last_read: Option<Instant>,
+    last_full_read: Option<Instant>,
+    last_explanation: Option<Instant>,
     pending: Vec<PendingPod>,
 }
 
-/// A look that is due.
+/// A read of the index that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Look {
-    /// Change of the index after which nodes are read.
+struct Read {
+    /// Nodes that changed after this index change are read.
     after: u64,
-    /// The pending pods are explained too, if somebody reads.
+    /// True if explanations of the pending pods are due too.
     explains: bool,
 }
 
 // === impl Progress ===
 
 impl Progress {
-    /// The look that is due now.
-    fn next(&mut self, now: Instant) -> Option<Look> {
+    /// The read that is due now, if any.
+    fn next(&mut self, now: Instant) -> Option<Read> {
         let is_due = |last: Option<Instant>, pause| last.is_none_or(|last| now - last >= pause);
-        if !is_due(self.looked, LOOK_PAUSE) {
+        if !is_due(self.last_read, READ_PAUSE) {
             return None;
         }
-        if is_due(self.read_all, FULL_PAUSE) {
-            (self.read_all, self.until) = (Some(now), 0);
+        if is_due(self.last_full_read, FULL_PAUSE) {
+            (self.last_full_read, self.until) = (Some(now), 0);
         }
-        Some(Look { after: self.until, explains: is_due(self.explained, EXPLAIN_PAUSE) })
+        let explains = is_due(self.last_explanation, EXPLAIN_PAUSE);
+        Some(Read { after: self.until, explains })
     }
 }
 
@@ -98,13 +99,13 @@ impl Feed {
             index,
             board: Shared::new(board),
             progress: Shared::default(),
-            look: Semaphore::new(1),
+            read_turn: Semaphore::new(1),
             held: Semaphore::new(MAX_HELD),
             clock,
         }
     }
 
-    /// Keeps the history while nobody looks. Ends with its future.
+    /// Keeps the page's history while there are no readers. Never returns.
     pub(crate) async fn follow(&self) {
         loop {
             if self.is_ready() {
@@ -114,40 +115,41 @@ impl Feed {
         }
     }
 
-    /// All objects have been seen once.
+    /// True once all objects have been read.
     pub(super) fn is_ready(&self) -> bool {
         self.index.step(|index| index.is_synced())
     }
 
-    /// The document for a reader, as JSON that readers share: complete, or the changes after a revision. Waits for one.
+    /// The document for a reader, as JSON that readers share: complete, or the changes after the revision `after`. With
+    /// a revision it waits for a change.
     pub(super) async fn document(&self, after: Option<&str>, stop: &CancellationToken) -> Bytes {
         let until = Instant::now() + HOLD;
         let place = self.held.try_acquire();
         loop {
             self.refresh(true).await;
-            let is_news = after
+            let is_changed = after
                 .is_none_or(|after| self.board.step(|board| board.revision()).to_string() != after);
-            if is_news || place.is_err() || Instant::now() >= until || stop.is_cancelled() {
+            if is_changed || place.is_err() || Instant::now() >= until || stop.is_cancelled() {
                 return self.board.step(|board| board.json(after));
             }
-            let next = Instant::now() + LOOK_PAUSE;
+            let next = Instant::now() + READ_PAUSE;
             stop.run_until_cancelled(sleep_until(next.min(until))).await;
         }
     }
 
-    /// Brings the board up to date, unless that was done a moment ago or is being done.
+    /// Updates the board, unless another task is doing so or the last read is recent. `explains` is true for readers.
     async fn refresh(&self, explains: bool) {
-        let Ok(_turn) = self.look.try_acquire() else { return };
-        let Some(look) = self.progress.step(|progress| progress.next(Instant::now())) else {
+        let Ok(_turn) = self.read_turn.try_acquire() else { return };
+        let Some(read) = self.progress.step(|progress| progress.next(Instant::now())) else {
             return;
         };
-        let (changed, gone, until) = self.changes(look.after).await;
-        let pending = if explains && look.explains { Some(self.pending().await) } else { None };
+        let (changed, gone, until) = self.changes(read.after).await;
+        let pending = if explains && read.explains { Some(self.pending().await) } else { None };
         let done = Instant::now();
         let pending = self.progress.step(|progress| {
-            (progress.until, progress.looked) = (until, Some(done));
+            (progress.until, progress.last_read) = (until, Some(done));
             if let Some(pending) = pending {
-                (progress.pending, progress.explained) = (pending, Some(done));
+                (progress.pending, progress.last_explanation) = (pending, Some(done));
             }
             progress.pending.clone()
         });
@@ -156,13 +158,13 @@ impl Feed {
         self.board.step(|board| board.update(now, snapshot));
     }
 
-    /// Nodes that have changed after a change of the index, those that are gone, and the newest change.
+    /// Nodes changed after an index change, names of nodes to remove, and the number of the newest change.
     async fn changes(&self, mut after: u64) -> (Vec<NodeView>, Vec<String>, u64) {
         let (mut views, mut gone) = (BTreeMap::new(), BTreeSet::new());
         loop {
             let (nodes, names, until) = self.index.step(|index| {
                 let step = index.inspect_changed(after, STEP);
-                // Others, such as those of the control plane, have nothing to show.
+                // Nodes without GPUs, such as the control plane's, are not shown.
                 let (with, without): (Vec<_>, Vec<_>) =
                     step.nodes.iter().partition(|node| !node.facts.gpus.is_empty());
                 let nodes: Vec<_> = with.into_iter().map(view::node).collect();
@@ -172,7 +174,7 @@ impl Feed {
             if until == after {
                 return (views.into_values().collect(), gone.into_iter().collect(), after);
             }
-            // A node may go and come back between two steps: the last one counts.
+            // A node may be deleted and created again between two steps. The later step counts.
             for name in names {
                 views.remove(&name);
                 gone.insert(name);
@@ -199,7 +201,7 @@ impl Feed {
             } else if pod.claims.is_empty() {
                 view::refused(pod, self.reasons(pod, &names).await, names.len())
             } else {
-                // An allocation on each of so many nodes would keep binds waiting.
+                // Allocating its claims on each of so many nodes would delay binds.
                 view::pending(pod, None)
             });
             yield_now().await;
@@ -207,10 +209,10 @@ impl Feed {
         views
     }
 
-    /// Reasons with their numbers of nodes, from steps between which binds go on.
+    /// Number of nodes by reason against the pod. Binds run between its steps.
     async fn reasons(&self, pod: &PodFacts, names: &[String]) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        // A gang is planned over all nodes at once.
+        // A gang is planned over all nodes at once, so it takes one step.
         let step = if pod.gang.is_some() { names.len().max(1) } else { STEP };
         for step in names.chunks(step) {
             for reason in self.index.step(|index| reasons(index, pod, step)) {

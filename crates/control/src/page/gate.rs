@@ -1,4 +1,4 @@
-//! Readers by their tokens: the API server says who they are and whether they may read.
+//! Authentication and authorization of readers: the API server reviews their tokens and rights.
 
 use std::{
     collections::HashMap,
@@ -19,35 +19,35 @@ use windlass_host::{causes, shared::Shared};
 
 use crate::access::ANSWER_LIMIT;
 
-/// Time for which a decision holds.
+/// Time for which a decision is cached.
 const VALID: Duration = Duration::from_secs(60);
-/// Decisions that are kept.
-const MAX_KEPT: usize = 1_000;
-/// Questions to the API server at a time.
+/// Maximum number of cached decisions.
+const MAX_CACHED: usize = 1_000;
+/// Maximum number of concurrent reviews by the API server.
 const MAX_REVIEWS: usize = 4;
-/// Objects of which the page tells: accounts that may list them in all namespaces may read it. Names of claims come with
-/// those of their pods.
+/// Resources that the page shows. An account that may list them in all namespaces may read the page. Claims are shown
+/// only by name, with their pods.
 const LISTED: [&str; 2] = ["nodes", "pods"];
 
-/// Decisions about readers.
+/// Access control for readers, with a cache of decisions.
 pub(crate) struct Gate {
     client: Client,
-    /// By a keyed hash, so that no token stays in memory.
-    kept: Shared<HashMap<u64, Decision>>,
+    /// By a keyed hash of the token, so that no token stays in memory.
+    cached: Shared<HashMap<u64, Decision>>,
     hasher: RandomState,
-    /// Questions to the API server at a time.
+    /// Limits concurrent reviews.
     reviews: Semaphore,
-    /// The last question had no answer; said once.
+    /// True if the last review failed, so that only the first failure is logged.
     is_failing: Shared<bool>,
 }
 
 /// A decision and its time.
 type Decision = (Instant, Result<(), Refused>);
 
-/// A reader that is refused.
+/// Reason why a reader is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
-    /// There is no token, or the API server does not know it.
+    /// The token is missing or invalid.
     #[error("a token of this cluster is needed")]
     NoToken,
     /// The account may not read.
@@ -58,8 +58,8 @@ pub(super) enum Refused {
         /// The first resource that it may not list.
         resource: &'static str,
     },
-    /// The API server did not decide.
-    #[error("the API server did not say who you are: try again")]
+    /// The review failed.
+    #[error("the API server did not review your token: try again")]
     Undecided,
 }
 
@@ -69,19 +69,19 @@ impl Gate {
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
-            kept: Shared::default(),
+            cached: Shared::default(),
             hasher: RandomState::new(),
             reviews: Semaphore::new(MAX_REVIEWS),
             is_failing: Shared::default(),
         }
     }
 
-    /// Decides about the bearer of a token.
+    /// Checks that the bearer of a token may read.
     pub(super) async fn check(&self, token: Option<&str>) -> Result<(), Refused> {
         let token = token.filter(|token| !token.is_empty()).ok_or(Refused::NoToken)?;
         let key = self.hasher.hash_one(token);
         let now = Instant::now();
-        let known = self.kept.step(|kept| kept.get(&key).cloned());
+        let known = self.cached.step(|cached| cached.get(&key).cloned());
         if let Some((since, decision)) = known
             && now - since < VALID
         {
@@ -91,22 +91,22 @@ impl Gate {
             return Err(Refused::Undecided);
         };
         let decision = decision?;
-        // Strangers' tokens are not kept: there may be any number of them.
+        // Invalid tokens are not cached, because their number is unbounded.
         if decision == Err(Refused::NoToken) {
             return decision;
         }
-        self.kept.step(|kept| {
-            if kept.len() >= MAX_KEPT {
-                kept.retain(|_, (since, _)| now - *since < VALID);
+        self.cached.step(|cached| {
+            if cached.len() >= MAX_CACHED {
+                cached.retain(|_, (since, _)| now - *since < VALID);
             }
-            if kept.len() < MAX_KEPT {
-                kept.insert(key, (now, decision.clone()));
+            if cached.len() < MAX_CACHED {
+                cached.insert(key, (now, decision.clone()));
             }
         });
         decision
     }
 
-    /// Asks, a few at a time: the account and its share of the API server are those that bind pods.
+    /// Has a token reviewed. Few reviews run at a time, because they use the same API server quota as binds.
     async fn review(&self, token: &str) -> Result<Result<(), Refused>, Refused> {
         let _turn = self.reviews.acquire().await.map_err(|_| Refused::Undecided)?;
         let answer = self.ask(token).await;
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that knows two accounts, of which alice may list everything, and bob pods alone.
+    /// An API server with two accounts: alice may list everything, bob only pods.
     struct Reviews {
         asked: Arc<AtomicUsize>,
         gate: Gate,
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_decision_holds_for_a_minute_and_one_that_was_not_made_for_none() {
+    async fn a_decision_is_cached_for_a_minute_and_a_failed_review_is_not() {
         let reviews = Reviews::start().await;
         for _ in 0..3 {
             reviews.check(Some("alice")).await;

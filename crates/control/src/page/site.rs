@@ -1,4 +1,4 @@
-//! Requests of browsers.
+//! HTTP handlers of the page.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -21,13 +21,13 @@ use crate::{
     server::{Answer, Site, plain, typed},
 };
 
-/// Readers that may see the state.
+/// Access policy for readers.
 pub(crate) enum Guard {
-    /// Those of this machine. A page of another site, whose name was made to point here, is refused.
+    /// Readers on this machine. The `Host` header must name it, against DNS rebinding.
     ThisMachine,
-    /// Those whose token the API server knows.
+    /// Readers whose token the API server accepts.
     Tokens(Box<Gate>),
-    /// All.
+    /// All readers.
     None,
 }
 
@@ -35,8 +35,8 @@ pub(crate) enum Guard {
 pub(crate) struct PageSite {
     pub(crate) feed: Arc<Feed>,
     pub(crate) guard: Guard,
-    /// Agents, which know more of their nodes. They are asked with the rights of the process, so only for a reader who
-    /// has started it.
+    /// Access to agents, for details of a node. It uses the rights of this process, so only `windlass cluster page` has
+    /// it: there the reader is the user who started the process.
     pub(crate) agents: Option<Agents>,
     pub(crate) stop: CancellationToken,
 }
@@ -85,12 +85,12 @@ impl PageSite {
         }
     }
 
-    /// The document of a node's agent.
+    /// The state document of a node's agent.
     async fn node(&self, node: &str) -> Answer {
         let Some(agents) = &self.agents else {
             return plain(
                 StatusCode::NOT_FOUND,
-                "agents are asked by `windlass cluster page` alone\n",
+                "details of a node are served only by `windlass cluster page`\n",
             );
         };
         match agents.state(node).await {
@@ -118,7 +118,7 @@ impl PageSite {
     }
 }
 
-/// The browser asks this machine by its own name.
+/// True if the `Host` header names this machine.
 fn is_of_this_machine(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let name = match host.rsplit_once(':') {

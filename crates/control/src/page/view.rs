@@ -1,4 +1,4 @@
-//! A node of the index as the page shows it.
+//! Conversion of index nodes and pending pods to the page's document.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -11,7 +11,7 @@ use crate::{
     index::{GpuHolder, Inspected},
 };
 
-/// Thousandths of a GPU as GPUs.
+/// Converts thousandths of a GPU to GPUs.
 fn gpus(milli: u32) -> f64 {
     f64::from(milli) / 1000.0
 }
@@ -23,7 +23,7 @@ pub(super) fn node(node: &Inspected<'_>) -> NodeView {
         simulated: node.facts.simulated,
         free_gpus: node.state.free_gpus().len() as usize,
         idle_gpus: gpus(node.state.idle_milli()),
-        // Rounded: the forecast of a busy cluster changes with each pod.
+        // Rounded, because each new pod changes the forecast a little, and the document with it.
         fragmented_gpus: Some((node.fragmentation * 100.0).round() / 100.0),
         cpu_free: Some(gpus(node.state.cpu_milli.free)),
         memory_free_bytes: Some(bytes(node.state.memory_mib.free)),
@@ -50,7 +50,7 @@ fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
     }
 }
 
-/// A pod, or a claim, with its pod if it has one alone.
+/// A pod, or a claim with its pod if exactly one uses it.
 fn named(holder: GpuHolder<'_>, share: Option<(u16, u32)>) -> HolderView {
     match holder {
         GpuHolder::Pod(pod) => HolderView { pod: Some(pod.title()), ..amounts(share) },
@@ -64,7 +64,7 @@ fn named(holder: GpuHolder<'_>, share: Option<(u16, u32)>) -> HolderView {
     }
 }
 
-/// Compute in thousandths and memory in MiB; zero asks for none of it.
+/// Amounts of a share: compute in thousandths and memory in MiB. Zero is left out.
 fn amounts(share: Option<(u16, u32)>) -> HolderView {
     let (milli, mib) = share.unwrap_or_default();
     HolderView {
@@ -74,7 +74,7 @@ fn amounts(share: Option<(u16, u32)>) -> HolderView {
     }
 }
 
-/// A pending pod with the number of nodes per reason, once all nodes have refused it.
+/// A pending pod with the number of nodes by reason, if all nodes refuse it.
 pub(super) fn refused(
     pod: &PodFacts,
     reasons: BTreeMap<String, usize>,
@@ -91,7 +91,7 @@ fn bytes(mib: u32) -> u64 {
     u64::from(mib) << 20
 }
 
-/// A pod that waits, explained if there is an explanation.
+/// A pending pod, with its explanation if there is one.
 pub(super) fn pending(pod: &PodFacts, explanation: Option<Explanation>) -> PendingPod {
     let since = Timestamp::from_second(pod.created).unwrap_or_default();
     let Some(explanation) = explanation else {

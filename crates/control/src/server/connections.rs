@@ -1,4 +1,4 @@
-//! Connections of a listener, each with one task.
+//! Accept loop of a listener, with one task per connection.
 
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
@@ -16,26 +16,26 @@ use tokio_util::sync::CancellationToken;
 use super::{Answer, tls::TlsAcceptors, write_limit::WriteLimit};
 use crate::facts::MAX_WAITING;
 
-/// Most connections of a listener at a time. Each pod that waits for its gang has one, kube-scheduler keeps a few more, and
-/// each reader of the page has one or two.
+/// Maximum number of connections of a listener. Each pod that waits for its gang has one, kube-scheduler keeps a few
+/// more, and each reader of the page has one or two.
 const MAX_CONNECTIONS: usize = MAX_WAITING + 256;
-/// Time for a request's head, and for a TLS handshake.
+/// Time limit for a request's head, and for a TLS handshake.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// Time for an answer from its first write that has to wait: ten megabytes over a slow line. Each reader that does not read holds
-/// a version of the page's document as long.
+/// Time limit for an answer, from its first write that blocks: enough for ten megabytes over a slow line. A client that
+/// does not read keeps its version of the page's document in memory for as long.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);
-/// Pause after a connection that could not be accepted: without descriptors the next one fails too.
+/// Pause after a failed accept. Without free file descriptors the next one would fail too.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// Time for open requests at the end.
+/// Time limit for open requests at shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Answers of a listener.
+/// Request handler of a listener.
 pub(crate) trait Site: Send + Sync + 'static {
     /// Answers one request.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Answer> + Send;
 }
 
-/// Serves connections until stopped, then lets open requests end.
+/// Serves connections until stopped, then completes open requests.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptors>,
@@ -64,9 +64,9 @@ pub(crate) async fn serve(
         let (tls, site, stop) = (tls.clone(), site.clone(), stop.clone());
         connections.spawn(async move {
             match tls {
-                None => converse(stream, site, stop).await,
+                None => serve_connection(stream, site, stop).await,
                 Some(tls) => match timeout(HEAD_LIMIT, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => converse(stream, site, stop).await,
+                    Ok(Ok(stream)) => serve_connection(stream, site, stop).await,
                     Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                     Err(_) => tracing::debug!("TLS handshake too slow"),
                 },
@@ -77,7 +77,7 @@ pub(crate) async fn serve(
     let _ = timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-async fn converse(
+async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     site: Arc<impl Site>,
     stop: CancellationToken,
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// A document, for every reader.
+    /// A site with one document.
     struct Document(Bytes);
 
     impl Site for Document {
@@ -124,24 +124,24 @@ mod tests {
     const READERS: usize = 20;
     const MIB: usize = 1 << 20;
 
-    /// Readers who have asked for a document, and their connections.
-    async fn asked(document: &Bytes) -> (Vec<DuplexStream>, JoinSet<()>) {
+    /// Clients that have sent a request, and the tasks of their connections.
+    async fn request_document(document: &Bytes) -> (Vec<DuplexStream>, JoinSet<()>) {
         let site = Arc::new(Document(document.clone()));
         let (mut readers, mut connections) = (Vec::new(), JoinSet::new());
         for _ in 0..READERS {
             let (mut reader, stream) = duplex(1 << 10);
             reader.write_all(b"GET /state HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("sent");
-            connections.spawn(converse(stream, site.clone(), CancellationToken::new()));
+            connections.spawn(serve_connection(stream, site.clone(), CancellationToken::new()));
             readers.push(reader);
         }
         (readers, connections)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn readers_who_do_not_read_hold_nothing_after_a_while() {
+    async fn a_client_that_does_not_read_is_disconnected() {
         let document = Bytes::from(vec![b'x'; MIB]);
         let begun = Instant::now();
-        let (readers, mut connections) = asked(&document).await;
+        let (readers, mut connections) = request_document(&document).await;
         while connections.join_next().await.is_some() {}
         assert_eq!(begun.elapsed(), WRITE_LIMIT);
         assert!(document.is_unique(), "no copy is left");
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_few_bytes_now_and_then_are_too_slow_and_a_slow_line_is_not() {
+    async fn a_slow_client_is_served_and_a_stalling_one_is_not() {
         for (pause, is_served) in [(Duration::from_millis(10), true), (HEAD_LIMIT / 10, false)] {
             let document = Bytes::from(vec![b'x'; MIB]);
-            let (mut readers, mut connections) = asked(&document).await;
+            let (mut readers, mut connections) = request_document(&document).await;
             let (mut reader, mut got, mut part) =
                 (readers.pop().expect("many"), 0, [0_u8; 1 << 10]);
             drop(readers);

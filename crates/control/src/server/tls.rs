@@ -1,4 +1,4 @@
-//! TLS of the server. Certificates are read again when their file has changed: issuers renew them.
+//! TLS of the server. The certificate is reloaded when its file changes, since issuers renew it.
 
 use std::{
     fs, io,
@@ -19,14 +19,14 @@ use tokio_rustls::{
 };
 use windlass_host::{causes, shared::Shared};
 
-/// Files of the server's identity, in PEM.
+/// TLS files of the server, in PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// Certificate, with those between it and its root.
+    /// Certificate with its intermediates.
     pub certificate: PathBuf,
     /// Private key.
     pub key: PathBuf,
-    /// Authorities of clients; without them any client may ask.
+    /// CA certificates for clients; `None` requires no client certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -36,15 +36,15 @@ pub enum TlsError {
     /// A file holds no certificates or no key.
     #[error("cannot read {0} as PEM")]
     Pem(PathBuf, #[source] rustls::pki_types::pem::Error),
-    /// Certificate and key do not belong together, or are of an unknown kind.
-    #[error("certificate {0} and its key cannot be used")]
+    /// Certificate and key do not match, or have an unsupported type.
+    #[error("cannot use certificate {0} with its key")]
     Identity(PathBuf, #[source] rustls::Error),
-    /// The clients' authorities cannot be used.
-    #[error("the clients' authorities of {0} cannot be used")]
+    /// The CA certificates for clients cannot be used.
+    #[error("cannot use {0} as CA certificates for clients")]
     ClientCa(PathBuf, #[source] rustls::server::VerifierBuilderError),
 }
 
-/// Acceptors of TLS connections, with the newest certificate.
+/// Acceptor of TLS connections, with the newest certificate.
 #[derive(Debug)]
 pub(crate) struct TlsAcceptors {
     files: TlsFiles,
@@ -77,7 +77,7 @@ impl TlsAcceptors {
             if modified.is_some() && modified != current.modified {
                 match self.files.read() {
                     Ok(config) => *current = Current { config, modified },
-                    // The issuer may be writing; the next connection looks again.
+                    // The issuer may still be writing. The next connection tries again.
                     Err(error) => {
                         tracing::warn!(error = causes(&error), "new certificate not used yet");
                     }

@@ -1,4 +1,4 @@
-//! Candidates: the devices that may be chosen.
+//! Candidates: the devices that the search may choose.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,9 +19,9 @@ pub(super) struct Candidate {
     pub(super) slice: Arc<ResourceSlice>,
     /// Index in its slice.
     index: usize,
-    /// Index of its pool.
+    /// Index of its pool in [`Pools::all`](super::pools::Pools).
     pub(super) pool: usize,
-    /// Value of `device` in expressions, built for the first one.
+    /// Value of `device` in CEL expressions, built on first use.
     facts: OnceLock<PreparedDevice>,
     /// True if its own node selection, if any, admits the node.
     pub(super) is_here: bool,
@@ -52,7 +52,7 @@ impl Candidate {
         &self.slice.spec.driver
     }
 
-    /// The device as expressions see it.
+    /// The value of `device` in CEL expressions.
     pub(super) fn facts(&self) -> &PreparedDevice {
         self.facts.get_or_init(|| PreparedDevice::from(&self.published()))
     }

@@ -1,4 +1,4 @@
-//! Capacity of devices that several claims may share: the amount that a request consumes, and its availability.
+//! Consumable capacity of shared devices: the amount that a request consumes, and its availability.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +13,20 @@ use windlass_core::{attribute, selector::Amount};
 
 use super::taken::Consumed;
 
-/// True if a device has the requested capacity beside the consumption of others.
+/// True if a device has the requested capacity free, given the consumption of others.
 pub(super) fn fits(
     device: &Device,
     wanted: Option<&CapacityRequirements>,
     others: [Option<&Consumed>; 2],
 ) -> bool {
-    let asked = wanted.and_then(|wanted| wanted.requests.as_ref());
+    let requested = wanted.and_then(|wanted| wanted.requests.as_ref());
     let known = device.capacity.as_ref();
     let is_known = |name: &String| known.is_some_and(|known| known.contains_key(name));
-    if asked.is_some_and(|asked| !asked.keys().all(is_known)) {
+    if requested.is_some_and(|requested| !requested.keys().all(is_known)) {
         return false;
     }
     known.into_iter().flatten().all(|(name, capacity)| {
-        let takes = consumption(asked.and_then(|asked| asked.get(name)), capacity);
+        let takes = consumption(requested.and_then(|requested| requested.get(name)), capacity);
         let gone = others.iter().flatten().filter_map(|consumed| consumed.get(name));
         let sum = gone.fold(amount(&takes), |sum, gone| sum.saturating_add(*gone));
         !violates(&takes, capacity.request_policy.as_ref()) && sum <= amount(&capacity.value)
@@ -38,38 +38,39 @@ pub(super) fn consumed(
     device: &Device,
     wanted: Option<&CapacityRequirements>,
 ) -> BTreeMap<String, Quantity> {
-    let asked = wanted.and_then(|wanted| wanted.requests.as_ref());
+    let requested = wanted.and_then(|wanted| wanted.requests.as_ref());
     let of = |(name, capacity): (&String, &DeviceCapacity)| {
-        (name.clone(), consumption(asked.and_then(|asked| asked.get(name)), capacity))
+        (name.clone(), consumption(requested.and_then(|requested| requested.get(name)), capacity))
     };
     device.capacity.iter().flatten().map(of).collect()
 }
 
-/// Requested amount. A request without one gets the default, or else the whole capacity.
-fn consumption(asked: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity {
+/// The amount that a request consumes, by the device's request policy. A request without an amount gets the default, or
+/// else the whole capacity.
+fn consumption(requested: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity {
     let policy = capacity.request_policy.as_ref();
-    let Some(asked) = asked else {
+    let Some(requested) = requested else {
         let default = policy.and_then(|policy| policy.default.as_ref());
         return default.unwrap_or(&capacity.value).clone();
     };
     match policy {
-        Some(CapacityRequestPolicy { valid_range: Some(range), .. }) => in_range(asked, range),
+        Some(CapacityRequestPolicy { valid_range: Some(range), .. }) => in_range(requested, range),
         Some(CapacityRequestPolicy { valid_values: Some(values), .. }) => {
-            let enough = values.iter().find(|value| amount(asked) <= amount(value));
-            enough.unwrap_or(asked).clone()
+            let enough = values.iter().find(|value| amount(requested) <= amount(value));
+            enough.unwrap_or(requested).clone()
         }
-        _ => asked.clone(),
+        _ => requested.clone(),
     }
 }
 
-/// Rounds up to the next step above the minimum.
-fn in_range(asked: &Quantity, range: &CapacityRequestPolicyRange) -> Quantity {
-    if amount(asked) < amount(&range.min) {
+/// Rounds up to the minimum, or to the next step above it.
+fn in_range(requested: &Quantity, range: &CapacityRequestPolicyRange) -> Quantity {
+    if amount(requested) < amount(&range.min) {
         return range.min.clone();
     }
-    let Some(step) = &range.step else { return asked.clone() };
+    let Some(step) = &range.step else { return requested.clone() };
     let (min, step) = (amount(&range.min).rounded_up(), amount(step).rounded_up().max(1));
-    let beyond = amount(asked).rounded_up() - min;
+    let beyond = amount(requested).rounded_up() - min;
     let steps = beyond / step + i64::from(beyond % step != 0);
     let whole = u64::try_from(min + steps * step).unwrap_or_default();
     Quantity(attribute::Quantity::Bytes(whole).to_string())
@@ -90,7 +91,7 @@ fn violates(takes: &Quantity, policy: Option<&CapacityRequestPolicy>) -> bool {
     !values.is_empty() && !values.iter().any(|value| amount(value) == amount(takes))
 }
 
-/// Parses a quantity. An invalid one is zero; the API server rejects those.
+/// Parses a quantity. An invalid one, which the API server would reject, is zero.
 pub(super) fn amount(quantity: &Quantity) -> Amount {
     Amount::parse(&quantity.0).unwrap_or(Amount::ZERO)
 }

@@ -19,7 +19,7 @@ use super::{
 
 /// Claims to allocate: requests with their classes and parsed expressions, constraints and configuration.
 ///
-/// A value owns its parts and may be sent to other threads. A pod needs one; a changed class needs a new one.
+/// A value owns its parts and may be sent to other threads. One is made for each pod, and again when a class changes.
 #[derive(Clone, Debug)]
 pub struct Claims {
     all: Vec<Claim>,
@@ -32,7 +32,7 @@ pub(super) struct Claim {
     pub(super) title: String,
     pub(super) uid: String,
     pub(super) requests: Vec<ClaimRequest>,
-    /// Constraints without devices.
+    /// Constraints in their initial state, without devices.
     pub(super) constraints: Vec<Constraint>,
     pub(super) config: Vec<DeviceClaimConfiguration>,
 }
@@ -44,8 +44,8 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`Unallocated::Wrong`] for an unknown class, allocation mode or constraint. An invalid expression is no error
-    /// before a device is compared with it, as in Kubernetes.
+    /// [`Unallocated::Wrong`] for an unknown class, allocation mode or constraint. As in Kubernetes, an invalid
+    /// expression is an error only once it is evaluated for a device.
     pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Result<Self, Unallocated> {
         let read = |claim| request::requests(claim, classes);
         let requests = claims.iter().map(read).collect::<Result<Vec<_>, _>>()?;
@@ -57,12 +57,12 @@ impl Claims {
     ///
     /// # Flow
     ///
-    /// For each device of each request the search takes the first candidate that fits, and goes back where none is
-    /// left. Candidates are tried in the order of [`Pools`]. The first solution is the result.
+    /// For each device of each request the search takes the first candidate that fits, and backtracks if none is left.
+    /// Candidates are tried in the order of [`Pools`]. The first solution is the result.
     ///
     /// # Guarantees
     ///
-    /// Equal values give equal results, share ids included. Nothing is taken: the caller passes a result that it
+    /// Equal inputs give equal results, share ids included. Nothing is recorded: the caller passes a result that it
     /// uses to [`Taken::add`].
     ///
     /// # Errors
@@ -79,8 +79,8 @@ impl Claims {
         Ok((0..self.all.len()).map(|claim| solved.result(claim)).collect())
     }
 
-    /// The devices of [`allocate`](Self::allocate) alone, by their positions in the pools. Nodes of
-    /// one [`NodeSignature`] for these claims have the same.
+    /// The devices that [`allocate`](Self::allocate) would choose, by their positions in the pools. Nodes with equal
+    /// [`NodeSignature`]s for these claims have equal devices.
     ///
     /// # Errors
     ///
@@ -94,8 +94,8 @@ impl Claims {
     ///
     /// # Assumptions
     ///
-    /// The signature is that of the node. All calls with the same selections are for these claims,
-    /// with signatures by the same [`DeviceSignatures`](super::DeviceSignatures).
+    /// The signature is that of the node. All calls with the same `selections` are for these claims, with signatures
+    /// made by the same [`DeviceSignatures`](super::DeviceSignatures).
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Claims {
         Ok(Search::new(&self.all, pools, taken, known)?.run()?.chosen())
     }
 
-    /// The attributes of devices that the claims read by expressions and constraints.
+    /// The device attributes that the claims' expressions and constraints read.
     pub fn attributes_read(&self) -> AttributesRead {
         let alternatives = || {
             let requests = self.all.iter().flat_map(|claim| &claim.requests);

@@ -19,13 +19,13 @@ pub(super) struct Constraint {
 
 #[derive(Clone, Debug)]
 enum Rule {
-    /// All devices have the value of the first.
+    /// All devices have the value of the first device.
     Match(Option<DeviceAttribute>),
     /// Each value differs from the last one of every other request.
     Distinct(BTreeMap<String, DeviceAttribute>),
 }
 
-/// Request and alternative that a device is chosen for.
+/// Request and alternative for which a device is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker<'a> {
     pub(super) request: &'a str,
@@ -69,13 +69,14 @@ impl Constraint {
         })
     }
 
-    /// The attribute that it compares; `None` for a name without a domain, which is each driver's own.
+    /// The attribute that it compares; `None` for a name without a domain, which means a different attribute for each
+    /// driver.
     pub(super) fn attribute_read(&self) -> Option<AttributeName> {
         let (domain, name) = self.attribute.split_once('/')?;
         (!name.contains('/')).then(|| AttributeName::published(domain, name))
     }
 
-    /// Adds a device if it satisfies the constraint. Returns true if it does.
+    /// Adds a device if it satisfies the constraint. Returns false if it does not.
     pub(super) fn add(&mut self, asker: Asker<'_>, device: &Device, driver: &str) -> bool {
         if !self.is_about(asker) {
             return true;
@@ -115,7 +116,7 @@ impl Constraint {
     }
 }
 
-/// Attribute by its full name, or without the domain if that is the driver's own.
+/// The attribute with this full name. A driver may publish attributes of its own domain without the domain.
 fn lookup<'a>(device: &'a Device, driver: &str, name: &str) -> Option<&'a DeviceAttribute> {
     let attributes = device.attributes.as_ref()?;
     attributes.get(name).or_else(|| {

@@ -1,4 +1,4 @@
-//! Counters that partitions of a device share.
+//! Shared counters: the resources that partitions of one device consume.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) struct Draw {
     amount: Amount,
 }
 
-/// Remaining value of each counter of each pool; may be negative.
+/// Remaining value by pool and counter; may be negative.
 #[derive(Debug)]
 pub(super) struct Counters {
     left: Vec<Vec<Amount>>,
@@ -52,7 +52,7 @@ impl Stock {
         true
     }
 
-    /// Adds a device that may consume counters, or reports an unknown counter.
+    /// Adds a device that may consume counters. Fails if it names an unknown counter or set.
     pub(super) fn add_consumer(&mut self, device: &Device) -> Result<(), String> {
         for consumption in device.consumes_counters.iter().flatten() {
             let set = consumption.counter_set.as_str();
@@ -91,13 +91,13 @@ impl Stock {
         &self.starts
     }
 
-    /// The set that a device consumes counters of.
+    /// Index of the counter set from which a device consumes.
     pub(super) fn set_of(&self, draws: &[Draw]) -> Option<usize> {
         let Draw { counter, .. } = draws.first()?;
         Some(self.starts.partition_point(|start| start <= counter) - 1)
     }
 
-    /// Part of a set that a device consumes, in thousandths: the mean of its counters.
+    /// Fraction of a set that a device consumes, in thousandths: the mean over the set's counters.
     pub(super) fn milli_of(&self, set: usize, draws: &[Draw]) -> u32 {
         let end = self.starts.get(set + 1).copied().unwrap_or(self.full.len());
         let counters = self.starts[set]..end;
@@ -112,7 +112,7 @@ impl Stock {
         u32::try_from(sum / i128::try_from(counted.max(1)).unwrap_or(1)).unwrap_or(0)
     }
 
-    /// Counters after the consumption of allocated devices. Those may overdraw a counter, which then blocks further
+    /// Counters after the consumption of allocated devices. These may overdraw a counter, which then blocks further
     /// devices without an error.
     fn left(&self, holdings: Option<&Holdings>) -> Vec<Amount> {
         let mut left = self.full.clone();
@@ -158,7 +158,7 @@ impl Counters {
         &self.left[pool]
     }
 
-    /// True if a device could consume its counters.
+    /// True if the counters suffice for a device.
     pub(super) fn suffice(&mut self, pool: usize, draws: &[Draw]) -> bool {
         let suffice = self.take(pool, draws);
         if suffice {
@@ -167,7 +167,7 @@ impl Counters {
         suffice
     }
 
-    /// Consumes a device's counters, unless its pool has too little of one.
+    /// Consumes a device's counters and returns true, unless one of them is too low.
     pub(super) fn take(&mut self, pool: usize, draws: &[Draw]) -> bool {
         let left = &mut self.left[pool];
         for draw in draws {

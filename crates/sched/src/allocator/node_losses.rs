@@ -1,15 +1,15 @@
-//! Losses of a node by an allocation: devices that it spoils for others, beside those that it takes.
+//! Losses of a node by an allocation: devices that become less useful, beside those that it takes.
 //!
 //! | loss | meaning | points |
 //! | --- | --- | --- |
-//! | broken up | a GPU that nobody had, and of which the claims take a part | 100 for a GPU |
-//! | place | the largest partition that could be cut from a GPU, less the largest that still can, less the one taken | 200 for a GPU's worth |
-//! | stranded | a place of GPUs and NICs below one PCIe switch or root that keeps one kind and loses the other | 50 for a place |
-//! | distance | between two devices of the claims: 0 in one place, 1 on one NUMA node, else 2 | 40 for the mean |
+//! | broken up | a GPU without a holder, of which the claims take a part | 100 per GPU |
+//! | place | largest possible partition of a GPU: before, minus after, minus the one taken | 200 per GPU |
+//! | stranded | a PCIe switch or root left with free GPUs and no free NIC, or the reverse | 50 each |
+//! | distance | between two chosen devices: 0 at one PCIe switch or root, 1 on one NUMA node, else 2 | 40 times the mean |
 //!
-//! The points are on the scale of [`Policy::Windlass`](crate::policy::Policy::Windlass), where a free GPU that is broken up
-//! costs as much as a GPU of a scarce product. A distance of two is less: it slows one pod, and a broken GPU serves no pod
-//! that needs all of it.
+//! The points are on the scale of [`Policy::Windlass`](crate::policy::Policy::Windlass). A GPU that is broken up costs
+//! as much as a GPU of a scarce product. A distance of 2 costs less: it slows one pod, but a broken-up GPU serves no
+//! pod that needs a whole one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,28 +29,28 @@ use crate::policy::Term;
 /// Losses by one allocation on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLosses {
-    /// GPUs that nobody had, and that serve nobody as a whole now.
+    /// GPUs without a holder before, which can no longer be given as a whole.
     pub broken_gpus: u32,
-    /// Places for partitions, in thousandths of a GPU.
+    /// Loss of places for partitions, in thousandths of a GPU.
     pub place_milli: u32,
-    /// Places with free GPUs and without a NIC, or the reverse.
+    /// PCIe switches or roots that are left with free GPUs and no free NIC, or the reverse.
     pub stranded: u32,
     /// Mean distance between the chosen GPUs and NICs, in thousandths.
     pub distance_milli: u32,
 }
 
-/// Attributes that decide about losses, under any domain.
+/// Attributes that losses depend on, in any domain.
 pub(super) const ATTRIBUTES: [&str; 4] = ["numaNode", "pcieRoot", SWITCH, "type"];
 const SWITCH: &str = "pcieSwitch";
 
-/// A kind of devices that have to be near each other.
+/// Kind of a device whose distance to others matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Gpu,
     Nic,
 }
 
-/// The devices of a node that are free, before or after an allocation.
+/// Availability of a node's devices, before or after an allocation.
 struct Room<'a> {
     pools: &'a Pools,
     holdings: &'a [Option<&'a Holdings>],
@@ -58,7 +58,7 @@ struct Room<'a> {
     chosen: &'a [ChosenDevice],
 }
 
-/// Free devices below one PCIe switch or root, before and after.
+/// Number of free devices below one PCIe switch or root: `[before, after]` the allocation.
 #[derive(Default)]
 struct Neighbours {
     gpus: [u32; 2],
@@ -68,7 +68,7 @@ struct Neighbours {
 // === impl NodeLosses ===
 
 impl NodeLosses {
-    /// The losses by devices that [`Claims::choose`](super::Claims::choose) has chosen of these pools.
+    /// The losses by the devices that [`Claims::choose`](super::Claims::choose) has chosen from these pools.
     pub fn of(pools: &Pools, taken: &Taken, chosen: &[ChosenDevice]) -> Self {
         let holdings = taken.of_pools(&pools.all);
         let mut rooms = [&[], chosen].map(|chosen| Room::of(pools, &holdings, chosen));
@@ -80,12 +80,12 @@ impl NodeLosses {
         }
     }
 
-    /// Points of all losses, each below zero or zero.
+    /// Sum of the losses in points; zero or negative.
     pub fn points(&self) -> i32 {
         self.terms().iter().map(|term| term.points).sum()
     }
 
-    /// The losses in points.
+    /// The losses in points, each zero or negative.
     pub fn terms(&self) -> [Term; 4] {
         let term = |name, count: u32, each: u32, per: u32| {
             let points = u64::from(count) * u64::from(each) / u64::from(per);
@@ -112,7 +112,7 @@ fn broken_gpus([before, after]: &mut [Room<'_>; 2]) -> u32 {
     count(gpus.filter(is_broken))
 }
 
-/// A shared device of which nobody else can have a part.
+/// True if this consumption exhausts a capacity of a shared device, so that no other claim can have a share.
 fn is_all(device: &Device, consumed: &BTreeMap<String, Amount>) -> bool {
     device.capacity.iter().flatten().any(|(name, capacity)| {
         let consumed = consumed.get(name).copied().unwrap_or(Amount::ZERO);
@@ -120,7 +120,7 @@ fn is_all(device: &Device, consumed: &BTreeMap<String, Amount>) -> bool {
     })
 }
 
-/// Sum over the counter sets from which the claims take something.
+/// Sum of the loss over the counter sets from which the claims take a partition.
 fn place_milli([before, after]: &mut [Room<'_>; 2]) -> u32 {
     let mut own: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     for ChosenDevice { device, .. } in after.chosen {
@@ -217,7 +217,7 @@ impl Pools {
         (0..self.len()).filter(move |device| self.kind(*device) == Some(kind))
     }
 
-    /// Pool and counter set that a device is cut from, and its part of the set in thousandths.
+    /// Pool and counter set from which a partition is made, and its fraction of the set in thousandths.
     fn cut(&self, device: usize) -> Option<(usize, usize, u32)> {
         let candidate = &self.candidates[device];
         let State::Ready(contents) = &self.all[candidate.pool].state else { return None };
@@ -239,14 +239,14 @@ impl<'a> Room<'a> {
         for (index, ChosenDevice { device, .. }) in chosen.iter().enumerate() {
             let candidate = &pools.candidates[*device];
             room.chosen = &chosen[..index];
-            if !room.is_counted(*device) {
+            if !room.needs_no_counters(*device) {
                 room.counters.take(candidate.pool, &candidate.draws);
             }
         }
         Self { chosen, ..room }
     }
 
-    /// A new claim could have the device, or a share of it.
+    /// True if a new claim could get the device, or a share of it.
     fn is_open(&mut self, device: usize) -> bool {
         let candidate = &self.pools.candidates[device];
         let is_whole = |chosen: &ChosenDevice| chosen.consumed.is_none();
@@ -254,16 +254,17 @@ impl<'a> Room<'a> {
             && candidate.taints().next().is_none()
             && self.holding(device).is_none_or(|holding| holding.whole == 0)
             && !self.is_chosen(device, is_whole)
-            && (self.is_counted(device) || self.counters.suffice(candidate.pool, &candidate.draws))
+            && (self.needs_no_counters(device)
+                || self.counters.suffice(candidate.pool, &candidate.draws))
     }
 
-    /// The device has no holder.
+    /// True if the device has no holder and a new claim could get it.
     fn is_free(&mut self, device: usize) -> bool {
         self.holding(device).is_none() && !self.is_chosen(device, |_| true) && self.is_open(device)
     }
 
-    /// The device consumes no counters, or has consumed them for the first share of it.
-    fn is_counted(&self, device: usize) -> bool {
+    /// True if no counters are left to consume: the device has none, or its first share has consumed them.
+    fn needs_no_counters(&self, device: usize) -> bool {
         self.pools.candidates[device].draws.is_empty()
             || self.holding(device).is_some_and(|holding| holding.shares > 0)
             || self.is_chosen(device, |chosen| chosen.consumed.is_some())

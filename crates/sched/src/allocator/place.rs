@@ -5,7 +5,7 @@ use k8s_openapi::api::{
     resource::v1::{Device, ResourceSlice},
 };
 
-/// True if a slice has devices or counters for a node. Counters are for every node, even in a slice that names one.
+/// True if a slice has devices or counters for a node. Counters concern every node, even in a slice with a node name.
 pub fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
     if has_counters(slice) {
         return true;
@@ -34,7 +34,7 @@ pub(super) fn device_matches(device: &Device, node: &Node) -> bool {
     matches(node, (name, device.all_nodes == Some(true), device.node_selector.as_ref()))
 }
 
-/// True if a node matches the selector of an allocation, or there is none: the devices can be used there.
+/// True if an allocation's devices can be used on a node: it matches the allocation's node selector, or there is none.
 pub fn lets_in(selector: Option<&NodeSelector>, node: &Node) -> bool {
     selector.is_none() || matches(node, ("", false, selector))
 }

@@ -1,4 +1,4 @@
-//! Pool of a node in its newest generation: complete and valid, or the reason why not.
+//! Pool of devices as one node sees it, in its newest generation: its contents, or the reason why it is unusable.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -29,7 +29,7 @@ pub(super) enum State {
 /// Slices of a pool.
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
-    /// Slices with devices for the node, by name.
+    /// Slices with devices for the node, sorted by name.
     pub(super) here: Vec<Arc<ResourceSlice>>,
     pub(super) stock: Stock,
 }
@@ -37,7 +37,8 @@ pub(super) struct Contents {
 // === impl Pool ===
 
 impl Pool {
-    /// Pool of all its slices. `None` if it has nothing for the node, or another node has a newer generation of it.
+    /// The pool with all these slices. `None` if it has nothing for the node, or its newer generation is for other
+    /// nodes.
     pub(super) fn of(slices: &[&Arc<ResourceSlice>], node: &Node) -> Option<Self> {
         let generation = |slice: &Arc<ResourceSlice>| slice.spec.pool.generation;
         let (relevant, others): (Vec<&Arc<ResourceSlice>>, Vec<_>) =
@@ -48,7 +49,7 @@ impl Pool {
         let spec = &here[0].spec;
         let id = PoolId { driver: spec.driver.clone(), name: spec.pool.name.clone() };
         let wanted = usize::try_from(spec.pool.resource_slice_count).unwrap_or_default();
-        // A pool whose slices are all for the node is complete without a look at the others.
+        // If the node's own slices are already complete, slices for other nodes do not matter.
         let is_whole = here.len() == wanted;
         if !is_whole && others.iter().any(|slice| generation(slice) > newest) {
             return None;
@@ -60,7 +61,7 @@ impl Pool {
         }
         here.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let state = Contents::of(&here, &elsewhere).map_or_else(State::Invalid, State::Ready);
-        // Counters alone, of devices for other nodes, have nothing to allocate.
+        // A pool may have only counters here, and its devices on other nodes. It has nothing to allocate then.
         let is_empty = matches!(&state, State::Ready(contents) if contents.here.is_empty());
         (!is_empty).then_some(Self { id, state })
     }
@@ -74,7 +75,7 @@ impl Pool {
 // === impl Contents ===
 
 impl Contents {
-    /// Contents from slices for the node and for others. The devices of the others may have consumed counters.
+    /// Contents from slices for the node and slices for other nodes, whose devices may consume counters too.
     fn of(
         slices: &[&Arc<ResourceSlice>],
         elsewhere: &[&Arc<ResourceSlice>],

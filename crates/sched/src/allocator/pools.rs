@@ -1,4 +1,4 @@
-//! Pools of one node with their devices, prepared for many allocations.
+//! Pools of one node, with their devices prepared for many allocations.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,14 +20,14 @@ use super::{
 
 /// Devices of one node, gathered from slices: pools in their newest generation, checked and complete.
 ///
-/// A value owns its parts, shares the slices, and may be sent to other threads. It depends on the slices and on the
-/// node's name and labels, and not on allocations.
+/// A value owns its parts, shares the slices, and may be sent to other threads. It depends only on the slices and on
+/// the node's name and labels, so it stays valid when allocations change.
 #[derive(Clone, Debug)]
 pub struct Pools {
     pub(super) node: Option<String>,
     /// Pools with devices for the node, and pools that are incomplete or invalid.
     pub(super) all: Vec<Pool>,
-    /// Devices in the order in which they are tried: without binding conditions first, then by pool and slice.
+    /// Devices in the order of the search: pools without binding conditions first, then by pool and slice.
     pub(super) candidates: Vec<Candidate>,
 }
 
@@ -41,12 +41,13 @@ impl Pools {
     ///
     /// # Assumptions
     ///
-    /// The slices hold all slices of every pool with a [relevant](super::is_relevant) one; others are ignored. A pool
-    /// counts as incomplete without them, and outdated if another node has its newer generation.
+    /// `slices` has all slices of every pool with a [relevant](super::is_relevant) slice; other pools are ignored. A
+    /// pool with missing slices counts as incomplete. A pool whose newer generation is for other nodes counts as
+    /// outdated.
     ///
-    /// In Kubernetes a slice with shared counters is for all nodes, even if it names one. A request for all devices
-    /// thus fails on every node while one such pool is incomplete or invalid. An index that omits the pools of
-    /// other nodes does without this failure, and changes nothing else.
+    /// In Kubernetes a slice with shared counters concerns all nodes, even if it has a node name. A request for all
+    /// devices thus fails on every node while one such pool is incomplete or invalid. A caller that omits the pools of
+    /// other nodes avoids this failure, and gets equal results otherwise.
     pub fn new(slices: &[Arc<ResourceSlice>], node: &Node) -> Self {
         let mut by_pool: BTreeMap<Key<'_>, Vec<&Arc<ResourceSlice>>> = BTreeMap::new();
         for slice in slices {
@@ -67,7 +68,7 @@ impl Pools {
         Self { node: node.metadata.name.clone(), all, candidates }
     }
 
-    /// Gathers the pools of a node from all slices of a cluster.
+    /// Gathers the pools of a node from all slices of the cluster.
     pub(super) fn among(slices: &[ResourceSlice], node: &Node) -> Self {
         let relevant = slices.iter().filter(|slice| place::is_relevant(slice, node));
         let keys: BTreeSet<_> = relevant.map(key).collect();
@@ -81,8 +82,8 @@ impl Pools {
         (&candidate.slice, candidate.device())
     }
 
-    /// Devices of which no claim has anything, and which have no taint that keeps claims away. Devices that share
-    /// counters with others are left out: one may leave no room for the next.
+    /// Devices that no claim holds, whole or in part, and that no taint withholds. Devices with shared counters are
+    /// left out, because the allocation of one may exclude the next.
     pub fn untouched<'a>(&'a self, taken: &'a Taken) -> impl Iterator<Item = &'a PreparedDevice> {
         let holdings = taken.of_pools(&self.all);
         self.candidates.iter().filter_map(move |candidate| {

@@ -1,4 +1,4 @@
-//! Requests of a claim, each with its alternatives.
+//! Requests of a claim, each with its alternatives (subrequests).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use windlass_core::selector::{PreparedDevice, PublishedExpression};
 
 use super::Unallocated;
 
-/// Request: one alternative, or a list of them by preference.
+/// A request: one alternative, or several in order of preference.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimRequest {
     pub(super) name: String,
@@ -37,15 +37,15 @@ pub(super) enum HowMany {
     All,
 }
 
-/// Expression or its parse error, with the name of its owner.
+/// A CEL expression or its parse error, with its origin for error messages.
 #[derive(Clone, Debug)]
 struct Selector {
-    whose: String,
+    owner: String,
     expression: Result<PublishedExpression, String>,
 }
 
-/// Fields that a request and a subrequest have in common.
-struct Wish<'a> {
+/// The common fields of a request and a subrequest.
+struct RequestFields<'a> {
     full_name: String,
     class: &'a str,
     mode: Option<&'a String>,
@@ -63,8 +63,9 @@ pub(super) fn requests(
 ) -> Result<Vec<ClaimRequest>, Unallocated> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
     let read = |request: &DeviceRequest| {
-        let read = |wish| Alternative::of(wish, &title(claim), classes);
-        let alternatives = wishes(request).into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let read = |fields| Alternative::of(fields, &title(claim), classes);
+        let alternatives =
+            request_fields(request).into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
         Ok(ClaimRequest { name: request.name.clone(), alternatives })
     };
     requests.map(read).collect()
@@ -76,8 +77,8 @@ pub(super) fn title(claim: &ResourceClaim) -> String {
     format!("{}/{}", word(&claim.metadata.namespace), word(&claim.metadata.name))
 }
 
-fn wishes(request: &DeviceRequest) -> Vec<Wish<'_>> {
-    let alternatives = request.first_available.iter().flatten().map(|sub| Wish {
+fn request_fields(request: &DeviceRequest) -> Vec<RequestFields<'_>> {
+    let alternatives = request.first_available.iter().flatten().map(|sub| RequestFields {
         full_name: format!("{}/{}", request.name, sub.name),
         class: &sub.device_class_name,
         mode: sub.allocation_mode.as_ref(),
@@ -87,7 +88,7 @@ fn wishes(request: &DeviceRequest) -> Vec<Wish<'_>> {
         tolerations: sub.tolerations.as_ref(),
         selectors: sub.selectors.as_deref().unwrap_or_default(),
     });
-    let exactly = request.exactly.iter().map(|exactly| Wish {
+    let exactly = request.exactly.iter().map(|exactly| RequestFields {
         full_name: request.name.clone(),
         class: &exactly.device_class_name,
         mode: exactly.allocation_mode.as_ref(),
@@ -103,48 +104,52 @@ fn wishes(request: &DeviceRequest) -> Vec<Wish<'_>> {
 // === impl Alternative ===
 
 impl Alternative {
-    fn of(wish: Wish<'_>, claim: &str, classes: &[DeviceClass]) -> Result<Self, Unallocated> {
+    fn of(
+        fields: RequestFields<'_>,
+        claim: &str,
+        classes: &[DeviceClass],
+    ) -> Result<Self, Unallocated> {
         let wrong = |what: &str| {
-            Unallocated::Wrong(format!("claim {claim}, request {}: {what}", wish.full_name))
+            Unallocated::Wrong(format!("claim {claim}, request {}: {what}", fields.full_name))
         };
-        let is_it = |class: &&DeviceClass| class.metadata.name.as_deref() == Some(wish.class);
+        let is_it = |class: &&DeviceClass| class.metadata.name.as_deref() == Some(fields.class);
         let class = classes.iter().find(is_it).ok_or_else(|| {
-            let name = wish.class;
+            let name = fields.class;
             wrong(&format!(
                 "could not retrieve device class {name}: deviceclass.resource.k8s.io {name:?} not found"
             ))
         })?;
-        let how_many = match wish.mode.map(String::as_str) {
+        let how_many = match fields.mode.map(String::as_str) {
             None | Some("ExactCount") => {
-                HowMany::Exactly(usize::try_from(wish.count.unwrap_or(1)).unwrap_or(usize::MAX))
+                HowMany::Exactly(usize::try_from(fields.count.unwrap_or(1)).unwrap_or(usize::MAX))
             }
             Some("All") => HowMany::All,
             Some(other) => return Err(wrong(&format!("unsupported count mode {other}"))),
         };
         let of_class = class.spec.selectors.as_deref().unwrap_or_default();
-        let named = |whose: &str, selectors: &[DeviceSelector]| -> Vec<Selector> {
-            let whose = |index| format!("{whose}: selector #{index}");
+        let named = |owner: &str, selectors: &[DeviceSelector]| -> Vec<Selector> {
+            let owner = |index| format!("{owner}: selector #{index}");
             let indexed = selectors.iter().enumerate();
-            indexed.map(|(index, selector)| Selector::of(whose(index), selector)).collect()
+            indexed.map(|(index, selector)| Selector::of(owner(index), selector)).collect()
         };
-        let mut selectors = named(&format!("class {}", wish.class), of_class);
-        selectors.extend(named(&format!("claim {claim}"), wish.selectors));
+        let mut selectors = named(&format!("class {}", fields.class), of_class);
+        selectors.extend(named(&format!("claim {claim}"), fields.selectors));
         Ok(Self {
-            full_name: wish.full_name,
+            full_name: fields.full_name,
             class: Arc::new(class.clone()),
             how_many,
-            admin_access: wish.admin_access,
-            capacity: wish.capacity.cloned(),
-            tolerations: wish.tolerations.cloned(),
+            admin_access: fields.admin_access,
+            capacity: fields.capacity.cloned(),
+            tolerations: fields.tolerations.cloned(),
             selectors,
         })
     }
 
     /// True if all expressions select the device.
     pub(super) fn selects(&self, device: &PreparedDevice) -> Result<bool, Unallocated> {
-        for Selector { whose, expression } in &self.selectors {
+        for Selector { owner, expression } in &self.selectors {
             let wrong = |sort: &str, error: &dyn std::fmt::Display| {
-                Unallocated::Wrong(format!("{whose}: CEL {sort} error: {error}"))
+                Unallocated::Wrong(format!("{owner}: CEL {sort} error: {error}"))
             };
             let expression = expression.as_ref().map_err(|error| wrong("compile", error))?;
             if !expression.selects(device).map_err(|error| wrong("runtime", &error))? {
@@ -154,12 +159,12 @@ impl Alternative {
         Ok(true)
     }
 
-    /// Its expressions that can be evaluated.
+    /// Its expressions, without those that do not parse.
     pub(super) fn expressions(&self) -> impl Iterator<Item = &PublishedExpression> {
         self.selectors.iter().filter_map(|selector| selector.expression.as_ref().ok())
     }
 
-    /// True if a taint is not tolerated.
+    /// True if it does not tolerate one of the taints.
     pub(super) fn is_kept_away_by<'a>(
         &self,
         mut taints: impl Iterator<Item = &'a DeviceTaint>,
@@ -174,10 +179,10 @@ impl Alternative {
 // === impl Selector ===
 
 impl Selector {
-    fn of(whose: String, selector: &DeviceSelector) -> Self {
+    fn of(owner: String, selector: &DeviceSelector) -> Self {
         let text = selector.cel.as_ref().map_or("", |cel| cel.expression.as_str());
         let expression = text.parse::<PublishedExpression>().map_err(|error| error.to_string());
-        Self { whose, expression }
+        Self { owner, expression }
     }
 }
 

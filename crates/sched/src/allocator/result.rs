@@ -1,4 +1,4 @@
-//! Allocation result of a claim, as its status holds it.
+//! Allocation results: the chosen devices, and the `allocation` of a claim's status.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ use crate::random::Random;
 pub struct ChosenDevice {
     /// Its position in [`Pools`](super::Pools).
     pub device: usize,
-    /// Capacity that it takes of a shared device; `None` for a whole device.
+    /// Capacity that is consumed of a shared device; `None` for a whole device.
     pub consumed: Option<BTreeMap<String, Amount>>,
 }
 
 // === impl Search ===
 
 impl Search<'_> {
-    /// Chosen devices of all claims after a successful search. Admin access takes none.
+    /// Chosen devices of all claims after a successful search, without those for admin access.
     pub(super) fn chosen(&self) -> Vec<ChosenDevice> {
         let of_claim = |(claim, choices): (&Claim, &Vec<Choice>)| {
             let takes = |choice: &&Choice| {
@@ -78,14 +78,15 @@ impl Search<'_> {
         let candidate = &self.pools.candidates[choice.candidate];
         let (device, PoolId { driver, name }) =
             (candidate.device(), &self.pools.all[candidate.pool].id);
-        let asked = &self.claims[claim].requests[choice.request].alternatives[choice.alternative];
+        let alternative =
+            &self.claims[claim].requests[choice.request].alternatives[choice.alternative];
         DeviceRequestAllocationResult {
-            request: asked.full_name.clone(),
+            request: alternative.full_name.clone(),
             driver: driver.clone(),
             pool: name.clone(),
             device: device.name.clone(),
-            admin_access: asked.admin_access.then_some(true),
-            tolerations: asked.tolerations.clone(),
+            admin_access: alternative.admin_access.then_some(true),
+            tolerations: alternative.tolerations.clone(),
             share_id: choice.consumed.as_ref().map(|_| shares.uuid()),
             consumed_capacity: choice.consumed.clone().filter(|consumed| !consumed.is_empty()),
             binding_conditions: device.binding_conditions.clone(),
@@ -105,20 +106,20 @@ impl Search<'_> {
     fn class_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
         let mut config: Vec<DeviceAllocationConfiguration> = Vec::new();
         let mut of_class = BTreeMap::new();
-        for asked in self.chosen_alternatives(claim) {
+        for alternative in self.chosen_alternatives(claim) {
             let start = config.len();
-            let name = asked.class.metadata.name.clone();
+            let name = alternative.class.metadata.name.clone();
             if let Some(known) = of_class.get(&name) {
                 let known: &std::ops::Range<usize> = known;
                 for entry in &mut config[known.clone()] {
-                    entry.requests.get_or_insert_default().push(asked.full_name.clone());
+                    entry.requests.get_or_insert_default().push(alternative.full_name.clone());
                 }
                 continue;
             }
-            let of = asked.class.spec.config.iter().flatten();
+            let of = alternative.class.spec.config.iter().flatten();
             config.extend(of.map(|entry| DeviceAllocationConfiguration {
                 source: "FromClass".to_owned(),
-                requests: Some(vec![asked.full_name.clone()]),
+                requests: Some(vec![alternative.full_name.clone()]),
                 opaque: entry.opaque.clone(),
             }));
             of_class.insert(name, start..config.len());
@@ -134,11 +135,11 @@ impl Search<'_> {
             let times = if named.is_empty() {
                 1
             } else {
-                // Repeated for each request that it names, as upstream.
+                // As upstream, the entry is repeated for each request that it names.
                 let requests = self.claims[claim].requests.iter().map(|request| &request.name);
                 let both = requests.zip(self.chosen_alternatives(claim));
-                both.filter(|(request, asked)| {
-                    named.iter().any(|name| *name == **request || *name == asked.full_name)
+                both.filter(|(request, alternative)| {
+                    named.iter().any(|name| *name == **request || *name == alternative.full_name)
                 })
                 .count()
             };

@@ -32,24 +32,25 @@ pub(super) struct Search<'a> {
     /// Devices of other claims, by pool.
     holdings: Vec<Option<&'a Holdings>>,
     counters: Counters,
-    /// Claims of each candidate that the search has chosen.
+    /// By candidate: the claims for which the search has chosen it as a whole.
     allocating: BTreeMap<usize, BTreeSet<usize>>,
-    /// Capacity of shared candidates that the search has consumed.
+    /// By shared candidate: the capacity that each share chosen by the search consumes.
     sharing: BTreeMap<usize, Vec<Consumed>>,
-    /// Number of each candidate's signature; without them each candidate is tried by itself.
+    /// By candidate: the number of its signature. `None` evaluates expressions for each candidate.
     signatures: Option<&'a [u32]>,
     selections: &'a mut Selections,
-    everything: BTreeMap<AlternativeIx, Vec<usize>>,
-    /// Most devices found.
+    /// By alternative with the allocation mode `All`: its candidates.
+    all_devices: BTreeMap<AlternativeIx, Vec<usize>>,
+    /// By alternative: the largest number of devices that the search has found for it.
     reached: BTreeMap<AlternativeIx, usize>,
     refused: BTreeMap<AlternativeIx, Refusals>,
 }
 
-/// Results of expressions that were evaluated, by request and device signature.
+/// Cached results of selectors, by request and device signature.
 #[derive(Debug, Default)]
 pub struct Selections(HashMap<(AlternativeIx, usize), bool>);
 
-/// Most results that are kept.
+/// Maximum number of cached results.
 const MAX_SELECTIONS: usize = 1 << 16;
 
 /// Chosen device.
@@ -70,7 +71,7 @@ struct AlternativeIx {
     alternative: usize,
 }
 
-/// Reason to end a branch of the search.
+/// Reason to abandon a branch of the search.
 enum Stop {
     Wrong(Unallocated),
     /// The claim would exceed its limit of devices.
@@ -104,15 +105,15 @@ impl<'a> Search<'a> {
             sharing: BTreeMap::new(),
             signatures,
             selections,
-            everything: BTreeMap::new(),
+            all_devices: BTreeMap::new(),
             reached: BTreeMap::new(),
             refused: BTreeMap::new(),
         };
-        search.find_everything()?;
+        search.find_all_devices()?;
         Ok(search)
     }
 
-    /// Searches. The first solution is in the search afterwards.
+    /// Runs the search. The returned value has the first solution.
     pub(super) fn run(mut self) -> Result<Self, Unallocated> {
         match self.place_request(0, 0) {
             Ok(true) => Ok(self),
@@ -125,8 +126,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Finds the devices of requests for all devices. Rejects claims whose requests exceed the limit of devices.
-    fn find_everything(&mut self) -> Result<(), Unallocated> {
+    /// Finds the candidates of requests for all devices. Rejects claims that request more devices than a claim may
+    /// have.
+    fn find_all_devices(&mut self) -> Result<(), Unallocated> {
         for (claim, Claim { title, requests, .. }) in self.claims.iter().enumerate() {
             let mut least = 0_usize;
             for (request, wanted) in requests.iter().enumerate() {
@@ -171,7 +173,7 @@ impl<'a> Search<'a> {
             }
         }
         let count = all.len();
-        self.everything.insert(ix, all);
+        self.all_devices.insert(ix, all);
         Ok(count)
     }
 
@@ -204,9 +206,9 @@ impl<'a> Search<'a> {
         if too_many && count > 0 { Err(Stop::TooMany) } else { Ok(false) }
     }
 
-    /// Places the device with this number, from a candidate on, and everything after it.
+    /// Places the request's device with this number, trying candidates from `from` on, and then all later devices.
     fn place_device(&mut self, ix: AlternativeIx, number: usize, from: usize) -> Step {
-        let all = self.everything.get(&ix).cloned();
+        let all = self.all_devices.get(&ix).cloned();
         self.note_reached(ix, number);
         let wanted = match (&all, self.alternative(ix).how_many) {
             (Some(all), _) if all.is_empty() => {
@@ -236,7 +238,7 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Takes a candidate and continues. Gives the candidate back if the search fails.
+    /// Takes a candidate and continues with the next device. Gives the candidate back if that fails.
     fn try_candidate(&mut self, ix: AlternativeIx, (number, candidate): (usize, usize)) -> Step {
         if !self.take(ix, candidate)? {
             return Ok(false);

@@ -1,9 +1,7 @@
-//! Signature of a node: equal for nodes on which the same claims get the same devices, by their
-//! positions.
+//! Node signatures: on nodes with equal signatures the same claims get devices at equal positions.
 //!
-//! A signature leaves out all names of nodes, pools, slices, devices and counters, and the
-//! attributes that the claims do not read. So thousands of nodes, each with its own UUIDs, have few
-//! signatures.
+//! A signature leaves out all names of nodes, pools, slices, devices and counters, and the attributes that the claims
+//! do not read. So thousands of nodes, each with its own UUIDs, have few different signatures.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -22,42 +20,38 @@ use super::{
     taken::{Holding, Taken},
 };
 
-/// Attributes of devices that claims read, besides those that [`NodeLosses`](super::NodeLosses)
-/// reads. `None` if they may read any.
+/// Device attributes that claims read, besides those that [`NodeLosses`](super::NodeLosses) reads. `None` if they may
+/// read any.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
 
-/// The state of a node's devices, as far as some claims read it.
+/// Signature of a node: the state of its devices, reduced to what some claims read.
 ///
 /// # Guarantees
 ///
-/// On nodes of one signature, equal claims get equal results of
-/// [`Claims::choose`](super::Claims::choose) and of [`NodeLosses::of`](super::NodeLosses::of), if
-/// they read no other attributes. Errors may differ. Only signatures that were made with
-/// the same [`DeviceSignatures`] may be compared.
+/// On nodes with equal signatures, equal claims get equal results of [`Claims::choose`](super::Claims::choose) and of
+/// [`NodeLosses::of`](super::NodeLosses::of), if they read no other attributes. Errors may differ. Only signatures made
+/// with the same [`DeviceSignatures`] may be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeSignature {
     /// Number of each device's signature.
     pub(super) devices: Box<[u32]>,
-    /// The pools, and the holders of the devices.
+    /// Encoded state of the pools, and of the devices' holders.
     rest: Box<[u8]>,
 }
 
-/// A number for each device signature. Devices of one signature differ in nothing that the claims
-/// read.
+/// Numbers of device signatures. Devices with equal signatures are equal in everything that the claims read.
 #[derive(Debug, Default)]
 pub struct DeviceSignatures {
     numbers: HashMap<Box<[u8]>, u32>,
-    /// Numbers given out so far. No number is given out twice.
+    /// Last number that was assigned. Numbers are never reused.
     count: u32,
 }
 
-/// Most device signatures that are kept. One of a former state gets a new number when it comes
-/// back.
+/// Maximum number of remembered device signatures. A forgotten one gets a new number when it comes back.
 const MAX_DEVICE_SIGNATURES: usize = 1 << 18;
 
-/// Bytes of a signature. Lists and texts begin with their length, so that different states have
-/// different bytes.
+/// Encoder of a signature. Lists and texts begin with their length, so that different states have different bytes.
 #[derive(Default)]
 struct Key(Vec<u8>);
 
@@ -73,7 +67,7 @@ impl AttributesRead {
         Self(all.map(|all| all.into_iter().flatten().collect()))
     }
 
-    /// True if the claims may read any attribute. Then hardly two nodes are alike.
+    /// True if the claims may read any attribute. Hardly any two nodes are equal then.
     pub fn is_any(&self) -> bool {
         self.0.is_none()
     }
@@ -174,7 +168,7 @@ impl Key {
     }
 
     fn attribute(&mut self, value: &DeviceAttribute) {
-        // Lists are left out: constraints and expressions do not read them.
+        // List attributes are left out, because constraints and expressions do not read them.
         let DeviceAttribute { bool, int, string, version, .. } = value;
         self.option(bool.as_ref(), |key, it| key.flags([*it, false]));
         self.option(int.as_ref(), |key, it| key.0.extend_from_slice(&it.to_le_bytes()));
@@ -196,13 +190,13 @@ impl Key {
         });
     }
 
-    /// Claims that have the device.
+    /// Encodes the claims' hold on the device.
     fn holding(&mut self, holding: Option<&Holding>) {
         let Some(Holding { whole, shares, consumed }) = holding else {
             return self.flags([false; 2]);
         };
         self.flags([*whole > 0, *shares > 0]);
-        // Without a share nothing is consumed.
+        // Capacity is consumed only by shares.
         if *shares > 0 {
             let consumed: Vec<_> = consumed.iter().collect();
             self.list(&consumed, |key, (name, amount)| {

@@ -9,9 +9,9 @@ use windlass_core::selector::Amount;
 
 use super::{PoolId, capacity, pool::Pool};
 
-/// Devices that allocated claims have, whole or in shares.
+/// Devices that allocated claims hold, whole or in shares.
 ///
-/// One value may serve a node or the cluster: a search reads the pools of its node alone.
+/// One value may cover a node or the whole cluster: a search reads only the pools of its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     pools: BTreeMap<PoolId, Holdings>,
@@ -23,7 +23,7 @@ pub(super) type Holdings = BTreeMap<String, Holding>;
 /// Holders of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Holding {
-    /// Allocations of the whole device: two if two schedulers chose it. Each ends by itself.
+    /// Number of allocations of the whole device; two if two schedulers chose it. Each ends on its own.
     pub(super) whole: usize,
     pub(super) shares: usize,
     /// Capacity of all shares.
@@ -36,7 +36,7 @@ pub(super) type Consumed = BTreeMap<String, Amount>;
 // === impl Taken ===
 
 impl Taken {
-    /// Devices of all claims. Claims without an allocation have none.
+    /// Devices of these claims. Claims without an allocation are ignored.
     pub fn of<'a>(claims: impl IntoIterator<Item = &'a ResourceClaim>) -> Self {
         let mut taken = Self::default();
         let statuses = claims.into_iter().filter_map(|claim| claim.status.as_ref());
@@ -44,7 +44,7 @@ impl Taken {
         taken
     }
 
-    /// Adds the allocation of a claim, one from [`Claims::allocate`](super::Claims::allocate) included. Devices with
+    /// Adds the allocation of a claim, such as a result of [`Claims::allocate`](super::Claims::allocate). Devices for
     /// admin access stay free.
     pub fn add(&mut self, allocation: &AllocationResult) {
         for result in results(allocation) {
@@ -54,7 +54,7 @@ impl Taken {
         }
     }
 
-    /// Removes an allocation that was added. Others of the same devices stay.
+    /// Removes an allocation that was added before. Other allocations of the same devices stay.
     pub fn remove(&mut self, allocation: &AllocationResult) {
         for result in results(allocation) {
             let pool = pool(result);
@@ -101,7 +101,7 @@ impl Holding {
     }
 }
 
-/// Results that take a device. Admin access takes none.
+/// Results that hold a device. Results for admin access hold none.
 fn results(allocation: &AllocationResult) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
     results.filter(|result| result.admin_access != Some(true))

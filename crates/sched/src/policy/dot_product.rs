@@ -1,12 +1,12 @@
-//! Dot product: the node whose free resources are least alike the request.
+//! Dot product: the node with the smallest dot product of its free resources and the request.
 
 use super::{Input, Rank, best_fit};
 use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let Input { node, standing, request, .. } = input;
+    let Input { node, summary, request, .. } = input;
     let whole = node.gpus.iter().map(|_| f64::from(WHOLE_MILLI)).sum::<f64>();
-    let (all, idle) = (whole.max(1.0), f64::from(standing.uses.idle_milli()));
+    let (all, idle) = (whole.max(1.0), f64::from(summary.uses.idle_milli()));
     let cpu = part(request.cpu_milli, node.cpu_milli.total) * (1.0 - node.cpu_milli.used_share());
     let gpus = f64::from(request.gpu_milli()) / all * (idle / all);
     #[expect(clippy::cast_possible_wrap, reason = "at most two million")]
@@ -18,7 +18,7 @@ fn part(amount: u32, of: u32) -> f64 {
     f64::from(amount) / f64::from(of.max(1))
 }
 
-/// A number from 0 to 1 as an integer that keeps six digits.
+/// A number from 0 to 1 in millionths.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
 fn millionths(part: f64) -> u32 {
     (part.clamp(0.0, 1.0) * 1e6) as u32

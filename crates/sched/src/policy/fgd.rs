@@ -1,7 +1,8 @@
-//! Fragmentation gradient descent: the node whose fragmentation grows least.
+//! Fragmentation gradient descent (FGD): the node whose fragmentation grows least.
 //!
-//! Both roundings of the published experiment are part of the rule. The score is an integer, and equal scores fall to
-//! the first node: an exact score with a best-fit tie allocates a whole point less of the default trace.
+//! Two roundings of the published experiment are part of the policy: the score is an integer, and the first node wins
+//! among equal scores. An exact score with a best-fit tie-breaker allocates a whole percentage point less of the
+//! default trace.
 
 use super::{Input, Rank, best};
 use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
@@ -13,9 +14,9 @@ pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
 
 /// The score of a part.
 pub(super) fn score(input: &Input<'_>, part: Part) -> i32 {
-    let Input { catalog, knowledge, node, standing, request } = input;
-    let outlook = knowledge.outlook(standing);
-    let decrease = outlook.decrease(catalog, node, &standing.uses, request, part);
+    let Input { catalog, knowledge, node, summary, request } = input;
+    let outlook = knowledge.outlook(summary);
+    let decrease = outlook.decrease(catalog, node, &summary.uses, request, part);
     points(decrease / f64::from(WHOLE_MILLI))
 }
 

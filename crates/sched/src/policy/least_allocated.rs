@@ -1,8 +1,9 @@
-//! kube-scheduler's own rule: the node with the most left, of processors and main memory.
+//! kube-scheduler's default policy: the node with the most free CPU and memory.
 //!
-//! The score of the plugin `NodeResourcesFit` with its default strategy, `LeastAllocated`
-//! (`pkg/scheduler/framework/plugins/noderesources/least_allocated.go`), before the pod instead of after it: ranks are
-//! kept by requests without main memory. Devices do not count in it, and a node gives the first that fit.
+//! This is the score of the plugin `NodeResourcesFit` with its default strategy, `LeastAllocated`
+//! (`pkg/scheduler/framework/plugins/noderesources/least_allocated.go`), with one difference: the score is that before
+//! the pod is placed, because ranks are cached by requests without memory. Devices do not count, and the first GPUs
+//! that fit are chosen.
 
 use super::{Input, Rank, best};
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
 };
 
 /// Highest score of a node (`MaxNodeScore`).
-const MOST: u64 = 100;
+const MAX_SCORE: u64 = 100;
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     let score = u64::midpoint(left(input.node.cpu_milli), left(input.node.memory_mib));
@@ -20,5 +21,5 @@ pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
 }
 
 fn left(of: Amount) -> u64 {
-    u64::from(of.free) * MOST / u64::from(of.total.max(1))
+    u64::from(of.free) * MAX_SCORE / u64::from(of.total.max(1))
 }

@@ -1,8 +1,8 @@
-//! Our rule: fragmentation gradient descent, and four losses that it does not see.
+//! Windlass' policy: fragmentation gradient descent, minus four losses that it does not measure.
 //!
-//! All are in points. FGD gives about 25 for a GPU's worth of fragmentation. The losses weigh more, so that it decides
-//! among the placements that lose least. The weights are rounded from what allocates most on the public trace. Half or
-//! twice of one costs at most 0.2 points there.
+//! All terms are in points. FGD gives about 25 for one GPU of fragmentation. The losses weigh more, so FGD decides
+//! among the placements that lose least. The weights are rounded from those that allocate the most GPUs of the public
+//! trace. Halving or doubling one of them costs at most 0.2 percentage points there.
 
 use super::{Input, Rank, Term, best, fgd};
 use crate::{
@@ -11,14 +11,15 @@ use crate::{
     request::{Gpus, share_of},
 };
 
-/// Points for a GPU of value that a share takes from its GPU beyond its own. On the public trace the smallest such loss
-/// is a twelfth of a GPU: 42 points, as much as FGD gives for nearly two GPUs of fragmentation.
+/// Points per GPU of value that a share destroys on its GPU (the regret of [`Prices`](crate::prices::Prices)). On the
+/// public trace the smallest such loss is a twelfth of a GPU: 42 points, as much as FGD gives for nearly two GPUs of
+/// fragmentation.
 const CUT: f64 = 500.0;
-/// Points for a GPU that is left without CPU.
+/// Points per GPU that is left without CPU.
 const STRANDED: f64 = 100.0;
-/// Points for a GPU of a product that others insist on.
+/// Points per GPU of a product that other requests require.
 const SCARCE: f64 = 100.0;
-/// Points for a GPU of broken blocks, times the blocks' part of all demand.
+/// Points per GPU of broken blocks, times the blocks' share of all demand.
 const BROKEN: f64 = 65.0;
 /// Names of the losses.
 const LOSSES: [&str; 4] =
@@ -29,13 +30,14 @@ pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     (rate(input, part), part)
 }
 
-/// The rank of a part that was chosen already.
+/// The rank of a given part.
 pub(super) fn rate(input: &Input<'_>, part: Part) -> Rank {
     let score = fgd::score(input, part) - points(losses(input, part).iter().sum());
     Rank { score, tie: tie(input) }
 }
 
-/// The terms of the score of a part. The losses are rounded as a sum, so each term is the step of the rounded sum.
+/// The terms of a part's score. The score rounds the sum of the losses, so each term is a step of the rounded running
+/// sum.
 pub(super) fn terms(input: &Input<'_>, part: Part) -> Vec<Term> {
     let mut terms = vec![Term { name: "fragmentation", points: fgd::score(input, part) }];
     let (mut sum, mut before) = (0.0, 0);
@@ -58,7 +60,6 @@ fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
     for position in part.gpus.iter() {
         let of_one = input.taken_milli(position, part);
         taken += of_one;
-        // Others insist on the product.
         let scarcity = input.knowledge.scarcity.of_model(input.node.gpus[position].model);
         scarce += scarcity * f64::from(of_one) / 1000.0;
     }
@@ -70,7 +71,7 @@ fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
     ]
 }
 
-/// Value that the shares take from their GPUs beyond their own, in GPUs.
+/// Value that the shares destroy on their GPUs, in GPUs.
 fn cut(input: &Input<'_>, part: Part) -> f64 {
     let Gpus::Share { milli, memory, .. } = input.request.gpus else { return 0.0 };
     let regret = |position: usize| {
@@ -81,9 +82,9 @@ fn cut(input: &Input<'_>, part: Part) -> f64 {
     part.gpus.iter().map(regret).sum()
 }
 
-/// GPUs that lose the CPU they need, and that had it, when so much of the node's GPUs is taken.
+/// Number of idle GPUs that lose the CPU they need, when the request takes `taken_milli` of the node's GPUs.
 fn stranded(input: &Input<'_>, taken_milli: u32) -> f64 {
-    let (idle, cpu) = (input.standing.uses.idle_milli(), input.node.cpu_milli.free);
+    let (idle, cpu) = (input.summary.uses.idle_milli(), input.node.cpu_milli.free);
     let stranding = &input.knowledge.stranding;
     let before = stranding.stranded_gpus(idle, cpu);
     let left = cpu.saturating_sub(input.request.cpu_milli);
@@ -91,21 +92,21 @@ fn stranded(input: &Input<'_>, taken_milli: u32) -> f64 {
     (after - before).max(0.0)
 }
 
-/// GPUs in blocks that are broken for less than a block's worth.
+/// GPUs of blocks that the request breaks, minus the blocks that it uses itself.
 fn broken(input: &Input<'_>, part: Part) -> f64 {
     let (blocks, request) = (&input.knowledge.blocks, input.request);
-    let (free, cpu) = (input.standing.free, input.node.cpu_milli.free);
+    let (free, cpu) = (input.summary.free, input.node.cpu_milli.free);
     let opened = free.and(part.gpus).len();
     let left = blocks.value(free.len() - opened, cpu.saturating_sub(request.cpu_milli));
     let own = match request.gpus {
         Gpus::Whole(count) => blocks.value(u32::from(count), request.cpu_milli),
         _ => 0.0,
     };
-    (input.standing.blocks - left - own).max(0.0)
+    (input.summary.blocks - left - own).max(0.0)
 }
 
-/// Nodes with fewer free GPUs first. The order of nodes decides between the rest: pods gather at its start, and nodes at
-/// its end drain for pods that need many GPUs.
+/// Prefers nodes with fewer free GPUs. Among the rest the first node wins: pods gather at the start of the order, and
+/// nodes at its end drain for pods that need many GPUs.
 fn tie(input: &Input<'_>) -> u32 {
-    64 - input.standing.free.len()
+    64 - input.summary.free.len()
 }

@@ -1,8 +1,8 @@
-//! Pods that come and go: a cluster in balance, where pods that fit nowhere are refused or wait.
+//! Churn: pods arrive and end, so that a cluster is in steady state. Pods that fit nowhere are refused, or wait.
 //!
-//! Pods of the trace are drawn with replacement and come at random (a Poisson process). Each lives for a span of the
-//! exponential distribution, whose mean is the unit of time. The rate is such that the pods' GPUs, if all were served,
-//! would be `offered` times the cluster's. Nothing is measured until the cluster has had time to fill.
+//! Pods of the trace are drawn with replacement and arrive as a Poisson process. Lifetimes are exponentially
+//! distributed, and their mean is the unit of time. At the chosen rate of arrivals the pods, if all were served, would
+//! hold `offered` times the cluster's GPUs. The measurement begins after a warm-up in which the cluster fills.
 
 use std::{
     cmp::Reverse,
@@ -17,32 +17,33 @@ use crate::{
     view::{Placement, View},
 };
 
-/// Ticks of a mean life. Whole numbers compare and sum without rounding.
-const LIFE: u64 = 1_000_000;
-/// The cluster fills for so long.
-const WARM_UP: u64 = 2 * LIFE;
-/// The measurement continues for so long.
-const MEASURED: u64 = 4 * LIFE;
+/// Ticks per mean lifetime. Integers compare and add without rounding.
+const MEAN_LIFETIME: u64 = 1_000_000;
+/// Ticks in which the cluster fills, without measurement.
+const WARM_UP: u64 = 2 * MEAN_LIFETIME;
+/// Ticks of the measurement.
+const MEASURED: u64 = 4 * MEAN_LIFETIME;
 
-/// Arrivals of a run, and the fate of pods that fit nowhere.
+/// Load of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// GPUs that the living pods would have, as a part of the cluster's.
+    /// GPUs that the running pods would hold if all were served, relative to the cluster's.
     pub offered: f64,
-    /// A pod that fits nowhere waits, first come, first served, while later ones that fit go ahead. Else it is refused.
+    /// True if a pod that fits nowhere waits, while later pods that fit are placed. False if it is refused.
     pub queues: bool,
 }
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Churn {
-    /// Mean percentage of the GPUs that pods had.
+    /// Mean percentage of allocated GPUs.
     pub allocated: f64,
-    /// Pods that came while it was measured, and those that were refused.
+    /// Pods that arrived or were refused during the measurement.
     pub classes: Classes,
-    /// Waits of each class, ascending, in mean lives. A pod that still waits at the end counts with its wait so far.
+    /// Waiting times by class, ascending, in mean lifetimes. A pod that still waits at the end counts with its wait so
+    /// far.
     pub waits: [Vec<f64>; Class::ALL.len()],
-    /// Decisions made.
+    /// Number of scheduling decisions.
     pub decisions: u64,
 }
 
@@ -59,15 +60,16 @@ struct Run<'a> {
     departures: BinaryHeap<Reverse<(u64, usize)>>,
     living: Vec<Option<(Request, Placement)>>,
     queue: VecDeque<Arrival>,
-    /// Requests that fitted nowhere since the last departure.
+    /// Requests that have fitted nowhere since the last departure.
     unplaceable: HashSet<Request>,
     allocated_milli: u64,
+    /// Integral of `allocated_milli` over the ticks of the measurement.
     area: u128,
     clock: u64,
     result: Churn,
 }
 
-/// Plays one run.
+/// Simulates one run.
 pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn {
     let mut random = Random::new(settings.seed);
     let mut run = Run {
@@ -122,7 +124,7 @@ impl Run<'_> {
         }
     }
 
-    /// Places the pod, or remembers that its request fits nowhere.
+    /// Places the pod and returns true, or records that its request fits nowhere.
     fn place(&mut self, arrival: &Arrival) -> bool {
         let request = &arrival.request;
         self.result.decisions += 1;
@@ -142,10 +144,10 @@ impl Run<'_> {
 
     fn wait(&mut self, class: Class, ticks: u64) {
         #[expect(clippy::cast_precision_loss, reason = "a run is some million ticks")]
-        self.result.waits[class as usize].push(ticks as f64 / LIFE as f64);
+        self.result.waits[class as usize].push(ticks as f64 / MEAN_LIFETIME as f64);
     }
 
-    /// Lets pods go, and waiting ones start, up to a point in time.
+    /// Ends pods, and starts waiting ones, up to a point in time.
     fn depart_until(&mut self, until: u64) {
         while let Some(Reverse((at, pod))) = self.departures.peek().copied() {
             if at > until {
@@ -198,5 +200,5 @@ impl Run<'_> {
     reason = "some lives"
 )]
 fn ticks(lives: f64) -> u64 {
-    (lives * LIFE as f64).round() as u64
+    (lives * MEAN_LIFETIME as f64).round() as u64
 }

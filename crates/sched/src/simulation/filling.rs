@@ -1,7 +1,8 @@
 //! Pods that never end fill a cluster: the protocol of the experiment in the FGD paper (USENIX ATC 2023).
 //!
 //! The pods of the trace arrive in random order, then copies of random pods. Arrivals end when the next pod would
-//! raise the demand above `load` times the cluster's GPUs. A pod that fits nowhere is refused and does not arrive again.
+//! raise the demand above `load` times the cluster's GPUs. A pod that fits nowhere is refused and does not arrive
+//! again.
 
 use super::{Classes, Settings, Simulation};
 use crate::{random::Random, request::Request};
@@ -9,16 +10,16 @@ use crate::{random::Random, request::Request};
 /// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Filling {
-    /// Mean percentage of allocated GPUs, by percent of GPUs requested so far; `None` where no arrival fell on that
-    /// percent.
+    /// Mean percentage of allocated GPUs, by percentage of GPUs requested so far. `None` if no arrival fell on that
+    /// percentage.
     pub allocated: Vec<Option<f64>>,
     /// Arrived and refused pods.
     pub classes: Classes,
-    /// Decisions made.
+    /// Number of scheduling decisions.
     pub decisions: u64,
 }
 
-/// Plays one run.
+/// Simulates one run.
 pub fn fill(simulation: &Simulation, settings: &Settings, load: f64) -> Filling {
     let mut random = Random::new(settings.seed);
     let pods = arrivals(simulation, load, &mut random);

@@ -1,4 +1,4 @@
-//! The cases of Kubernetes' table for its default gates that the table above lacks, with devices of two drivers.
+//! Further cases of Kubernetes' own allocator tests (default feature gates), with devices of two drivers.
 
 mod combinations;
 mod pools;
@@ -27,7 +27,7 @@ fn spec(mut slice: Value, more: Value) -> Value {
     slice
 }
 
-/// Slice of a pool of so many slices.
+/// Slice of a pool with `count` slices.
 fn of_pool(slice: Value, pool: &str, count: i64) -> Value {
     spec(slice, json!({"pool": {"name": pool, "generation": 1, "resourceSliceCount": count}}))
 }

@@ -1,4 +1,4 @@
-//! Devices that an allocation spoils for others, on small nodes.
+//! Losses of small nodes by an allocation.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn of_kind(kind: &str) -> Value {
     cel(&format!("device.attributes['d.com'].type == '{kind}'"))
 }
 
-/// Losses by a claim with these requests, while others have the named devices.
+/// Losses by a claim with these requests, while other claims hold the named devices.
 fn losses(slices: &[Value], held: &[&str], requests: Value) -> NodeLosses {
     let classes = typed::<DeviceClass>(&[class("gpu", "device.driver == 'd.com'")]);
     let claims = Claims::new(&typed::<ResourceClaim>(&[claim(requests)]), &classes);
@@ -75,7 +75,7 @@ fn a_share_breaks_up_a_free_gpu_and_no_other() {
     assert_eq!(losses(&gpus, &[], share()).broken_gpus, 1);
     assert_eq!(losses(&gpus, &["shared-a"], share()).broken_gpus, 0);
     assert_eq!(losses(&gpus, &["shared-a"; 4], share()).broken_gpus, 1, "the first one is full");
-    // A claim without an amount takes all of it.
+    // A request without an amount takes the whole capacity.
     assert_eq!(losses(&gpus, &[], json!([request("r", json!({}))])).broken_gpus, 0);
     let whole = [slice("s", 1, json!([device("a", "gpu", 0)]))];
     assert_eq!(losses(&whole, &[], json!([request("r", json!({}))])), NodeLosses::default());

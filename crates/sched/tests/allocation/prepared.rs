@@ -1,4 +1,4 @@
-//! Claims, pools and taken devices that are prepared once and asked many times.
+//! Claims, pools and taken devices, prepared once and used for many allocations.
 
 use std::sync::Arc;
 

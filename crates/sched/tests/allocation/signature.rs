@@ -1,4 +1,4 @@
-//! Nodes of one signature have one answer, which is the allocation's.
+//! Nodes with equal signatures: equal results, which are those of an allocation without signatures.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::*;
 /// Random nodes.
 const NODES: usize = 10_000;
 
-/// A node of random names, whose devices differ in little.
+/// A node with random names, whose devices differ little.
 fn random_node(random: &mut Random) -> (Vec<Arc<ResourceSlice>>, Node, Taken) {
     let (name, mut taken) = (random.uuid(), Taken::default());
     let is_shared = random.below(3) == 0;
@@ -91,7 +91,7 @@ fn questions() -> Vec<Claims> {
     ]
 }
 
-/// The devices of an allocation by their positions.
+/// Positions of an allocation's devices.
 fn allocated(claims: &Claims, pools: &Pools, taken: &Taken) -> Option<Vec<usize>> {
     let results = claims.allocate(pools, taken).ok()?;
     let results = results.into_iter().filter_map(|it| it.devices?.results).flatten();

@@ -1,4 +1,4 @@
-//! Lists with identifiable entries: by keys, or as members of a set. All others are replaced as a whole.
+//! Lists that patches merge: their entries have keys, or are members of a set. Other lists are replaced as a whole.
 
 /// Identity of a list's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

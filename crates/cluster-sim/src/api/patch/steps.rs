@@ -93,8 +93,9 @@ mod tests {
             (json!({"op": "test", "path": "/a", "value": 2}), "testing value /a failed"),
             (json!({"op": "jump", "path": "/a"}), "unexpected kind: jump"),
         ] {
-            let why = carry_out(&mut json!({"a": 1}), &json!([operation])).expect_err("it cannot");
-            assert!(why.contains(expected), "{why}");
+            let reason =
+                carry_out(&mut json!({"a": 1}), &json!([operation])).expect_err("it cannot");
+            assert!(reason.contains(expected), "{reason}");
         }
     }
 }

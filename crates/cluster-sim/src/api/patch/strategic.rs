@@ -1,5 +1,5 @@
 //! Strategic merge patches, which `kubectl apply` sends for built-in kinds. List entries are merged, and directives
-//! remove some. The order of `$setElementOrder` is ignored.
+//! remove entries. The order of `$setElementOrder` is ignored.
 
 use serde_json::{Map, Value};
 

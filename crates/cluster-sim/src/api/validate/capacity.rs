@@ -1,4 +1,4 @@
-//! Capacities of a device, and the policies of requests for them.
+//! Validation of a device's capacities and their request policies.
 
 use k8s_openapi::{
     api::resource::v1::{CapacityRequestPolicy, CapacityRequestPolicyRange, Device},

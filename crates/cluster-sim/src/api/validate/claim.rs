@@ -1,4 +1,4 @@
-//! Claims: permitted changes after creation.
+//! Validation of claims: the changes permitted after creation.
 
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim, ResourceClaimStatus};
 use serde_json::Value;

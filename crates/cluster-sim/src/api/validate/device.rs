@@ -1,4 +1,4 @@
-//! Devices of a slice.
+//! Validation of a slice's devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ const WHERE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is
 const NOWHERE: &str = "`nodeName`, `nodeSelector` and `allNodes` can only be set if \
                        `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
 
-/// Problems of a device, except for its node selection.
+/// Problems of a device, without those of its node selection.
 pub(super) fn causes(field: &str, device: &Device) -> Vec<Cause> {
     let mut causes = name::label(&format!("{field}.name"), &device.name);
     causes.extend(attributes(field, device));

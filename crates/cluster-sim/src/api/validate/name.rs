@@ -1,6 +1,6 @@
-//! Names: DNS labels and subdomains, drivers, pools, C identifiers.
+//! Validation of names: DNS labels and subdomains, drivers, pools, C identifiers.
 //!
-//! The agent checks names as well. This implementation is separate, so that each can find errors of the other.
+//! The agent has its own implementation of these checks, so that each can reveal errors of the other.
 
 use crate::api::refusal::{Cause, Problem};
 

@@ -1,4 +1,4 @@
-//! Slices: the pool, the node selection, and the limits of numbers.
+//! Validation of slices: pool, node selection, and limits of numbers.
 
 use k8s_openapi::api::resource::v1::{CounterSet, Device, ResourceSlice, ResourceSliceSpec};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Places of a gang's members, side by side and in one part of the cluster.
+//! Plan of a gang: a place for each member, all in one domain (nodes that share the value of a label).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::facts::{Gang, GpuWish, PodFacts, SharedBy};
 
-/// A request, and the names by which it asks for shares.
+/// A request, and the scheme of its resource names for shares.
 type Kind = (Request, Option<SharedBy>);
 
-/// The places of other members.
+/// Reserved placements of other members, by UID.
 type Reservations = Vec<(String, Assumed)>;
 
 // === impl Index ===
@@ -35,7 +35,7 @@ impl Index {
             return Ok(placed);
         }
         let node = *self.nodes.get(name).ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        // The plan of the filter, as long as nothing has changed since.
+        // Gives the same plan as the filter, unless the cluster has changed since.
         let planned = self.plan(pod, gang, others, None).ok();
         let (place, reservations) = match planned.filter(|(place, _)| place.node == node) {
             Some(planned) => planned,
@@ -46,8 +46,8 @@ impl Index {
         Ok(placed)
     }
 
-    /// A place for the pod and for each member that has not arrived, on the nodes that were offered for pods like it; for
-    /// the pod in question on those alone.
+    /// A place for the pod and for each member that has not arrived, on nodes that kube-scheduler offered for their
+    /// requests. The pod itself is placed on a node of `only`, if given.
     pub(super) fn plan(
         &mut self,
         pod: &PodFacts,
@@ -56,10 +56,10 @@ impl Index {
         only: Option<&NodeSet>,
     ) -> Result<(Placement, Reservations), Refusal> {
         self.settle();
-        // Members are asked for one after the other, maybe before a bind, so all questions need one order.
+        // kube-scheduler filters members one by one. One order of members gives each of these calls the same plan.
         let mut pods: Vec<&PodFacts> = others.awaited.iter().chain([pod]).collect();
         pods.sort_by(|a, b| by_age(a, b));
-        let asked = pods.iter().position(|it| it.uid == pod.uid).expect("chained above");
+        let own = pods.iter().position(|it| it.uid == pod.uid).expect("chained above");
         let requests = pods.iter().map(|pod| pod.wish.request(self.view.catalog()));
         let requests = requests.collect::<Result<Vec<_>, _>>()?;
         let offers = self.gangs.offers.get(&key_of(pod, gang)).cloned().unwrap_or_default();
@@ -73,10 +73,10 @@ impl Index {
             let lists = self.node_lists(&pods, &requests, &offers, &domain);
             let list = |at: usize| &lists[&(requests[at], shared_by(pods[at]))];
             let few: Vec<_> = only.map_or_else(Vec::new, |only| {
-                list(asked).iter().filter(|node| only.contains(**node)).copied().collect()
+                list(own).iter().filter(|node| only.contains(**node)).copied().collect()
             });
             let members = (0..pods.len()).map(|at| {
-                let is_restricted = only.is_some() && at == asked;
+                let is_restricted = only.is_some() && at == own;
                 let nodes = if is_restricted { &few } else { list(at) };
                 Member { request: requests[at], nodes }
             });
@@ -84,10 +84,10 @@ impl Index {
             let found = places(&mut self.view, &mut self.scheduler, &members, &mut tries);
             if let Some(found) = found {
                 let reservations = pods.iter().zip(&found).enumerate();
-                let reservations = reservations.filter(|(at, _)| *at != asked);
+                let reservations = reservations.filter(|(at, _)| *at != own);
                 let reservations =
                     reservations.map(|(_, (pod, place))| self.reservation(pod, *place));
-                return Ok((found[asked], reservations.collect()));
+                return Ok((found[own], reservations.collect()));
             }
         }
         let (gang, within) = (gang.name.clone(), gang.within.clone());
@@ -100,8 +100,8 @@ impl Index {
         (pod.uid.clone(), Assumed { node, part, is_reserved: true, number: 0, writes: 0 })
     }
 
-    /// The parts of the cluster in which the gang may be, of each its nodes in the order of their names. Those come first in
-    /// which it was given up least often, then those with the least idle GPUs.
+    /// The domains in which the gang may be placed, each with its nodes sorted by name. Domains with the fewest failed
+    /// attempts come first, then those with the least idle GPU compute.
     fn domains(&self, pod: &PodFacts, gang: &Gang, others: &Others) -> Vec<Vec<NodeIx>> {
         let all = self.present().into_iter().map(|(_, node)| node);
         let Some(label) = &gang.within else { return vec![all.collect()] };
@@ -132,7 +132,7 @@ impl Index {
         nodes.iter().map(|node| u64::from(self.view.node(*node).free_gpus().len())).sum()
     }
 
-    /// The nodes of a domain that may serve pods of each kind.
+    /// The nodes of a domain that may serve pods, by kind.
     fn node_lists(
         &self,
         pods: &[&PodFacts],
@@ -155,7 +155,7 @@ impl Index {
     }
 }
 
-/// The names by which a pod asks for shares, which decide whether a node serves them.
+/// The scheme of the pod's resource names for shares. A node serves some schemes only.
 fn shared_by(pod: &PodFacts) -> Option<SharedBy> {
     match pod.wish.gpus {
         Ok(GpuWish::Share { by, .. }) => Some(by),

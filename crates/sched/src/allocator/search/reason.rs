@@ -1,4 +1,4 @@
-//! Reason of a failed search, in one line.
+//! Reason for a failed search, as one line of text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::allocator::{
     request::HowMany,
 };
 
-/// Devices that requests of one name found.
+/// Result of the requests of one name.
 struct Shortage {
     how_many: HowMany,
     found: usize,
@@ -21,41 +21,41 @@ pub(super) type Refusals = BTreeMap<&'static str, BTreeSet<usize>>;
 // === impl Search ===
 
 impl Search<'_> {
-    /// Records the number of devices that a request found.
+    /// Records the number of devices found for a request.
     pub(super) fn note_reached(&mut self, ix: AlternativeIx, number: usize) {
         let best = self.reached.entry(ix).or_default();
         *best = number.max(*best);
     }
 
-    /// Records the reason of a refusal.
+    /// Records the reason against a candidate. Returns false.
     pub(super) fn refuse(
         &mut self,
         ix: AlternativeIx,
         candidate: usize,
-        why: &'static str,
+        reason: &'static str,
     ) -> bool {
-        // A search by signatures is for a rank, and nobody reads its reasons.
+        // A search by signatures serves a rank, for which reasons are not needed.
         if self.signatures.is_none() {
-            self.refused.entry(ix).or_default().entry(why).or_default().insert(candidate);
+            self.refused.entry(ix).or_default().entry(reason).or_default().insert(candidate);
         }
         false
     }
 
-    /// Devices that each request found, and the pools that were skipped.
+    /// Number of devices found for each unsatisfied request, and the pools that were skipped.
     pub(super) fn reason(&self) -> String {
-        let there = self.pools.len();
+        let total = self.pools.len();
         let pools = self.pools.all.iter().filter_map(|Pool { id, state }| match state {
             State::Ready(_) => None,
             State::Incomplete => Some(format!("pool {id} is incomplete")),
-            State::Invalid(why) => Some(format!("pool {id} is invalid: {why}")),
+            State::Invalid(reason) => Some(format!("pool {id} is invalid: {reason}")),
         });
         let shortages = self.shortages();
         let short = shortages.iter().filter(|(_, it)| it.how_many != HowMany::Exactly(it.found));
-        let short = short.map(|(request, shortage)| shortage.describe(request, there));
+        let short = short.map(|(request, shortage)| shortage.describe(request, total));
         short.chain(pools).collect::<Vec<_>>().join("; ")
     }
 
-    /// By name, since requests of several claims may have the same.
+    /// Results by request name, merged over claims, because requests of several claims may have the same name.
     fn shortages(&self) -> BTreeMap<&str, Shortage> {
         let mut shortages = BTreeMap::new();
         for (ix, found) in &self.reached {
@@ -65,8 +65,8 @@ impl Search<'_> {
             let shortage: &mut Shortage =
                 shortages.entry(alternative.full_name.as_str()).or_insert_with(first);
             shortage.found = shortage.found.max(*found);
-            for (why, candidates) in self.refused.get(ix).into_iter().flatten() {
-                shortage.refused.entry(why).or_default().extend(candidates);
+            for (reason, candidates) in self.refused.get(ix).into_iter().flatten() {
+                shortage.refused.entry(reason).or_default().extend(candidates);
             }
         }
         shortages
@@ -76,15 +76,18 @@ impl Search<'_> {
 // === impl Shortage ===
 
 impl Shortage {
-    fn describe(&self, request: &str, there: usize) -> String {
+    fn describe(&self, request: &str, total: usize) -> String {
         let Self { how_many, found, refused } = self;
         let wanted = match how_many {
             HowMany::Exactly(count) => count.to_string(),
             HowMany::All => "all".to_owned(),
         };
-        let whys: Vec<_> =
-            refused.iter().map(|(why, who)| format!("{} {why}", who.len())).collect();
-        let whys = if whys.is_empty() { String::new() } else { format!(" ({})", whys.join(", ")) };
-        format!("request {request} found {found} of {wanted} among {there} devices{whys}")
+        let reasons: Vec<_> = refused
+            .iter()
+            .map(|(reason, candidates)| format!("{} {reason}", candidates.len()))
+            .collect();
+        let reasons =
+            if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
+        format!("request {request} found {found} of {wanted} among {total} devices{reasons}")
     }
 }

@@ -1,4 +1,4 @@
-//! Trial of one candidate: check, take, give back.
+//! Trial of one candidate: check it, take it, give it back.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use windlass_core::selector::Amount;
@@ -15,7 +15,7 @@ use crate::allocator::{
 impl<'a> Search<'a> {
     /// True if a candidate is free, selected, and has the capacity.
     pub(super) fn is_possible(&mut self, ix: AlternativeIx, candidate: usize) -> Step {
-        if self.is_gone(ix, candidate) {
+        if self.is_in_use(ix, candidate) {
             return Ok(self.refuse(ix, candidate, "in use"));
         }
         if !self.is_selected(ix, candidate).map_err(Stop::Wrong)? {
@@ -27,8 +27,8 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// True if the device is in use. Admin access ignores other claims, and excludes a repeat in its own.
-    fn is_gone(&self, ix: AlternativeIx, candidate: usize) -> bool {
+    /// True if the device is in use. Admin access ignores other claims, but may not choose a device twice in its own.
+    fn is_in_use(&self, ix: AlternativeIx, candidate: usize) -> bool {
         let claims = self.allocating.get(&candidate);
         if self.alternative(ix).admin_access {
             return claims.is_some_and(|claims| claims.contains(&ix.claim));
@@ -37,7 +37,7 @@ impl<'a> Search<'a> {
             || claims.is_some_and(|claims| !claims.is_empty())
     }
 
-    /// Other claims that have the device.
+    /// The other claims' hold on the device.
     fn holding(&self, candidate: usize) -> Option<&'a Holding> {
         let candidate = &self.pools.candidates[candidate];
         self.holdings[candidate.pool]?.get(&candidate.device().name)
@@ -72,10 +72,10 @@ impl<'a> Search<'a> {
     pub(super) fn take(&mut self, ix: AlternativeIx, candidate: usize) -> Step {
         let alternative = self.alternative(ix);
         let device = &self.pools.candidates[candidate];
-        if self.is_gone(ix, candidate) {
+        if self.is_in_use(ix, candidate) {
             return Ok(self.refuse(ix, candidate, "in use"));
         }
-        if self.counts(candidate) && !self.counters.take(device.pool, &device.draws) {
+        if self.consumes_counters(candidate) && !self.counters.take(device.pool, &device.draws) {
             return Ok(self.refuse(ix, candidate, "without enough counters"));
         }
         // A candidate refused below keeps its counters, as upstream.
@@ -83,7 +83,7 @@ impl<'a> Search<'a> {
             return Ok(self.refuse(ix, candidate, "tainted"));
         }
         if !self.add_to_constraints(ix, candidate) {
-            if self.everything.contains_key(&ix) {
+            if self.all_devices.contains_key(&ix) {
                 let (title, request) = (&self.claims[ix.claim].title, &alternative.full_name);
                 let id = device.facts().id();
                 return Err(Stop::Wrong(Unallocated::Wrong(format!(
@@ -111,8 +111,8 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// True if a device consumes counters. Of a shared device only the first share does.
-    fn counts(&self, candidate: usize) -> bool {
+    /// True if taking the device consumes counters. For a shared device only the first share does.
+    fn consumes_counters(&self, candidate: usize) -> bool {
         let device = &self.pools.candidates[candidate];
         let in_use = self.holding(candidate).is_some_and(|holding| holding.shares > 0)
             || self.sharing.get(&candidate).is_some_and(|shares| !shares.is_empty());
@@ -120,20 +120,20 @@ impl<'a> Search<'a> {
     }
 
     fn add_to_constraints(&mut self, ix: AlternativeIx, candidate: usize) -> bool {
-        let whom = self.asker(ix);
+        let asker = self.asker(ix);
         let candidate = &self.pools.candidates[candidate];
         let (device, driver) = (candidate.device(), candidate.driver());
         let constraints = &mut self.constraints[ix.claim];
-        let refusing = constraints.iter_mut().position(|c| !c.add(whom, device, driver));
+        let refusing = constraints.iter_mut().position(|c| !c.add(asker, device, driver));
         if let Some(refusing) = refusing {
-            constraints[..refusing].iter_mut().for_each(|constraint| constraint.remove(whom));
+            constraints[..refusing].iter_mut().for_each(|constraint| constraint.remove(asker));
         }
         refusing.is_none()
     }
 
     pub(super) fn give_back(&mut self, ix: AlternativeIx, candidate: usize) {
-        let whom = self.asker(ix);
-        self.constraints[ix.claim].iter_mut().for_each(|c| c.remove(whom));
+        let asker = self.asker(ix);
+        self.constraints[ix.claim].iter_mut().for_each(|c| c.remove(asker));
         let choice = self.chosen[ix.claim].pop();
         if choice.is_some_and(|choice| choice.consumed.is_some()) {
             self.sharing.get_mut(&candidate).and_then(Vec::pop);
