@@ -50,8 +50,8 @@ pub struct Device {
     pub kind: DeviceKind,
     /// The source that found it.
     pub source: SourceName,
-    /// Where the source found it, if its location says less: a sysfs folder, a node, a file, a network
-    /// address.
+    /// Sysfs folder, device node, file or network address at which the source found it; `None` if `place`
+    /// says it all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
     /// The sysfs folder that its description refers to.
@@ -117,7 +117,7 @@ pub struct Extras {
     /// Optional device nodes of its CDI document. The device works without them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<PathBuf>,
-    /// Symlinks by which programs look for its nodes: link to target.
+    /// Symlinks under which programs expect its device nodes: link path to target.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub links: BTreeMap<PathBuf, PathBuf>,
 }
@@ -220,8 +220,8 @@ impl Device {
         self.kind.is_gpu() && !self.kind.is_instance() && is_whole
     }
 
-    /// True for a whole GPU of which containers may have amounts of memory: its family tells the memory, limits it, and
-    /// measures it.
+    /// True for a whole GPU whose memory can be divided among containers by amount: its driver or the kernel limits and
+    /// measures the memory of each container.
     pub fn is_divisible(&self) -> bool {
         self.is_whole_gpu() && self.family().memory_limiter.is_some()
     }
@@ -238,7 +238,7 @@ impl Device {
         Some(bytes >> 20)
     }
 
-    /// The same in bytes, with the name of the capacity.
+    /// Memory in bytes, as [`Device::memory_mib`], with the name of the capacity.
     pub fn memory(&self) -> Option<(&'static AttributeName, u64)> {
         let name = self.family().memory?;
         match self.capacity.get(name)? {
@@ -301,7 +301,7 @@ impl std::borrow::Borrow<str> for DeviceId {
 // === impl Extras ===
 
 impl Extras {
-    /// True without any edit.
+    /// True if the device needs no further edit.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -29,9 +29,9 @@ pub(super) struct Chosen {
 pub(super) struct PairCounter {
     /// Junctions of each device of the kind with fewer devices.
     paths: Vec<JunctionPath>,
-    /// 1 for each of these devices that may take an extra pair.
+    /// For each entry of `paths`, the number of devices that may take an extra pair.
     spare: Vec<usize>,
-    /// Pairs that each junction has room for.
+    /// Pairs for which each junction has room.
     slots: Vec<usize>,
 }
 

@@ -4,7 +4,7 @@ use super::{Partial, Search};
 use crate::placement::{policy::Term, problem::Problem};
 
 /// Most initial sets.
-const MAX_BEGINNINGS: usize = 32;
+const MAX_INITIAL_SETS: usize = 32;
 
 // === impl Search ===
 
@@ -13,8 +13,8 @@ impl Search<'_> {
     pub(super) fn grow_some(&mut self) {
         let problem = self.problem;
         let classes = 0..problem.classes.len();
-        let begins = classes.filter(|&class| problem.classes[class].eligible > 0);
-        for class in begins.take(MAX_BEGINNINGS) {
+        let firsts = classes.filter(|&class| problem.classes[class].eligible > 0);
+        for class in firsts.take(MAX_INITIAL_SETS) {
             let empty = self.state.clone();
             self.state.grow(problem, class);
             self.compare();

@@ -7,7 +7,7 @@ use crate::placement::{
     remaining::count,
 };
 
-/// Numbers taken of each class, with derived sums.
+/// Number of devices taken from each class, with derived sums.
 #[derive(Clone, Debug)]
 pub(in crate::placement) struct Partial {
     pub(in crate::placement) counts: Vec<usize>,
@@ -59,7 +59,7 @@ impl Partial {
         self.weight -= self.gain(problem, class, taken);
     }
 
-    /// Affinity that `taken` devices of a class add: with the set, and among themselves.
+    /// Affinity that `taken` more devices of a class add: with the set, and among themselves.
     fn gain(&self, problem: &Problem, class: usize, taken: i64) -> i64 {
         taken * self.touch[class] + taken * (taken - 1) / 2 * problem.weight(class, class)
     }
