@@ -1,4 +1,4 @@
-//! Status of claims' devices, written as this driver's part: other writers' parts stay.
+//! Device status in ResourceClaims, by server-side apply: entries of other drivers stay.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{
@@ -27,7 +27,7 @@ pub enum StatusOutcome<T> {
     Written(T),
     /// The claim does not exist any more.
     Gone,
-    /// The API server refuses the content or the account, for this reason. That may change, and must not
+    /// The API server refused the content or the account, for this reason. A retry may succeed later, and must not
     /// delay other claims.
     Refused(String),
     /// A failure, to be retried after this pause.
@@ -61,7 +61,7 @@ impl ClaimStatuses {
     /// Applies a document as the driver's part of the status.
     pub async fn apply(&mut self, claim: &ClaimRef, document: &Value) -> StatusOutcome<()> {
         let doing = || format!("cannot write the status of claim {claim}");
-        // The driver owns these entries: changes by others are overwritten.
+        // This driver owns its entries: changes by others are overwritten.
         let how = PatchParams::apply(MANAGER).force();
         let write = async |connection: &Connection| {
             let claims = claims(connection, claim);
@@ -79,10 +79,10 @@ impl ClaimStatuses {
 
     async fn call<T>(
         &mut self,
-        question: impl AsyncFnOnce(&Connection) -> Result<T, ClusterError>,
+        request: impl AsyncFnOnce(&Connection) -> Result<T, ClusterError>,
     ) -> StatusOutcome<T> {
         let answer = match self.connect().await {
-            Ok(connection) => question(&connection).await,
+            Ok(connection) => request(&connection).await,
             Err(error) => Err(error),
         };
         match answer {
@@ -90,7 +90,7 @@ impl ClaimStatuses {
                 self.attempts.worked();
                 StatusOutcome::Written(answer)
             }
-            // A conflict concerns the UID: another claim has the name.
+            // A conflict means a different UID: a new claim has the name.
             Err(error)
                 if error.is_not_found() || error.status().is_some_and(Status::is_conflict) =>
             {

@@ -1,4 +1,4 @@
-//! Reader of ResourceClaims, one at a time, on request of the kubelet.
+//! Reader of single ResourceClaims, for the kubelet's requests to prepare claims.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
@@ -40,7 +40,7 @@ impl Claims {
     }
 }
 
-/// True if the claim does not exist. An API server without claims answers "not found" too, without details.
+/// True if the claim does not exist. An API server without the resource also answers "not found", but without details.
 fn is_about_claims(error: &ClusterError) -> bool {
     let details = error.status().and_then(|status| status.details.as_ref());
     error.is_not_found() && details.is_some_and(|about| about.kind == KIND)

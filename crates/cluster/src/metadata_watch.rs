@@ -1,4 +1,4 @@
-//! Watch of the metadata of some objects of a kind.
+//! Watch of object metadata, for the objects of one kind that a field selector matches.
 //!
 //! ```text
 //!            list            watch, from the list's version
@@ -25,11 +25,11 @@ use windlass_host::deadline;
 
 use super::{Client, ClusterError, attempts::Attempts, client::Connection, error::is_gone};
 
-/// Watch of the objects that a field selector selects.
+/// Watch of the metadata of objects that a field selector matches.
 pub(super) struct MetadataWatch<K> {
     client: Client,
     attempts: Attempts,
-    /// The objects in words.
+    /// Description of the objects in errors.
     objects: String,
     selector: String,
     kind: PhantomData<fn() -> K>,
@@ -37,26 +37,26 @@ pub(super) struct MetadataWatch<K> {
 
 /// Receiver of objects.
 pub(super) trait Sink: Send {
-    /// All objects that there are.
+    /// All existing objects. Objects of an earlier list that are missing here are deleted.
     fn listed(&mut self, objects: Vec<ObjectMeta>);
     /// A new or changed object.
     fn changed(&mut self, object: ObjectMeta);
-    /// An object that is gone.
+    /// A deleted object.
     fn deleted(&mut self, object: &ObjectMeta);
 }
 
 /// Reasons for the end of a watch, other than failures.
 enum Ended {
-    /// Its time is over; the next one resumes from this version.
+    /// The server ended the watch; the next one resumes from this version.
     At(String),
-    /// The API server has forgotten the version.
+    /// The version is too old to watch from (HTTP 410).
     Expired,
 }
 
 // === impl MetadataWatch ===
 
 impl MetadataWatch<Pod> {
-    /// Watch of the pods of the own node that have not ended.
+    /// Watch of the pods of this node that have not ended.
     pub(super) fn of_node(part: &'static str, client: Client) -> Self {
         let objects = format!("pods of node {}", client.node());
         // Ended pods need no GPUs, and the kubelet's record lacks them.
@@ -110,7 +110,7 @@ where
         sink: &mut impl Sink,
     ) -> Result<String, ClusterError> {
         let objects: Api<K> = Api::all(connection.kube.clone());
-        // Any version will do: the watch continues from it, and the API server answers from its cache.
+        // Any version suffices, since the watch continues from it. So the API server answers from its cache.
         let which = ListParams::default().fields(&self.selector).match_any();
         let doing = || format!("cannot list {}", self.objects);
         let list = connection.call(doing, objects.list_metadata(&which)).await?;
@@ -135,7 +135,8 @@ where
             Err(error) if error.status().is_some_and(is_gone) => return Ok(Ended::Expired),
             opened => opened?,
         };
-        // A role that allows lists alone would otherwise have the list repeated without a growing pause.
+        // Success is recorded here and not after the list: with a role that allows `list` and not `watch`, the pause
+        // between the lists must grow.
         self.attempts.worked();
         // The server ends the watch in time, unless the connection is dead.
         let limit = limits.watch + limits.answer;

@@ -39,10 +39,9 @@ impl Pods {
         Self(KeptConnection::new(client))
     }
 
-    /// Pod by its UID in the kubelet's checkpoint; `None` if the API server lists no such pod on
-    /// this node, perhaps because it lags. The API server reads a single pod only by name, so all
-    /// pods of the node are listed. A static pod is found by its mirror pod, unless several pods
-    /// claim to be that.
+    /// Pod by its UID in the kubelet's checkpoint; `None` if the API server lists no such pod on this node, perhaps
+    /// because its cache lags. The API server has no lookup by UID, so all pods of the node are listed. A static pod
+    /// is found by its mirror pod, unless several pods claim to be its mirror.
     pub async fn find(&self, uid: &str) -> Result<Option<BoundPod>, ClusterError> {
         let connection = self.0.connect().await?;
         let node = self.0.client().node();
@@ -60,7 +59,7 @@ impl Pods {
         Ok(own.or(mirror).map(|nth| BoundPod::of(all.swap_remove(nth))))
     }
 
-    /// Requests of this very pod's containers for virtual GPUs; `None` if it is gone.
+    /// Requests of the pod's containers for virtual GPUs; `None` if no pod has this UID any more.
     pub async fn virtual_gpus(
         &self,
         pod: &BoundPod,
@@ -68,7 +67,7 @@ impl Pods {
         Ok(self.read(pod).await?.map(|found| requests(&found)))
     }
 
-    /// Claims and containers of this very pod; `None` if it is gone.
+    /// Claims and containers of the pod; `None` if no pod has this UID any more.
     pub async fn parts(&self, pod: &BoundPod) -> Result<Option<PodParts>, ClusterError> {
         Ok(self.read(pod).await?.map(PodParts::of))
     }
@@ -84,7 +83,7 @@ impl Pods {
         fields.map_err(|error| ClusterError::of(doing(), kube::Error::SerdeError(error)))
     }
 
-    /// Evicts this very pod, unless a disruption budget is against it.
+    /// Evicts the pod with this UID, unless a disruption budget forbids it.
     pub async fn evict(&self, pod: &BoundPod) -> Result<(), ClusterError> {
         let connection = self.0.connect().await?;
         let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
@@ -110,7 +109,7 @@ impl Pods {
         }
     }
 
-    /// Writes an annotation of this very pod.
+    /// Writes an annotation of the pod with this UID.
     pub async fn annotate(
         &self,
         pod: &BoundPod,

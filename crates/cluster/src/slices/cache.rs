@@ -1,4 +1,4 @@
-//! Cache of the published slices: listed, then watched, with our own writes added.
+//! Cache of the published slices: filled by a list, updated by a watch and by the agent's own writes.
 
 use std::{collections::BTreeMap, pin::Pin, time::Duration};
 
@@ -21,7 +21,7 @@ pub(super) struct SliceCache<'a> {
     pub(super) slices: BTreeMap<String, ResourceSlice>,
     selector: String,
     limits: Limits,
-    /// The last version seen.
+    /// Resource version of the last event.
     version: String,
     /// The present watch, with its deadline.
     events: Option<(Events, Deadline)>,
@@ -36,7 +36,7 @@ pub(super) enum CacheEvent {
     None,
     /// Another writer changed a slice.
     Changed,
-    /// The API server has forgotten the last version seen.
+    /// The resource version is too old to watch from (HTTP 410).
     Expired,
 }
 
@@ -66,7 +66,7 @@ impl<'a> SliceCache<'a> {
         Ok(Self { connection, api, slices, selector, limits, version, events: None, next_watch })
     }
 
-    /// Waits for a change. Can be dropped without loss.
+    /// Waits for an event. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<CacheEvent, ClusterError> {
         loop {
             let Some((events, deadline)) = &mut self.events else {
@@ -107,8 +107,8 @@ impl<'a> SliceCache<'a> {
     async fn open(&mut self) -> Result<bool, ClusterError> {
         let seconds = u32::try_from(self.limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
         let which = WatchParams::default().fields(&self.selector).timeout(seconds);
-        let question = self.api.watch(&which, &self.version);
-        let events = match self.connection.call(|| DOING.to_owned(), question).await {
+        let request = self.api.watch(&which, &self.version);
+        let events = match self.connection.call(|| DOING.to_owned(), request).await {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(false),
             events => events?,
         };
@@ -131,7 +131,7 @@ impl<'a> SliceCache<'a> {
         };
         self.version = slice.metadata.resource_version.clone().unwrap_or_default();
         let known = self.slices.get(&name(&slice));
-        // Our own write returns as an event of a known version.
+        // The agent's own write returns as an event of a known version.
         let is_change = match known {
             Some(known) => is_deleted || version(known) < version(&slice),
             None => !is_deleted,
@@ -149,7 +149,7 @@ pub(super) fn name(slice: &ResourceSlice) -> String {
     slice.metadata.name.clone().unwrap_or_default()
 }
 
-/// Version of a slice. Versions are growing numbers; any other version is the oldest.
+/// Resource version as a number, which grows with each write; `None`, the lowest, for a version that is not a number.
 fn version(slice: &ResourceSlice) -> Option<u128> {
     slice.metadata.resource_version.as_ref()?.parse().ok()
 }

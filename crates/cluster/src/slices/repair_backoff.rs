@@ -1,8 +1,8 @@
-//! Back-off of repairs: changes by others are undone at once, unless they return at once.
+//! Back-off of repairs. A repair restores slices that another writer changed.
 //!
-//! Two writers that undo each other's work would never end. A change that returns as soon as it is undone
-//! is a fight, and each round is answered later. Occasional deletions are none, however many: each second
-//! without one takes a round away.
+//! Two writers that undo each other's work would never end. So the pause before a repair grows if the other writer
+//! repeats its change at once. Occasional changes are repaired without a pause, however many: each second without
+//! one takes a round off the count.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::Limits;
 /// Time of the next repair.
 pub(super) struct RepairBackoff {
     limits: Limits,
-    /// Rounds of the present fight.
+    /// Recent repairs that did not last.
     rounds: u32,
-    /// End of the last round.
+    /// Time of the last repair.
     since: Instant,
     /// Time of a postponed repair.
     due: Option<Instant>,
 }
 
-/// Rounds that are answered at once: slices may be deleted one by one.
+/// Repairs without a pause: slices may be deleted one by one.
 const AT_ONCE: u32 = 4;
 
-/// Most rounds that count: more would not lengthen the pause, but delay the end of the fight.
+/// Most rounds that count: more would not lengthen the pause, but keep it long after the last change.
 const MAX_ROUNDS: u32 = AT_ONCE + 16;
 
 // === impl RepairBackoff ===
@@ -43,12 +43,12 @@ impl RepairBackoff {
         self.due.map_or(Ok(()), Err)
     }
 
-    /// Pause before changes that did not last are made again.
+    /// Counts a round, and returns the pause before the repair.
     pub(super) fn pause(&mut self) -> Duration {
         let Limits { retry_first, retry_most, .. } = self.limits;
-        let whiles = self.since.elapsed().as_millis() / retry_first.as_millis().max(1);
-        let over = u32::try_from(whiles).unwrap_or(u32::MAX);
-        self.rounds = (self.rounds.saturating_sub(over) + 1).min(MAX_ROUNDS);
+        let periods = self.since.elapsed().as_millis() / retry_first.as_millis().max(1);
+        let forgiven = u32::try_from(periods).unwrap_or(u32::MAX);
+        self.rounds = (self.rounds.saturating_sub(forgiven) + 1).min(MAX_ROUNDS);
         let pause = match self.rounds.saturating_sub(AT_ONCE) {
             0 => Duration::ZERO,
             late => backoff(retry_first, retry_most, late),
@@ -64,11 +64,11 @@ mod tests {
 
     use super::*;
 
-    /// Seconds until each of this many repairs, if every repair is undone after the given time.
-    async fn waits(repairs: &mut RepairBackoff, stands: Duration, times: usize) -> Vec<u64> {
+    /// Seconds before each of this many repairs, if every repair lasts for the given time.
+    async fn waits(repairs: &mut RepairBackoff, lasts: Duration, times: usize) -> Vec<u64> {
         let mut waits = Vec::new();
         for _ in 0..times {
-            advance(stands).await;
+            advance(lasts).await;
             let begun = Instant::now();
             while let Err(due) = repairs.try_now() {
                 advance(due - Instant::now()).await;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wipe_is_answered_at_once_each_time_and_a_fight_ever_later_until_something_stands() {
+    async fn repairs_are_immediate_unless_another_writer_repeats_its_change_at_once() {
         let mut repairs = RepairBackoff::new(Limits::default());
         let (at_once, a_while) = (Duration::from_millis(100), Duration::from_millis(1500));
         assert_eq!(waits(&mut repairs, a_while, 50).await, [0; 50]);

@@ -41,7 +41,7 @@ impl SliceApi<'_> {
         let doing = || format!("cannot delete ResourceSlice {name}");
         match self.connection.call(doing, self.api.delete(&name, &how)).await {
             Err(error) if error.is_not_found() => Ok(Outcome::Done(())),
-            answer => judged(answer.map(drop)),
+            answer => outcome_of(answer.map(drop)),
         }
     }
 
@@ -80,13 +80,13 @@ impl SliceApi<'_> {
         let how = as_windlass();
         match self.connection.call(doing, self.api.replace(&name, &how, slice)).await {
             Err(error) if error.is_not_found() => Ok(Outcome::Overtaken),
-            answer => judged(answer),
+            answer => outcome_of(answer),
         }
     }
 
     async fn create(&self, slice: &ResourceSlice) -> Result<Outcome<ResourceSlice>, ClusterError> {
         let doing = || format!("cannot create a ResourceSlice of pool {}", slice.spec.pool.name);
-        judged(self.connection.call(doing, self.api.create(&as_windlass(), slice)).await)
+        outcome_of(self.connection.call(doing, self.api.create(&as_windlass(), slice)).await)
     }
 
     /// Reference to the Node as the owner of slices: they are deleted with it.
@@ -105,10 +105,10 @@ impl SliceApi<'_> {
     }
 }
 
-fn judged<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
+fn outcome_of<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
     match answer {
         Ok(done) => Ok(Outcome::Done(done)),
-        // "Unprocessable content".
+        // HTTP 422: the API server's validation refused the content.
         Err(ClusterError::Refused(_, status)) if status.code == 422 => Ok(Outcome::Invalid(status)),
         Err(error) if error.status().is_some_and(is_overtaken) => Ok(Outcome::Overtaken),
         Err(error) => Err(error),
