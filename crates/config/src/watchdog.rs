@@ -1,4 +1,4 @@
-//! The watchdog: its action against pods that use more of a shared GPU than their share.
+//! Watchdog over shared GPUs: its interval, and its action against pods that use more than their share.
 
 use std::time::Duration;
 
@@ -35,10 +35,10 @@ pub enum WatchdogAction {
     Kill,
 }
 
-/// Shorter intervals cost time of the driver, and a program that starts needs a second to find its size.
+/// Shorter intervals would load the driver, and the use of a starting program changes within a second.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Longer ones watch nothing.
+/// Longer intervals would miss most violations.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 // === impl WatchdogPolicy ===

@@ -11,8 +11,8 @@
 //!                                     "gpus":[{"uuid":"GPU-…","hardBytes":4294967296}]}
 //! ```
 //!
-//! NVIDIA's driver limits a GPU by its UUID. The kernel's cgroup controller `dmem` limits other vendors' GPUs by region;
-//! a record with such GPUs alone needs no library:
+//! NVIDIA's driver limits a GPU by its UUID. The kernel's cgroup controller `dmem` limits other vendors' GPUs by
+//! region; a record with such GPUs alone needs no library:
 //!
 //! ```text
 //! {"version":1,"cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"amd-…","region":"drm/0000:03:00.0/vram","hardMib":4096}]}
