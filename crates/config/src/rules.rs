@@ -17,7 +17,7 @@ use crate::{
 pub type SpannedRule = Spanned<ResourceRule>;
 
 /// Advice for a source with a danger.
-const MEANT: &str = "if it is meant, write allowDangerous: true";
+const MEANT: &str = "if it is intended, write allowDangerous: true";
 
 /// The contradictions between rules. The default for devices that match no rule counts as a rule at the end.
 pub fn contradictions(
