@@ -21,7 +21,7 @@ impl Claims {
         Self(KeptConnection::new(client))
     }
 
-    /// The claim of this name, whatever its UID; `None` if there is none.
+    /// The claim of this name, with any UID; `None` if there is none.
     pub async fn get(&self, claim: &ClaimRef) -> Result<Option<ResourceClaim>, ClusterError> {
         let connection = self.0.connect().await?;
         let claims: Api<ResourceClaim> = Api::namespaced(connection.kube.clone(), &claim.namespace);

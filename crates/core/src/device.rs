@@ -87,14 +87,14 @@ pub struct Device {
     /// Position among the parts of the parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
-    /// True if it is cut into parts, which are allocated in its place.
+    /// True if it is divided into parts, which are allocated in its place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partitioned: bool,
     /// Memory slices of a MIG instance on its GPU.
     #[serde(skip)]
     pub partition: Option<Partition>,
-    /// All MIG partitions that the GPU could have, whatever it is cut into now. Also known with MIG off if a
-    /// mode change takes no reset.
+    /// All MIG partitions that the GPU could have, independent of its present instances. Also known with MIG off
+    /// if a mode change needs no reset.
     ///
     /// Not serialised: the list would be longer than the rest of the device.
     #[serde(skip)]
@@ -214,7 +214,7 @@ impl Device {
         self.text(&COMPUTE_CAPABILITY).and_then(major_and_minor)
     }
 
-    /// True for a whole GPU that is not cut into parts.
+    /// True for a whole GPU that is not divided into parts.
     pub fn is_whole_gpu(&self) -> bool {
         let is_whole = self.parent.is_none() && !self.partitioned;
         self.kind.is_gpu() && !self.kind.is_instance() && is_whole

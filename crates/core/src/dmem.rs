@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_memory_of_a_gpu_is_told_from_other_regions() {
+    fn the_own_memory_of_a_gpu_is_distinguished_from_other_regions() {
         let gpu = "0000:03:00.0".parse().expect("an address");
         let is_own = |name: &str| region(name).is_memory_of(gpu);
         assert!(is_own("drm/0000:03:00.0/vram0") && is_own("drm/0000:03:00.0/vram"));

@@ -234,7 +234,7 @@ fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
 }
 
 #[test]
-fn shares_are_of_gpus_whose_memory_is_limited_and_virtual_gpus_are_nvidias() {
+fn shares_need_a_memory_limiter_and_virtual_gpus_are_nvidias() {
     parse("shares: {source: intel, memory: a.com/m}").expect("good");
     refused(&[
         ("shares: {source: nics, memory: a.com/m}", "source: nics: write nvidia, amd or intel"),
@@ -394,7 +394,7 @@ fn bomb() -> String {
 }
 
 #[test]
-fn mistakes_are_refused_with_the_line_and_what_to_write() {
+fn mistakes_are_refused_with_line_and_correction() {
     check_mistakes([
         (
             "kubeletDir: /k\nkubletDir: /x\n".to_owned(),
@@ -517,7 +517,7 @@ fn memory_is_not_overwritten_on_gpus_under_mps() {
 }
 
 #[test]
-fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
+fn mistakes_in_rules_are_refused_with_line_and_correction() {
     check_mistakes([
         (format!("resources:\n{}", gpus("gpu", "")), 2, "write it like nvidia.com/gpu"),
         (format!("resources:\n{}", gpus(&format!("a.com/{}", "x".repeat(64)), "")), 2, "1 to 63"),
@@ -729,7 +729,7 @@ fn json(yaml: &str) -> Value {
 }
 
 #[test]
-fn the_schema_knows_every_key_and_refuses_what_the_reader_refuses() {
+fn the_schema_has_every_key_and_refuses_the_same_documents_as_the_reader() {
     let schema = schema();
     let schema = jsonschema::validator_for(&schema).expect("a schema");
     let errors: Vec<_> =

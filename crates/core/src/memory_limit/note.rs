@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notes_name_tells_its_record_and_its_container() {
+    fn a_notes_file_name_contains_its_record_and_its_container() {
         let record = Path::new("/state/gpu-1.json");
         let path = MemoryLimitNote::path(record, "0a1b_+-.").expect("an id");
         assert_eq!(path, Path::new("/state/gpu-1.limited-0a1b_+-..json"));
