@@ -20,7 +20,7 @@ pub struct DmemRegion(String);
 
 /// Text that is not a region of a DRM device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no region of the dmem controller such as drm/0000:03:00.0/vram0")]
+#[error("{0:?} is not a region of the dmem controller, such as drm/0000:03:00.0/vram0")]
 pub struct InvalidDmemRegion(String);
 
 show_text!(DmemRegion);

@@ -26,7 +26,7 @@ pub enum Enforcement {
 
 /// Text that is not the name of an enforcement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no enforcement: write none, watched, dmem, mps, driver or mig")]
+#[error("{0:?} is not an enforcement: write none, watched, dmem, mps, driver or mig")]
 pub struct InvalidEnforcement(String);
 
 /// Pod annotation: the weakest enforcement that its containers accept.

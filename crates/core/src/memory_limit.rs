@@ -68,13 +68,13 @@ pub enum MemoryLimitError {
     #[error("the document has version {0}, and this program knows {VERSION}")]
     Version(u32),
     /// The path is relative, contains `..`, or is not UTF-8.
-    #[error("{0} is no absolute path of text without `..`")]
+    #[error("{0} is not an absolute UTF-8 path without `..`")]
     Path(PathBuf),
     /// The document names no GPU.
     #[error("the document names no GPU")]
     NoGpu,
     /// The id is not that of a whole GPU. MIG devices have no limits.
-    #[error("`{0}` is no UUID of a whole GPU")]
+    #[error("`{0}` is not the UUID of a whole GPU")]
     NotWhole(String),
     /// A GPU has no region, and the document names no library.
     #[error("the document limits {0} by NVIDIA's driver, and names no library")]
@@ -267,11 +267,11 @@ mod tests {
             ("4096", "0", "the limit of GPU-1a-2 is 0 MiB"),
             ("4096", "18446744073709551615", "must be 1 to 1073741824"),
             ("[{\"uuid\":\"GPU-1a-2\",\"hardMib\":4096}]", "[]", "no GPU"),
-            ("GPU-1a-2", "MIG-1a-2", "`MIG-1a-2` is no UUID of a whole GPU"),
-            ("GPU-1a-2", "GPU-", "no UUID"),
-            ("GPU-1a-2", "GPU-a/b", "no UUID"),
-            ("\"/usr", "\"usr", "usr/lib64/libnvidia-ml.so.1 is no absolute path"),
-            ("/sys/fs", "/sys/../fs", "no absolute path of text without `..`"),
+            ("GPU-1a-2", "MIG-1a-2", "`MIG-1a-2` is not the UUID of a whole GPU"),
+            ("GPU-1a-2", "GPU-", "not the UUID"),
+            ("GPU-1a-2", "GPU-a/b", "not the UUID"),
+            ("\"/usr", "\"usr", "usr/lib64/libnvidia-ml.so.1 is not an absolute"),
+            ("/sys/fs", "/sys/../fs", "not an absolute UTF-8 path without `..`"),
         ] {
             let error = MemoryLimitRecord::parse(GOOD.replace(from, to).as_bytes());
             let error = error.expect_err(to).to_string();
@@ -289,10 +289,10 @@ mod tests {
         assert_eq!(String::from_utf8(record.to_json()).expect("text"), AMD);
         for (from, to, expected) in [
             ("drm/0000", "drm/00 00", "damaged"),
-            ("amd-", "a/", "no UUID of a whole GPU"),
-            (r#""region":"drm/0000:03:00.0/vram","#, "", "no UUID of a whole GPU"),
+            ("amd-", "a/", "not the UUID of a whole GPU"),
+            (r#""region":"drm/0000:03:00.0/vram","#, "", "not the UUID of a whole GPU"),
             (r#""amd-0000-03-00-0","region":"drm/0000:03:00.0/vram""#, r#""GPU-a""#, "no library"),
-            (r#""cgroupRoot""#, r#""library":"lib","cgroupRoot""#, "no absolute path"),
+            (r#""cgroupRoot""#, r#""library":"lib","cgroupRoot""#, "not an absolute"),
         ] {
             let error = MemoryLimitRecord::parse(AMD.replace(from, to).as_bytes());
             let error = error.expect_err(to).to_string();

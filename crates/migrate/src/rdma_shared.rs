@@ -72,9 +72,9 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
         }
         entry.into_rule(line, diagnostics)
     };
-    let selection: Vec<_> = entries.iter().map(Entry::selection).collect();
+    let selections: Vec<_> = entries.iter().map(Entry::selection).collect();
     let rules: Vec<_> = entries.into_iter().map(rule).collect();
-    warn_of_overlap(&selection, &rules, diagnostics);
+    warn_of_overlap(&selections, &rules, diagnostics);
     let rules: Vec<_> = rules.into_iter().flatten().collect();
     if !rules.is_empty() {
         diagnostics.warn(line, nics::MANAGEMENT);
@@ -88,12 +88,12 @@ type Selection = [Vec<String>; 5];
 /// Warns about the first two entries that may select the same interface. No warning is due if the earlier entry takes
 /// every interface of the later one, which is reported elsewhere.
 fn warn_of_overlap(
-    selection: &[Selection],
+    selections: &[Selection],
     rules: &[Option<SpannedRule>],
     diagnostics: &mut Diagnostics,
 ) {
     let known = || {
-        selection
+        selections
             .iter()
             .zip(rules)
             .filter_map(|(selection, rule)| Some((selection, rule.as_ref()?)))
