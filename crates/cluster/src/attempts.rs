@@ -28,7 +28,7 @@ impl Attempts {
     }
 
     /// Records a success.
-    pub(super) fn worked(&mut self) {
+    pub(super) fn succeeded(&mut self) {
         self.failures = 0;
         if self.logged.take().is_some() {
             tracing::info!(part = self.part, "API server reachable again");

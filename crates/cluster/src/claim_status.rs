@@ -45,10 +45,10 @@ impl ClaimStatuses {
 
     /// The claim, if the object of this name still has its UID.
     pub async fn read(&mut self, claim: &ClaimRef) -> StatusOutcome<ResourceClaim> {
-        let doing = || format!("cannot read claim {claim}");
+        let context = || format!("cannot read claim {claim}");
         let read = async |connection: &Connection| {
             let claims = claims(connection, claim);
-            connection.call(doing, claims.get(&claim.name)).await
+            connection.call(context, claims.get(&claim.name)).await
         };
         match self.call(read).await {
             StatusOutcome::Written(it) if it.metadata.uid.as_deref() != Some(&*claim.uid) => {
@@ -60,14 +60,14 @@ impl ClaimStatuses {
 
     /// Applies a document as the driver's part of the status.
     pub async fn apply(&mut self, claim: &ClaimRef, document: &Value) -> StatusOutcome<()> {
-        let doing = || format!("cannot write the status of claim {claim}");
+        let context = || format!("cannot write the status of claim {claim}");
         // This driver owns its entries: changes by others are overwritten.
-        let how = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(MANAGER).force();
         let write = async |connection: &Connection| {
             let claims = claims(connection, claim);
             let patch = Patch::Apply(document);
-            let written = claims.patch_status(&claim.name, &how, &patch);
-            connection.call(doing, written).await.map(drop)
+            let written = claims.patch_status(&claim.name, &params, &patch);
+            connection.call(context, written).await.map(drop)
         };
         self.call(write).await
     }
@@ -87,7 +87,7 @@ impl ClaimStatuses {
         };
         match answer {
             Ok(answer) => {
-                self.attempts.worked();
+                self.attempts.succeeded();
                 StatusOutcome::Written(answer)
             }
             // A conflict means a different UID: a new claim has the name.

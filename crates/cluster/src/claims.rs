@@ -25,11 +25,11 @@ impl Claims {
     pub async fn get(&self, claim: &ClaimRef) -> Result<Option<ResourceClaim>, ClusterError> {
         let connection = self.0.connect().await?;
         let claims: Api<ResourceClaim> = Api::namespaced(connection.kube.clone(), &claim.namespace);
-        let doing = || format!("cannot read claim {claim}");
-        match connection.call(doing, claims.get(&claim.name)).await {
+        let context = || format!("cannot read claim {claim}");
+        match connection.call(context, claims.get(&claim.name)).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_about_claims(&error) => Ok(None),
-            Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi(doing())),
+            Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi(context())),
             // The claim's author wrote an unreadable field; the connection is intact.
             Err(error @ ClusterError::Unreadable(..)) => Err(error),
             Err(error) => {

@@ -204,15 +204,15 @@ impl Default for Limits {
 // === impl Connection ===
 
 impl Connection {
-    /// Waits for an answer, up to the deadline.
+    /// Waits for an answer, up to the deadline. `context` says in errors what was requested: `cannot read Node n1`.
     pub(super) async fn call<T>(
         &self,
-        doing: impl Fn() -> String,
+        context: impl Fn() -> String,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ClusterError> {
         match deadline::timeout(self.answer, request).await {
-            Ok(answer) => answer.map_err(|error| ClusterError::of(doing(), error)),
-            Err(_) => Err(ClusterError::Late(doing(), self.answer)),
+            Ok(answer) => answer.map_err(|error| ClusterError::of(context(), error)),
+            Err(_) => Err(ClusterError::Late(context(), self.answer)),
         }
     }
 }

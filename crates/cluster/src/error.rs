@@ -36,11 +36,11 @@ const LONGEST_ANSWER: usize = 500;
 // === impl ClusterError ===
 
 impl ClusterError {
-    pub(super) fn of(doing: String, error: kube::Error) -> Self {
+    pub(super) fn of(context: String, error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::Refused(doing, status),
-            source @ kube::Error::SerdeError(_) => Self::Unreadable(doing, source),
-            source => Self::Unreachable(doing, source),
+            kube::Error::Api(status) => Self::Refused(context, status),
+            source @ kube::Error::SerdeError(_) => Self::Unreadable(context, source),
+            source => Self::Unreachable(context, source),
         }
     }
 

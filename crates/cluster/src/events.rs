@@ -87,7 +87,7 @@ impl EventWriter {
                 continue;
             }
             match self.write(&report).await {
-                Ok(()) => self.attempts.worked(),
+                Ok(()) => self.attempts.succeeded(),
                 Err(error) => {
                     self.connection = None;
                     sleep(self.attempts.failed(&error)).await;
@@ -129,16 +129,16 @@ impl EventWriter {
 
 async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterError> {
     let events: Api<Event> = Api::namespaced(connection.kube.clone(), NAMESPACE);
-    let doing = || format!("cannot write event {NAMESPACE}/{}", write.name());
+    let context = || format!("cannot write event {NAMESPACE}/{}", write.name());
     match write {
         Write::Create(event) => {
-            connection.call(doing, events.create(&as_windlass(), event)).await.map(drop)
+            connection.call(context, events.create(&as_windlass(), event)).await.map(drop)
         }
         Write::Repeat { name, series } => {
-            let how =
+            let params =
                 PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
             let patch = Patch::Merge(serde_json::json!({"series": series}));
-            connection.call(doing, events.patch_metadata(name, &how, &patch)).await.map(drop)
+            connection.call(context, events.patch_metadata(name, &params, &patch)).await.map(drop)
         }
     }
 }

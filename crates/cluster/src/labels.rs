@@ -128,7 +128,7 @@ impl Writer {
                 }
                 Request::None => {}
             }
-            self.attempts.worked();
+            self.attempts.succeeded();
         }
     }
 

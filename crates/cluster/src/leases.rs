@@ -163,7 +163,7 @@ impl Leases {
             }
         }
         if outcome.is_ok() {
-            self.attempts.worked();
+            self.attempts.succeeded();
         }
         outcome
     }
@@ -199,22 +199,22 @@ struct LeaseApi<'a> {
 impl LeaseApi<'_> {
     /// Reads a lease, and takes or renews it if allowed.
     async fn renew(&self, name: &str, tracked: &mut TrackedLease) -> Result<(), ClusterError> {
-        let doing = || format!("cannot read Lease {name}");
-        let found = match self.connection.call(doing, self.leases.get(name)).await {
+        let context = || format!("cannot read Lease {name}");
+        let found = match self.connection.call(context, self.leases.get(name)).await {
             Err(error) if error.is_not_found() => None,
             found => Some(found?),
         };
         let now = Instant::now();
         tracked.see(found, now);
-        let how = as_windlass();
-        let doing = || format!("cannot write Lease {name}");
+        let params = as_windlass();
+        let context = || format!("cannot write Lease {name}");
         let written = match tracked.action(name, now, self.clock.now()) {
             Action::Leave => return Ok(()),
             Action::Create(lease) => {
-                self.connection.call(doing, self.leases.create(&how, &lease)).await
+                self.connection.call(context, self.leases.create(&params, &lease)).await
             }
             Action::Replace(lease) => {
-                self.connection.call(doing, self.leases.replace(name, &how, &lease)).await
+                self.connection.call(context, self.leases.replace(name, &params, &lease)).await
             }
         };
         match written {

@@ -111,9 +111,9 @@ where
     ) -> Result<String, ClusterError> {
         let objects: Api<K> = Api::all(connection.kube.clone());
         // Any version suffices, since the watch continues from it. So the API server answers from its cache.
-        let which = ListParams::default().fields(&self.selector).match_any();
-        let doing = || format!("cannot list {}", self.objects);
-        let list = connection.call(doing, objects.list_metadata(&which)).await?;
+        let params = ListParams::default().fields(&self.selector).match_any();
+        let context = || format!("cannot list {}", self.objects);
+        let list = connection.call(context, objects.list_metadata(&params)).await?;
         sink.listed(list.items.into_iter().map(|object| object.metadata).collect());
         Ok(list.metadata.resource_version.unwrap_or_default())
     }
@@ -128,20 +128,20 @@ where
         let limits = self.client.limits();
         let objects: Api<K> = Api::all(connection.kube.clone());
         let seconds = u32::try_from(limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
-        let which = WatchParams::default().fields(&self.selector).timeout(seconds);
+        let params = WatchParams::default().fields(&self.selector).timeout(seconds);
         let opened =
-            connection.call(|| self.doing(), objects.watch_metadata(&which, &version)).await;
+            connection.call(|| self.context(), objects.watch_metadata(&params, &version)).await;
         let events = match opened {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(Ended::Expired),
             opened => opened?,
         };
         // Success is recorded here and not after the list: with a role that allows `list` and not `watch`, the pause
         // between the lists must grow.
-        self.attempts.worked();
+        self.attempts.succeeded();
         // The server ends the watch in time, unless the connection is dead.
         let limit = limits.watch + limits.answer;
         let read = deadline::timeout(limit, self.read(events, version, sink)).await;
-        read.unwrap_or_else(|_| Err(ClusterError::Late(self.doing(), limit)))
+        read.unwrap_or_else(|_| Err(ClusterError::Late(self.context(), limit)))
     }
 
     async fn read(
@@ -152,7 +152,7 @@ where
     ) -> Result<Ended, ClusterError> {
         tokio::pin!(events);
         while let Some(event) = events.next().await {
-            let event = event.map_err(|error| ClusterError::of(self.doing(), error))?;
+            let event = event.map_err(|error| ClusterError::of(self.context(), error))?;
             let newer = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let version = object.metadata.resource_version.clone();
@@ -166,7 +166,7 @@ where
                 WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
                 WatchEvent::Error(status) if is_gone(&status) => return Ok(Ended::Expired),
                 WatchEvent::Error(status) => {
-                    return Err(ClusterError::Refused(self.doing(), status));
+                    return Err(ClusterError::Refused(self.context(), status));
                 }
             };
             version = newer.unwrap_or(version);
@@ -174,7 +174,7 @@ where
         Ok(Ended::At(version))
     }
 
-    fn doing(&self) -> String {
+    fn context(&self) -> String {
         format!("cannot watch {}", self.objects)
     }
 }

@@ -111,7 +111,7 @@ impl ConditionWriter {
                     sleep(attempts.failed(&error)).await;
                     continue;
                 }
-                attempts.worked();
+                attempts.succeeded();
                 if known.is_none() {
                     let NodeCondition { status, reason, message } = &*wanted;
                     tracing::info!(
@@ -139,14 +139,14 @@ impl ConditionWriter {
         // Only the conditions are read: a deserialiser for a whole Node would add 0.1 MB of code.
         let kind = ApiResource::erase::<Node>(&());
         let nodes: Api<DynamicObject> = Api::all_with(connection.kube.clone(), &kind);
-        let doing = || format!("cannot read Node {name}");
-        let node = connection.call(doing, nodes.get(name)).await?;
+        let context = || format!("cannot read Node {name}");
+        let node = connection.call(context, nodes.get(name)).await?;
         let document = self.document(&node, condition, at);
         // The agent owns the condition: changes by others are overwritten.
-        let how = PatchParams::apply(CONDITIONER).force();
+        let params = PatchParams::apply(CONDITIONER).force();
         let patch = Patch::Apply(&document);
-        let doing = || format!("cannot write the status of Node {name}");
-        connection.call(doing, nodes.patch_status(name, &how, &patch)).await.map(drop)
+        let context = || format!("cannot write the status of Node {name}");
+        connection.call(context, nodes.patch_status(name, &params, &patch)).await.map(drop)
     }
 
     /// The document to apply. With the UID in it, the API server does not create a missing Node.

@@ -48,9 +48,9 @@ impl Pods {
         let pods: Api<Pod> = Api::all(connection.kube.clone());
         // The API server may answer from its cache (resourceVersion 0): the scheduler's annotations
         // are as old as the pod's binding, so an older answer either lacks the pod or has them.
-        let which = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
-        let doing = || format!("cannot list pods of node {node}");
-        let listed = connection.call(doing, pods.list_metadata(&which)).await;
+        let params = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
+        let context = || format!("cannot list pods of node {node}");
+        let listed = connection.call(context, pods.list_metadata(&params)).await;
         let listed = listed.inspect_err(|_| self.0.forget())?;
         let mut all: Vec<_> = listed.items.into_iter().map(|pod| pod.metadata).collect();
         let own = all.iter().position(|pod| pod.uid.as_deref() == Some(uid));
@@ -75,12 +75,12 @@ impl Pods {
     async fn read(&self, pod: &BoundPod) -> Result<Option<PodFields>, ClusterError> {
         let connection = self.0.connect().await?;
         let pods = pod_fields::pods(connection.kube.clone(), &pod.namespace);
-        let doing = || format!("cannot read pod {}", pod.title());
-        let found = connection.call(doing, pods.get_opt(&pod.name)).await;
+        let context = || format!("cannot read pod {}", pod.title());
+        let found = connection.call(context, pods.get_opt(&pod.name)).await;
         let found = found.inspect_err(|_| self.0.forget())?;
         let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
         let fields = found.map(|found| serde_json::from_value(found.data)).transpose();
-        fields.map_err(|error| ClusterError::of(doing(), kube::Error::SerdeError(error)))
+        fields.map_err(|error| ClusterError::of(context(), kube::Error::SerdeError(error)))
     }
 
     /// Evicts the pod with this UID, unless a disruption budget forbids it.
@@ -89,9 +89,9 @@ impl Pods {
         let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         let uid = Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() };
         let delete = DeleteParams { preconditions: Some(uid), ..DeleteParams::default() };
-        let how = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
-        let doing = || format!("cannot evict pod {}", pod.title());
-        let evicted = connection.call(doing, pods.evict(&pod.name, &how)).await;
+        let params = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
+        let context = || format!("cannot evict pod {}", pod.title());
+        let evicted = connection.call(context, pods.evict(&pod.name, &params)).await;
         evicted.inspect_err(|_| self.0.forget()).map(drop)
     }
 
@@ -100,8 +100,8 @@ impl Pods {
         let connection = self.0.connect().await?;
         let events: Api<Event> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         let event = warning.event(pod, self.0.client().node());
-        let doing = || format!("cannot write an event of pod {}", pod.title());
-        let written = connection.call(doing, events.create(&as_windlass(), &event)).await;
+        let context = || format!("cannot write an event of pod {}", pod.title());
+        let written = connection.call(context, events.create(&as_windlass(), &event)).await;
         match written {
             // An earlier attempt wrote the event, and its answer was lost.
             Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
@@ -120,11 +120,12 @@ impl Pods {
         let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         // A pod of the same name with another UID is refused.
         let change = json!({"metadata": {"uid": pod.uid, "annotations": {key: value}}});
-        let how = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        let doing = || format!("cannot annotate pod {}", pod.title());
+        let params =
+            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let context = || format!("cannot annotate pod {}", pod.title());
         let change = Patch::Merge(&change);
-        let request = pods.patch_metadata(&pod.name, &how, &change);
-        let written = connection.call(doing, request).await;
+        let request = pods.patch_metadata(&pod.name, &params, &change);
+        let written = connection.call(context, request).await;
         written.inspect_err(|_| self.0.forget()).map(drop)
     }
 }

@@ -217,7 +217,7 @@ impl Publisher {
                         Next::ListAgain(pause) => return Ok(Ended::Stale(pause)),
                     };
                     if due.is_none() {
-                        self.attempts.worked();
+                        self.attempts.succeeded();
                     }
                     if due.is_none() && desired.is_none() {
                         return Ok(Ended::Off);

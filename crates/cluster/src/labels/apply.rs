@@ -99,8 +99,8 @@ impl Writer<'_> {
     async fn node_uid(self) -> Result<String, ClusterError> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
-        let doing = || format!("cannot read Node {node}");
-        let found = self.connection.call(doing, nodes.get_metadata(node)).await?;
+        let context = || format!("cannot read Node {node}");
+        let found = self.connection.call(context, nodes.get_metadata(node)).await?;
         Ok(found.metadata.uid.unwrap_or_default())
     }
 
@@ -115,13 +115,13 @@ impl Writer<'_> {
         self.apply_node(&PatchParams::apply(MANAGER), &document).await
     }
 
-    async fn apply_node(self, how: &PatchParams, document: &Value) -> Result<(), ClusterError> {
+    async fn apply_node(self, params: &PatchParams, document: &Value) -> Result<(), ClusterError> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let document = Patch::Apply(document);
-        let request = nodes.patch_metadata(node, how, &document);
-        let doing = || format!("cannot write metadata of Node {node}");
-        self.connection.call(doing, request).await.map(drop)
+        let request = nodes.patch_metadata(node, params, &document);
+        let context = || format!("cannot write metadata of Node {node}");
+        self.connection.call(context, request).await.map(drop)
     }
 
     async fn apply_node_feature(self, labels: &Labels) -> Result<(), ClusterError> {
@@ -130,20 +130,20 @@ impl Writer<'_> {
         let owners = self.owners(&namespace).await;
         let document = node_feature_document(self.client.node(), labels, &owners);
         // The agent owns the whole object: changes by others are overwritten.
-        let how = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(MANAGER).force();
         let document = Patch::Apply(&document);
         let objects = self.node_features(&namespace);
-        let request = objects.patch_metadata(&name, &how, &document);
-        let doing = || format!("cannot write NodeFeature {namespace}/{name}");
-        self.connection.call(doing, request).await.map(drop)
+        let request = objects.patch_metadata(&name, &params, &document);
+        let context = || format!("cannot write NodeFeature {namespace}/{name}");
+        self.connection.call(context, request).await.map(drop)
     }
 
     async fn delete_node_feature(self) -> Result<(), ClusterError> {
         let namespace = self.client.namespace(self.connection);
         let name = node_feature_name(self.client.node());
-        let (objects, how) = (self.node_features(&namespace), DeleteParams::default());
-        let doing = || format!("cannot delete NodeFeature {namespace}/{name}");
-        match self.connection.call(doing, objects.delete(&name, &how)).await {
+        let (objects, params) = (self.node_features(&namespace), DeleteParams::default());
+        let context = || format!("cannot delete NodeFeature {namespace}/{name}");
+        match self.connection.call(context, objects.delete(&name, &params)).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
@@ -165,8 +165,8 @@ impl Writer<'_> {
     async fn owners(self, namespace: &str) -> Vec<OwnerReference> {
         let Some(pod) = self.client.pod_in(namespace) else { return Vec::new() };
         let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
-        let doing = || format!("cannot read Pod {namespace}/{}", pod.name);
-        let found = self.connection.call(doing, pods.get_metadata(&pod.name)).await;
+        let context = || format!("cannot read Pod {namespace}/{}", pod.name);
+        let found = self.connection.call(context, pods.get_metadata(&pod.name)).await;
         let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature has no owner but the pod"));
         let its_owners = found.ok().and_then(|found| found.metadata.owner_references);
         let controller = its_owners.into_iter().flatten().find(|one| one.controller == Some(true));

@@ -40,7 +40,7 @@ pub(super) enum CacheEvent {
     Expired,
 }
 
-const DOING: &str = "cannot watch the node's ResourceSlices";
+const CONTEXT: &str = "cannot watch the node's ResourceSlices";
 
 // === impl SliceCache ===
 
@@ -52,11 +52,11 @@ impl<'a> SliceCache<'a> {
     ) -> Result<Self, ClusterError> {
         let selector = format!("spec.driver={driver},spec.nodeName={}", client.node());
         let api: Api<ResourceSlice> = Api::all(connection.kube.clone());
-        let doing = || "cannot list the node's ResourceSlices".to_owned();
-        let which = ListParams::default().fields(&selector);
-        let list = match connection.call(doing, api.list(&which)).await {
+        let context = || "cannot list the node's ResourceSlices".to_owned();
+        let params = ListParams::default().fields(&selector);
+        let list = match connection.call(context, api.list(&params)).await {
             Err(error) if error.code() == Some(404) => {
-                return Err(ClusterError::NoSuchApi(doing()));
+                return Err(ClusterError::NoSuchApi(context()));
             }
             list => list?,
         };
@@ -86,10 +86,10 @@ impl<'a> SliceCache<'a> {
                 }
                 Err(_) => {
                     let limit = self.watch_limit();
-                    return Err(ClusterError::Late(DOING.to_owned(), limit));
+                    return Err(ClusterError::Late(CONTEXT.to_owned(), limit));
                 }
             };
-            return self.apply(event.map_err(|error| ClusterError::of(DOING.to_owned(), error))?);
+            return self.apply(event.map_err(|error| ClusterError::of(CONTEXT.to_owned(), error))?);
         }
     }
 
@@ -106,9 +106,9 @@ impl<'a> SliceCache<'a> {
     /// Opens a watch. Returns `false` if the version is too old.
     async fn open(&mut self) -> Result<bool, ClusterError> {
         let seconds = u32::try_from(self.limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
-        let which = WatchParams::default().fields(&self.selector).timeout(seconds);
-        let request = self.api.watch(&which, &self.version);
-        let events = match self.connection.call(|| DOING.to_owned(), request).await {
+        let params = WatchParams::default().fields(&self.selector).timeout(seconds);
+        let request = self.api.watch(&params, &self.version);
+        let events = match self.connection.call(|| CONTEXT.to_owned(), request).await {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(false),
             events => events?,
         };
@@ -126,7 +126,7 @@ impl<'a> SliceCache<'a> {
             }
             WatchEvent::Error(status) if is_gone(&status) => return Ok(CacheEvent::Expired),
             WatchEvent::Error(status) => {
-                return Err(ClusterError::Refused(DOING.to_owned(), status));
+                return Err(ClusterError::Refused(CONTEXT.to_owned(), status));
             }
         };
         self.version = slice.metadata.resource_version.clone().unwrap_or_default();

@@ -81,8 +81,8 @@ impl SliceReconciler {
         if !matters || self.learned.layout.is_some() {
             return Ok(());
         }
-        let doing = || "cannot read the API server's version".to_owned();
-        let version = connection.call(doing, connection.kube.apiserver_version()).await;
+        let context = || "cannot read the API server's version".to_owned();
+        let version = connection.call(context, connection.kube.apiserver_version()).await;
         self.learned.layout = Some(match version {
             // A server that hides its version counts as new.
             Err(error) if matches!(error.code(), Some(403 | 404)) => Layout::Apart,
