@@ -37,7 +37,7 @@ fn replicas(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Replicas {
     if asked > most {
         diagnostics.warn(count.line, format!("{asked} exceed the limit: {most} are offered"));
     }
-    Replicas::try_from(asked.min(most)).expect("from one to the most")
+    Replicas::try_from(asked.min(most)).expect("from 1 to the maximum")
 }
 
 /// Rules by which containers get every node of an interface, as from network plugins.

@@ -61,7 +61,7 @@ fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<Sou
     let name = names.after(what);
     let resource = format!("{DOMAIN}/{name}").parse();
     let mut source = SourceRule::new(name, find);
-    source.resource = Some(resource.expect("a source's name is one of a resource"));
+    source.resource = Some(resource.expect("a source's name is valid in a resource name"));
     let mut all = All::default();
     for term in terms.iter().filter(|term| term.key != "SUBSYSTEM") {
         let condition =

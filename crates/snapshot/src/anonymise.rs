@@ -125,7 +125,9 @@ impl Anonymiser {
         }
         let taken: BTreeSet<_> = self.known.values().collect();
         let mut substitutes = (0..).map(|again| self.substitute(secret, again));
-        let substitute = substitutes.find(|it| !taken.contains(it)).expect("there is another one");
+        let substitute = substitutes
+            .find(|it| !taken.contains(it))
+            .expect("there are more substitutes than secrets");
         for written in [as_ids_write, as_udev_writes] {
             self.known.insert(longest(&written(secret)), written(&substitute));
         }

@@ -113,7 +113,7 @@ impl Walk<'_> {
     fn link(&mut self, root: &Root, path: &Path) {
         let Some(target) = self.host.link(path).map(PathBuf::from) else { return };
         let part = Path::new(root.path).iter().next().expect("a root has a path");
-        let folder = path.parent().expect("what is in a folder has a parent");
+        let folder = path.parent().expect("an entry of a folder has a parent");
         if root.nodes && self.is_named_by_people(path) {
             return;
         }

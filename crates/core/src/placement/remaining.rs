@@ -56,7 +56,7 @@ impl Remaining {
 
     /// Usefulness by PCIe of the devices that remain after taking `counts` of each class.
     pub(super) fn by_pcie(&self, problem: &Problem, counts: &[usize]) -> i64 {
-        let pcie = self.pcie.as_ref().expect("only terms of the problem are asked for");
+        let pcie = self.pcie.as_ref().expect("only terms of the problem are evaluated");
         pcie.usefulness(problem, counts)
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn best_set(problem: &Problem) -> SearchResult {
         search.grow_some();
     }
     let exact = search.branch(0, problem.missing, problem.eligible());
-    let best = search.best.expect("as many devices as are missing are eligible");
+    let best = search.best.expect("enough devices are eligible");
     SearchResult { positions: best.positions, score: best.score, steps: search.steps, exact }
 }
 

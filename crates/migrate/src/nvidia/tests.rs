@@ -233,7 +233,7 @@ fn patterns_apply_in_order() {
     let mixed =
         format!("flags: {{migStrategy: mixed}}\n{}", text.replace("pattern: '*'", "pattern: 'T4'"));
     let excluded = &policy(&mixed).exclude[0];
-    let expression = excluded.expression.as_ref().expect("what no pattern names").as_str();
+    let expression = excluded.expression.as_ref().expect("GPUs without a pattern").as_str();
     assert!(expression.starts_with(&format!("!(({a100}) || (has(")), "{expression}");
     let profiles = "flags: {migStrategy: mixed}\nresources:\n  mig:\n  - {pattern: 1g.5gb, name: small}\n  \
                     - {pattern: '*', name: large}\n";

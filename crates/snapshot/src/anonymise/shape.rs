@@ -13,7 +13,7 @@ pub(super) fn same_class(c: char, hex: bool, number: u64) -> char {
     let pick = |from: &str| {
         let all = from.as_bytes();
         let length = u64::try_from(all.len()).expect("a few");
-        char::from(all[usize::try_from(number % length).expect("below a few")])
+        char::from(all[usize::try_from(number % length).expect("below the length")])
     };
     match c {
         'A'..='F' if hex => pick("0123456789ABCDEF"),

@@ -122,7 +122,8 @@ impl Bounds {
         branch: Branch,
     ) -> i64 {
         let (sums, row) = (std::mem::take(&mut self.best_sums), self.row);
-        let twice = |class: usize| 2 * state.touch[class] + sums[class * row + branch.missing - 1];
+        let twice =
+            |class: usize| 2 * state.affinities[class] + sums[class * row + branch.missing - 1];
         let most = self.greatest(problem, branch, twice) / 2;
         self.best_sums = sums;
         most

@@ -32,7 +32,7 @@ impl Partial {
             let open =
                 classes.filter(|&class| self.counts[class] < problem.classes[class].eligible);
             let best = open.max_by_key(|&class| (self.gain_of(problem, class), usize::MAX - class));
-            self.take(problem, best.expect("as many are eligible as are missing"), 1);
+            self.take(problem, best.expect("enough devices are eligible"), 1);
         }
     }
 
@@ -41,9 +41,9 @@ impl Partial {
         let group = problem.classes[class].traits.group;
         let in_use = problem.groups[group].in_use;
         match problem.terms.first() {
-            Some(Term::InUse) => (in_use, self.touch[class]),
-            Some(Term::Imbalance) => (-in_use - self.of_group[group], self.touch[class]),
-            _ => (self.touch[class], 0),
+            Some(Term::InUse) => (in_use, self.affinities[class]),
+            Some(Term::Imbalance) => (-in_use - self.of_group[group], self.affinities[class]),
+            _ => (self.affinities[class], 0),
         }
     }
 }
