@@ -62,6 +62,7 @@ enum InvalidKubeconfig {
     Merge(#[from] KubeconfigError),
 }
 
+/// Client of the API server with credentials, and the deadline of its answers.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) kube: kube::Client,

@@ -205,7 +205,7 @@ impl LeaseApi<'_> {
             found => Some(found?),
         };
         let now = Instant::now();
-        tracked.see(found, now);
+        tracked.record_read(found, now);
         let params = as_windlass();
         let context = || format!("cannot write Lease {name}");
         let written = match tracked.action(name, now, self.clock.now()) {
@@ -220,7 +220,7 @@ impl LeaseApi<'_> {
         match written {
             // Another node was faster; the next read names it.
             Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
-            written => written.map(|lease| tracked.wrote(lease, now)),
+            written => written.map(|lease| tracked.record_write(lease, now)),
         }
     }
 }

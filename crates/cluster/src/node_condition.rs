@@ -35,7 +35,7 @@ pub struct NodeCondition {
 pub enum ConditionStatus {
     /// The condition holds.
     True,
-    /// It does not hold.
+    /// The condition does not hold.
     False,
     /// The status is not known.
     Unknown,

@@ -23,8 +23,8 @@ use crate::{
 pub struct DraPolicy {
     /// The interfaces through which devices are offered.
     pub offer: DraOffer,
-    /// Name of the driver. With `gpu.nvidia.com` the device classes of NVIDIA's driver serve as they are. The agent
-    /// keeps the name that it started with.
+    /// Name of the driver. With `gpu.nvidia.com` the device classes of NVIDIA's driver work unchanged. A change takes
+    /// effect when the agent restarts.
     #[serde(with = "Text::<DriverName>")]
     pub driver: DriverName,
     /// The offered devices; left out, all.
@@ -144,7 +144,7 @@ pub enum DraOffer {
     Instead,
 }
 
-/// The name of a DRA driver, as claims, classes and slices have it.
+/// Name of a DRA driver, as in claims, classes and slices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DriverName(String);
 

@@ -96,11 +96,11 @@ pub enum Resources {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Unmatched {
-    /// They are not offered.
+    /// Not offered.
     #[default]
     #[serde(rename = "keptBack")]
     Withheld,
-    /// They are offered as they would be without any rule.
+    /// Offered as without any rules.
     Default,
 }
 

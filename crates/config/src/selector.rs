@@ -40,7 +40,7 @@ pub struct Selector {
     )]
     #[schemars(with = "BTreeSet<Text<MigProfile>>")]
     pub mig_profiles: BTreeSet<String>,
-    /// A CEL expression over the device's attributes and capacities, as DRA has it.
+    /// CEL expression over the device's attributes and capacities, as in DRA.
     #[serde(
         rename = "match",
         with = "Text::<DeviceExpression>",

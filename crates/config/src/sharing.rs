@@ -192,7 +192,7 @@ impl Sharing {
         }
     }
 
-    /// Number of containers that share a device or a pool; `None` if one has it alone.
+    /// Number of containers that share a device or a pool; `None` without sharing.
     pub fn replicas(self) -> Option<Replicas> {
         match self {
             Self::Exclusive => None,

@@ -24,14 +24,14 @@ pub struct WatchdogPolicy {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum WatchdogAction {
-    /// None, and nothing is measured.
+    /// No action and no measurement.
     Off,
     /// An event on the pod, a metric, and a line in the log.
     #[default]
     Observe,
-    /// These, and the pod is evicted. Disruption budgets hold.
+    /// As `observe`, and the pod is evicted, within disruption budgets.
     Evict,
-    /// These, and its processes on the GPU are ended by SIGKILL.
+    /// As `observe`, and the pod's processes on the GPU are killed (SIGKILL).
     Kill,
 }
 

@@ -82,7 +82,7 @@ impl AttributeName {
         valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
     }
 
-    /// An attribute name as a ResourceSlice has it: without a domain it belongs to the driver.
+    /// An attribute name from a ResourceSlice. A name without a domain has the driver's.
     pub fn published(driver: &str, name: &str) -> Self {
         let (domain, name) = name.split_once('/').unwrap_or((driver, name));
         Self { domain: Cow::Owned(domain.to_owned()), name: Cow::Owned(name.to_owned()) }

@@ -105,12 +105,13 @@ pub struct EvaluationError {
 /// Value of the variable `device`, borrowed so that several expressions can use it.
 struct DeviceVariable<'v>(&'v dyn Val);
 
+/// Cause of an evaluation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorCause {
     /// The device lacks an attribute.
-    Lack,
+    MissingAttribute,
     /// An operator or function does not accept the type of a value.
-    Misuse,
+    WrongType,
     /// A function does not accept a value, such as text that is not a version.
     Value,
 }
@@ -144,8 +145,8 @@ impl DeviceExpression {
         context.set_variable_resolver(&variable);
         let answer = Value::resolve_val(&self.parsed, &context).map_err(|error| {
             let cause = match error {
-                ExecutionError::NoSuchKey(_) => ErrorCause::Lack,
-                ExecutionError::NoSuchOverload(_) => ErrorCause::Misuse,
+                ExecutionError::NoSuchKey(_) => ErrorCause::MissingAttribute,
+                ExecutionError::NoSuchOverload(_) => ErrorCause::WrongType,
                 _ => ErrorCause::Value,
             };
             EvaluationError {
@@ -168,7 +169,7 @@ impl DeviceExpression {
             expression,
             device,
             problem: in_a_line(problem),
-            cause: ErrorCause::Misuse,
+            cause: ErrorCause::WrongType,
         }
     }
 
@@ -194,12 +195,12 @@ impl VariableResolver for DeviceVariable<'_> {
 impl EvaluationError {
     /// True if the device lacks an attribute, which another device may have.
     pub fn is_missing_attribute(&self) -> bool {
-        self.cause == ErrorCause::Lack
+        self.cause == ErrorCause::MissingAttribute
     }
 
     /// True if a value has the wrong type.
     pub fn is_type_error(&self) -> bool {
-        self.cause == ErrorCause::Misuse
+        self.cause == ErrorCause::WrongType
     }
 }
 

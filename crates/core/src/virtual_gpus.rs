@@ -91,7 +91,7 @@ pub enum RequestError {
         "{MEMORY} and {MEMORY_PERCENTAGE} exclude each other in one pod, and a container with neither has 100 percent"
     )]
     TwoUnits,
-    /// More than a GPU has.
+    /// More than 100 percent of a GPU.
     #[error("{resource}: {percent} is more than the 100 percent of a GPU, all containers together")]
     Percent {
         /// The resource.

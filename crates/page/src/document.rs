@@ -201,7 +201,7 @@ pub struct LinkView {
     pub a: usize,
     /// Position of the other one.
     pub b: usize,
-    /// Its kind, as `nvidia-smi topo` has it: `NV18`, `PIX`, `SYS`, …
+    /// Its kind in the words of `nvidia-smi topo`: `NV18`, `PIX`, `SYS`, …
     pub kind: String,
 }
 
@@ -229,7 +229,7 @@ pub struct PendingPod {
 pub struct RefusedNodes {
     /// The reason.
     pub reason: String,
-    /// Their number.
+    /// Number of nodes.
     pub nodes: usize,
 }
 

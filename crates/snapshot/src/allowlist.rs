@@ -140,7 +140,7 @@ const ALLOWED: &[&str] = &[
     // NVMe.
     "transport", "firmware_rev", "cntlid", "nsid", "size", "queue_count", "subsysnqn", "wwid", "nguid",
     "eui", "uuid",
-    // Work queues of DSA and the like.
+    // Work queues of DSA and similar accelerators.
     "group_id", "priority",
     // NVIDIA's driver in procfs.
     "information", "access", "mig-minors", "config", "monitor", "numa_status",

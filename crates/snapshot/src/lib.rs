@@ -34,6 +34,7 @@ pub struct Snapshot {
     pub omissions: Vec<Omission>,
 }
 
+/// An entry of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     /// A folder; listed since it may be empty.

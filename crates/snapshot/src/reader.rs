@@ -16,6 +16,7 @@ pub(super) struct Reader {
     pool: DeadlinePool<PathBuf, io::Result<Vec<u8>>>,
 }
 
+/// Outcome of reading a file.
 pub(super) enum ReadOutcome {
     Text(String),
     /// The file is missing.

@@ -208,7 +208,7 @@ impl Walk<'_> {
             None
         };
         if let Some(bound) = met {
-            self.stop(Path::new(""), format!("what follows: no more than {bound} are taken"));
+            self.stop(Path::new(""), format!("incomplete: no more than {bound} are recorded"));
         }
         self.full
     }

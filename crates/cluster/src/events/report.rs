@@ -29,6 +29,7 @@ pub(super) struct Report {
     pub(super) at: Timestamp,
 }
 
+/// Kind of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The device became unhealthy; the text describes its health.

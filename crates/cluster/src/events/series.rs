@@ -28,12 +28,14 @@ pub(super) struct Series {
     open: BTreeMap<(DeviceId, String), Open>,
 }
 
+/// An event that equal reports continue as a series.
 struct Open {
     name: String,
     count: i32,
     last: Timestamp,
 }
 
+/// Request for a report: a new event, or an update of an event's series.
 #[derive(Debug)]
 pub(super) enum Write {
     Create(Box<Event>),

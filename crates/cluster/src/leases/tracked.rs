@@ -42,6 +42,7 @@ struct Observed {
     since: Instant,
 }
 
+/// Request to the API server for a lease.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     /// Nothing: another node holds the lease.
@@ -60,7 +61,7 @@ impl TrackedLease {
     }
 
     /// Records the lease as read from the API server.
-    pub(super) fn see(&mut self, lease: Option<Lease>, now: Instant) {
+    pub(super) fn record_read(&mut self, lease: Option<Lease>, now: Instant) {
         let is_known = self.seen.as_ref().is_some_and(|seen| seen.lease == lease);
         if !is_known {
             self.seen = Some(Observed { lease, since: now });
@@ -68,8 +69,8 @@ impl TrackedLease {
     }
 
     /// Records a successful write; `sent` is the time of the request.
-    pub(super) fn wrote(&mut self, lease: Lease, sent: Instant) {
-        self.see(Some(lease), sent);
+    pub(super) fn record_write(&mut self, lease: Lease, sent: Instant) {
+        self.record_read(Some(lease), sent);
         self.renewed = Some(sent);
     }
 
@@ -155,10 +156,10 @@ mod tests {
     fn a_missing_lease_is_created_and_renewed() {
         let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
         assert_eq!(term.state(start), LeaseState::Unknown);
-        term.see(None, start);
+        term.record_read(None, start);
         let Action::Create(lease) = term.action("x", start, wall()) else { panic!("it is made") };
         assert_eq!(lease.metadata.name.as_deref(), Some("x"));
-        term.wrote(*lease, start);
+        term.record_write(*lease, start);
         assert_eq!(term.state(start), LeaseState::Ours);
         assert!(is_replaced(&term, start));
     }
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn a_lease_without_renewal_is_late_before_another_node_may_take_it() {
         let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
-        term.wrote(lease_of("n1", "1"), start);
+        term.record_write(lease_of("n1", "1"), start);
         assert_eq!(term.state(start + LENGTH * 2 / 3 - Duration::from_secs(1)), LeaseState::Ours);
         assert_eq!(term.state(start + LENGTH * 2 / 3), LeaseState::Late);
     }
@@ -174,10 +175,10 @@ mod tests {
     #[test]
     fn another_nodes_lease_is_taken_once_unchanged_for_its_duration() {
         let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
-        term.see(Some(lease_of("n2", "1")), start);
+        term.record_read(Some(lease_of("n2", "1")), start);
         assert_eq!(term.state(start), LeaseState::Theirs("n2".to_owned()));
         assert_eq!(term.action("x", start + LENGTH / 2, wall()), Action::Leave);
-        term.see(Some(lease_of("n2", "2")), start + LENGTH / 2);
+        term.record_read(Some(lease_of("n2", "2")), start + LENGTH / 2);
         assert_eq!(term.action("x", start + LENGTH, wall()), Action::Leave, "it was renewed");
         assert!(is_replaced(&term, start + LENGTH * 3 / 2));
         assert_eq!(
@@ -192,7 +193,7 @@ mod tests {
         let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
         let mut lease = lease_of("n2", "1");
         lease.spec.as_mut().expect("one").holder_identity = Some(String::new());
-        term.see(Some(lease), start);
+        term.record_read(Some(lease), start);
         let Action::Replace(taken) = term.action("x", start, wall()) else { panic!("it is taken") };
         assert_eq!(taken.metadata.resource_version.as_deref(), Some("1"), "over what was seen");
         assert_eq!(taken.spec.expect("one").lease_transitions, Some(2));

@@ -31,6 +31,7 @@ pub(super) struct SliceCache<'a> {
 
 type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ResourceSlice>>> + Send>>;
 
+/// Event of the watch, after its effect on the cache.
 pub(super) enum CacheEvent {
     /// No change.
     None,
@@ -94,7 +95,7 @@ impl<'a> SliceCache<'a> {
     }
 
     /// Adds a slice as the API server stored it.
-    pub(super) fn wrote(&mut self, slice: ResourceSlice) {
+    pub(super) fn record_write(&mut self, slice: ResourceSlice) {
         self.slices.insert(name(&slice), slice);
     }
 
@@ -139,7 +140,7 @@ impl<'a> SliceCache<'a> {
         if is_deleted {
             self.slices.remove(&name(&slice));
         } else if is_change {
-            self.wrote(slice);
+            self.record_write(slice);
         }
         Ok(if is_change { CacheEvent::Changed } else { CacheEvent::None })
     }

@@ -5,6 +5,7 @@ use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::version::Info};
 
 use super::SliceContent;
 
+/// Layout of a pool's counter sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Each slice has either counters or devices.

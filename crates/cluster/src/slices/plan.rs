@@ -12,6 +12,7 @@ use k8s_openapi::{
 
 use super::SliceContent;
 
+/// Driver and node that slices belong to.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
     pub(super) driver: String,
@@ -27,6 +28,7 @@ pub(super) struct PoolPlan {
     pub(super) create: Vec<(usize, ResourceSlice)>,
 }
 
+/// A pool with its desired slices, in order.
 #[derive(Clone, Copy)]
 pub(super) struct DesiredPool<'a> {
     pub(super) name: &'a str,

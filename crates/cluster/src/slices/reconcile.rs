@@ -28,6 +28,7 @@ pub(super) struct SliceReconciler {
     outcome: watch::Sender<Arc<PublishState>>,
 }
 
+/// Next step after a reconciliation.
 pub(super) enum Next {
     /// Nothing to do: all desired slices are published.
     Done,
@@ -184,7 +185,7 @@ impl SliceReconciler {
                 match api.write(&slice).await? {
                     Outcome::Done(stored) => {
                         self.learned.stored((&pool, at), &sent, &stored);
-                        cache.wrote(stored);
+                        cache.record_write(stored);
                     }
                     Outcome::Overtaken => return Ok(Execution::Overtaken),
                     Outcome::Invalid(status) => {

@@ -19,6 +19,7 @@ pub(super) struct SliceApi<'a> {
     pub(super) connection: &'a Connection,
 }
 
+/// Outcome of a request that reached the API server.
 pub(super) enum Outcome<T> {
     Done(T),
     /// Another writer changed the slice.

@@ -89,6 +89,7 @@ struct Reader {
     notes: RefCell<Notes>,
 }
 
+/// Diagnostics about keys, collected anew in each pass.
 #[derive(Default)]
 struct Notes {
     wrong: Vec<Diagnostic>,
@@ -124,6 +125,7 @@ const NOWHERE: u64 = 0;
 // === impl Failure ===
 
 impl Failure {
+    /// This failure at its node, or at the given one if it has none yet.
     fn or_at(self, node: &Node) -> Self {
         if self.line == NOWHERE { Self { id: node.id, line: node.line, ..self } } else { self }
     }

@@ -48,9 +48,9 @@ pub struct NodeDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OnlyFor {
-    /// Those that ask for whole GPUs as `nvidia.com/gpu`.
+    /// Pods that request whole GPUs, `nvidia.com/gpu`.
     Whole,
-    /// Those that ask for shares.
+    /// Pods that request shares of GPUs.
     Shares,
 }
 

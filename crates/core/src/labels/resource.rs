@@ -1,4 +1,4 @@
-//! Labels of a resource, `nvidia.com/gpu.product` and so on, as gpu-feature-discovery has them.
+//! Labels of a resource by gpu-feature-discovery's names: `nvidia.com/gpu.product` and so on.
 //!
 //! Keys contain the default name of the resource, even if the configuration renames it.
 

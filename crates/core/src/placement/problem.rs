@@ -20,13 +20,13 @@ pub(super) struct Problem {
     /// Packed affinity between members of two classes, `weights[a * classes + b]`; symmetric.
     weights: Vec<i64>,
     /// Contribution of the required devices.
-    pub(super) start: Start,
+    pub(super) start: GivenTotals,
     pub(super) groups: Vec<GroupLoad>,
 }
 
 /// Contribution of the required devices and the container's other devices.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Start {
+pub(super) struct GivenTotals {
     /// Packed affinity among them.
     pub(super) weight: i64,
     pub(super) near_nics: i64,
@@ -83,12 +83,12 @@ pub(super) struct Positions<'a> {
 }
 
 /// Packed affinity of two positions.
-type Weigh = fn(&Topology, usize, usize) -> i64;
+type AffinityMeasure = fn(&Topology, usize, usize) -> i64;
 
 /// Numbers groups and NUMA nodes.
 struct Numbering<'a> {
     topology: &'a Topology,
-    weigh: Weigh,
+    weigh: AffinityMeasure,
     groups: Vec<&'a Group>,
     numa_nodes: Vec<u32>,
 }
@@ -168,7 +168,7 @@ impl Problem {
 }
 
 /// Affinity of an objective. If links are a term of their own, PCIe does not replace missing links.
-fn weigh_by(terms: &[Term]) -> Weigh {
+fn weigh_by(terms: &[Term]) -> AffinityMeasure {
     if terms.contains(&Term::Links) { Topology::packed_links } else { Topology::packed_affinity }
 }
 
@@ -206,7 +206,7 @@ impl Class {
 // === impl Numbering ===
 
 impl<'a> Numbering<'a> {
-    fn of(topology: &'a Topology, positions: Positions<'_>, weigh: Weigh) -> Self {
+    fn of(topology: &'a Topology, positions: Positions<'_>, weigh: AffinityMeasure) -> Self {
         let devices = || positions.available.iter().map(|&at| topology.device(at));
         let near = positions.near.iter().map(|&at| topology.device(at));
         let mut groups: Vec<_> = devices().map(|device| &device.group).collect();
@@ -231,8 +231,8 @@ impl<'a> Numbering<'a> {
         }
     }
 
-    fn start(&self, required: &[usize], near: &[usize]) -> Start {
-        let mut start = Start::default();
+    fn start(&self, required: &[usize], near: &[usize]) -> GivenTotals {
+        let mut start = GivenTotals::default();
         for (nth, &at) in required.iter().enumerate() {
             let others = required[nth + 1..].iter().chain(near);
             start.weight +=

@@ -24,6 +24,7 @@ const MAX_WORK: u64 = 800_000;
 /// Most branches of a joint search.
 pub(super) const MAX_STEPS: u64 = 50_000;
 
+/// The best set that a search found.
 #[derive(Debug)]
 pub(super) struct SearchResult {
     /// Positions, ascending.

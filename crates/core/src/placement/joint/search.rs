@@ -17,6 +17,7 @@ use crate::placement::{
     },
 };
 
+/// The best choice that a search found.
 #[derive(Debug)]
 pub(super) struct JointResult {
     /// Positions, ascending.
@@ -60,6 +61,7 @@ struct JointBranch {
     left: usize,
 }
 
+/// The kind of device that a branch chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Gpus,
