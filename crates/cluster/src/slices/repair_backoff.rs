@@ -1,8 +1,7 @@
 //! Back-off of repairs. A repair restores slices that another writer changed.
 //!
-//! Two writers that undo each other's work would never end. So the pause before a repair grows if the other writer
-//! repeats its change at once. Occasional changes are repaired without a pause, however many: each second without
-//! one takes a round off the count.
+//! Two writers that undo each other's work would never end. So the pause grows with the number of recent repairs. That
+//! number falls by one each second, so occasional changes are repaired without a pause, however many.
 
 use std::time::Duration;
 
@@ -14,8 +13,8 @@ use crate::Limits;
 /// Time of the next repair.
 pub(super) struct RepairBackoff {
     limits: Limits,
-    /// Recent repairs that did not last.
-    rounds: u32,
+    /// Number of recent repairs.
+    recent: u32,
     /// Time of the last repair.
     since: Instant,
     /// Time of a postponed repair.
@@ -25,14 +24,14 @@ pub(super) struct RepairBackoff {
 /// Repairs without a pause: slices may be deleted one by one.
 const AT_ONCE: u32 = 4;
 
-/// Most rounds that count: more would not lengthen the pause, but keep it long after the last change.
-const MAX_ROUNDS: u32 = AT_ONCE + 16;
+/// Most recent repairs that count: more would not lengthen the pause, but keep it long after the last change.
+const MAX_RECENT: u32 = AT_ONCE + 16;
 
 // === impl RepairBackoff ===
 
 impl RepairBackoff {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, rounds: 0, since: Instant::now(), due: None }
+        Self { limits, recent: 0, since: Instant::now(), due: None }
     }
 
     /// Permits a repair now, or returns the time of the next one.
@@ -43,13 +42,13 @@ impl RepairBackoff {
         self.due.map_or(Ok(()), Err)
     }
 
-    /// Counts a round, and returns the pause before the repair.
+    /// Counts a repair, and returns the pause before it.
     pub(super) fn pause(&mut self) -> Duration {
         let Limits { retry_first, retry_most, .. } = self.limits;
         let periods = self.since.elapsed().as_millis() / retry_first.as_millis().max(1);
         let forgiven = u32::try_from(periods).unwrap_or(u32::MAX);
-        self.rounds = (self.rounds.saturating_sub(forgiven) + 1).min(MAX_ROUNDS);
-        let pause = match self.rounds.saturating_sub(AT_ONCE) {
+        self.recent = (self.recent.saturating_sub(forgiven) + 1).min(MAX_RECENT);
+        let pause = match self.recent.saturating_sub(AT_ONCE) {
             0 => Duration::ZERO,
             late => backoff(retry_first, retry_most, late),
         };

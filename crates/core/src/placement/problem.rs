@@ -1,4 +1,6 @@
 //! Numeric form of a placement request. Interchangeable devices form a class, and the search chooses a count per class.
+//!
+//! A packed affinity is one number with two measures, by links and by PCIe ([`super::affinity`]).
 
 use super::{
     Topology,
@@ -27,7 +29,7 @@ pub(super) struct Problem {
 /// Contribution of the required devices and the container's other devices.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GivenTotals {
-    /// Packed affinity among them.
+    /// Packed affinity among these devices.
     pub(super) weight: i64,
     pub(super) near_nics: i64,
     /// NUMA nodes of these devices, as bits.

@@ -41,8 +41,9 @@ fn room(junctions: &Junctions, loads: Loads, more: &[usize], fewer: &[usize]) ->
 
 /// Distributes the extra pairs: `spare[n]` of the devices at `paths[n]` may take one.
 ///
-/// Greedy: each extra pair goes to the device where it brings a pair within the farthest levels first. Greedy is
-/// optimal: more slots bring a junction diminishing gains, and junctions are nested (laminar concave functions).
+/// Greedy: each extra pair goes to the device where it shortens a pair at the farthest level, with nearer levels as
+/// ties. Greedy is optimal, since slots bring a junction diminishing gains and junctions are nested (laminar concave
+/// functions).
 pub(super) fn give_extra(
     paths: &[JunctionPath],
     spare: &mut [usize],

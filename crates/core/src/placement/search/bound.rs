@@ -29,7 +29,7 @@ struct GroupRoom {
     left: i64,
 }
 
-/// A branch: `missing` devices from `class` on.
+/// A branch of the search: `missing` devices are still to be chosen from `class` and later classes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::placement) struct Branch {
     pub(in crate::placement) class: usize,
