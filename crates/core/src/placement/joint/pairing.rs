@@ -41,8 +41,8 @@ fn room(junctions: &Junctions, loads: Loads, more: &[usize], fewer: &[usize]) ->
 
 /// Distributes the extra pairs: `spare[n]` of the devices at `paths[n]` may take one.
 ///
-/// Greedy: each extra pair goes to the device where it shortens a pair at the farthest level, with nearer levels as
-/// ties. Greedy is optimal, since slots bring a junction diminishing gains and junctions are nested (laminar concave
+/// Greedy: each extra pair goes to the device where it shortens a pair at the farthest level, then at nearer levels.
+/// Greedy is optimal, since slots bring a junction diminishing gains and junctions are nested (laminar concave
 /// functions).
 pub(super) fn give_extra(
     paths: &[JunctionPath],
