@@ -91,7 +91,7 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
     conversion.imported
 }
 
-// === impl Reading ===
+// === impl Conversion ===
 
 impl Conversion {
     fn take(&mut self, domain: &str, device: Spanned<Device>, diagnostics: &mut Diagnostics) {
