@@ -13,7 +13,7 @@ use super::{Client, ClusterError, Limits};
 pub(super) struct Attempts {
     part: &'static str,
     limits: Limits,
-    /// Varies between nodes.
+    /// Seed of the jitter, which differs between nodes.
     seed: u64,
     failures: u32,
     logged: Option<String>,
@@ -27,15 +27,15 @@ impl Attempts {
         Self { part, limits: client.limits(), seed, failures: 0, logged: None }
     }
 
-    /// Notes a success.
-    pub(super) fn worked(&mut self) {
+    /// Records a success.
+    pub(super) fn succeeded(&mut self) {
         self.failures = 0;
         if self.logged.take().is_some() {
             tracing::info!(part = self.part, "API server reachable again");
         }
     }
 
-    /// Notes a failure, and returns the pause before the next attempt.
+    /// Records a failure, and returns the pause before the next attempt.
     pub(super) fn failed(&mut self, error: &ClusterError) -> Duration {
         let error = causes(error);
         if self.logged.as_ref() != Some(&error) {
@@ -46,14 +46,14 @@ impl Attempts {
         self.pause(self.failures)
     }
 
-    /// Pause after this number of consecutive failures. The caller counts them.
+    /// Pause after this number of consecutive failures, for callers with a count of their own.
     pub(super) fn pause(&self, failures: u32) -> Duration {
         pause(failures, self.seed, &self.limits)
     }
 }
 
-/// Back-off with a jitter of a quarter to each side: all nodes of a cluster lose their API server at once,
-/// and must not return at once.
+/// Back-off with a jitter of plus or minus 25 percent: all nodes of a cluster lose their API server at once, and must
+/// not return at once.
 fn pause(failures: u32, seed: u64, limits: &Limits) -> Duration {
     let pause = backoff(limits.retry_first, limits.retry_most, failures);
     let permille = u32::try_from(hash(&(seed, failures)) % 500).expect("below 500");

@@ -17,11 +17,12 @@ pub struct BoundPod {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// UID at the API server. A static pod has another one at the kubelet.
+    /// UID at the API server. The kubelet knows a static pod by another UID.
     pub uid: String,
     /// Annotations, without forged placements.
     pub annotations: BTreeMap<String, String>,
-    /// Field manager that wrote a placement otherwise than by a Binding, or a correction in the agent's place.
+    /// Field manager that forged an annotation: wrote a placement without a Binding, or a correction in the agent's
+    /// place.
     pub forger: Option<String>,
 }
 
@@ -38,8 +39,9 @@ impl BoundPod {
 
     /// Reads a pod's metadata.
     ///
-    /// The API server notes the manager of each field that a request sets, but a Binding's annotations have none
-    /// (`BindingREST` in `registry/core/pod/storage`). So a placement with a manager is not the cluster half's.
+    /// The API server records a field manager for each field that a request sets, but none for a Binding's
+    /// annotations (`BindingREST` in `registry/core/pod/storage`). So a placement with a field manager was not
+    /// written by the cluster half.
     pub(crate) fn of(metadata: ObjectMeta) -> Self {
         let mut annotations = metadata.annotations.unwrap_or_default();
         let entries = metadata.managed_fields.unwrap_or_default();
@@ -63,7 +65,7 @@ impl BoundPod {
     }
 }
 
-/// True for an entry that owns the annotation.
+/// True if the entry's manager owns the annotation.
 fn has_annotation(entry: &ManagedFieldsEntry, annotation: &str) -> bool {
     let fields = entry.fields_v1.as_ref();
     let annotations = fields.and_then(|it| it.0.get("f:metadata")?.get("f:annotations"));

@@ -1,4 +1,4 @@
-//! Status of claims' devices, written as this driver's part: other writers' parts stay.
+//! Device status in ResourceClaims, by server-side apply: entries of other drivers stay.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{
@@ -27,7 +27,7 @@ pub enum StatusOutcome<T> {
     Written(T),
     /// The claim does not exist any more.
     Gone,
-    /// The API server refuses the content or the account, for this reason. That may change, and must not
+    /// The API server refused the content or the account, for this reason. A retry may succeed later, and must not
     /// delay other claims.
     Refused(String),
     /// A failure, to be retried after this pause.
@@ -45,10 +45,10 @@ impl ClaimStatuses {
 
     /// The claim, if the object of this name still has its UID.
     pub async fn read(&mut self, claim: &ClaimRef) -> StatusOutcome<ResourceClaim> {
-        let doing = || format!("cannot read claim {claim}");
+        let context = || format!("cannot read claim {claim}");
         let read = async |connection: &Connection| {
             let claims = claims(connection, claim);
-            connection.call(doing, claims.get(&claim.name)).await
+            connection.call(context, claims.get(&claim.name)).await
         };
         match self.call(read).await {
             StatusOutcome::Written(it) if it.metadata.uid.as_deref() != Some(&*claim.uid) => {
@@ -60,14 +60,14 @@ impl ClaimStatuses {
 
     /// Applies a document as the driver's part of the status.
     pub async fn apply(&mut self, claim: &ClaimRef, document: &Value) -> StatusOutcome<()> {
-        let doing = || format!("cannot write the status of claim {claim}");
-        // The driver owns these entries: changes by others are overwritten.
-        let how = PatchParams::apply(MANAGER).force();
+        let context = || format!("cannot write the status of claim {claim}");
+        // This driver owns its entries: changes by others are overwritten.
+        let params = PatchParams::apply(MANAGER).force();
         let write = async |connection: &Connection| {
             let claims = claims(connection, claim);
             let patch = Patch::Apply(document);
-            let written = claims.patch_status(&claim.name, &how, &patch);
-            connection.call(doing, written).await.map(drop)
+            let written = claims.patch_status(&claim.name, &params, &patch);
+            connection.call(context, written).await.map(drop)
         };
         self.call(write).await
     }
@@ -79,18 +79,18 @@ impl ClaimStatuses {
 
     async fn call<T>(
         &mut self,
-        question: impl AsyncFnOnce(&Connection) -> Result<T, ClusterError>,
+        request: impl AsyncFnOnce(&Connection) -> Result<T, ClusterError>,
     ) -> StatusOutcome<T> {
         let answer = match self.connect().await {
-            Ok(connection) => question(&connection).await,
+            Ok(connection) => request(&connection).await,
             Err(error) => Err(error),
         };
         match answer {
             Ok(answer) => {
-                self.attempts.worked();
+                self.attempts.succeeded();
                 StatusOutcome::Written(answer)
             }
-            // A conflict concerns the UID: another claim has the name.
+            // A conflict means a different UID: a new claim has the name.
             Err(error)
                 if error.is_not_found() || error.status().is_some_and(Status::is_conflict) =>
             {

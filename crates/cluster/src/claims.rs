@@ -1,4 +1,4 @@
-//! Reader of ResourceClaims, one at a time, on request of the kubelet.
+//! Reader of single ResourceClaims, for the kubelet's requests to prepare claims.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
@@ -21,15 +21,15 @@ impl Claims {
         Self(KeptConnection::new(client))
     }
 
-    /// The claim of this name, whatever its UID; `None` if there is none.
+    /// The claim of this name, with any UID; `None` if there is none.
     pub async fn get(&self, claim: &ClaimRef) -> Result<Option<ResourceClaim>, ClusterError> {
         let connection = self.0.connect().await?;
         let claims: Api<ResourceClaim> = Api::namespaced(connection.kube.clone(), &claim.namespace);
-        let doing = || format!("cannot read claim {claim}");
-        match connection.call(doing, claims.get(&claim.name)).await {
+        let context = || format!("cannot read claim {claim}");
+        match connection.call(context, claims.get(&claim.name)).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_about_claims(&error) => Ok(None),
-            Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi(doing())),
+            Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi(context())),
             // The claim's author wrote an unreadable field; the connection is intact.
             Err(error @ ClusterError::Unreadable(..)) => Err(error),
             Err(error) => {
@@ -40,7 +40,7 @@ impl Claims {
     }
 }
 
-/// True if the claim does not exist. An API server without claims answers "not found" too, without details.
+/// True if the claim does not exist. An API server without the resource also answers "not found", but without details.
 fn is_about_claims(error: &ClusterError) -> bool {
     let details = error.status().and_then(|status| status.details.as_ref());
     error.is_not_found() && details.is_some_and(|about| about.kind == KIND)

@@ -1,4 +1,4 @@
-//! Access to the API server: credentials are read, and connections made, on demand.
+//! Access to the API server. Credentials are read and connections are opened on demand.
 
 use std::{
     io,
@@ -16,8 +16,7 @@ use windlass_host::{
 
 use super::ClusterError;
 
-/// Address and credentials of the API server, and the node's name. Creating one reads nothing and connects
-/// to nothing.
+/// Source of address and credentials of the API server, and the node's name. Creating a client does no I/O.
 #[derive(Clone, Debug)]
 pub struct Client {
     kubeconfig: Option<PathBuf>,
@@ -44,7 +43,7 @@ pub struct Limits {
     pub lease: Duration,
 }
 
-/// A text that is no valid node name.
+/// Text that is not a valid node name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot be the name of a node: give it with --node-name or NODE_NAME, as \
@@ -52,17 +51,18 @@ pub struct Limits {
 )]
 pub struct InvalidNodeName(String);
 
-/// A text that is no kubeconfig.
+/// Text that is not a kubeconfig.
 #[derive(Debug, thiserror::Error)]
 enum InvalidKubeconfig {
     #[error(transparent)]
-    NoYaml(#[from] serde_saphyr::Error),
+    Yaml(#[from] serde_saphyr::Error),
     #[error("no kubeconfig")]
     Fields(#[from] serde_json::Error),
     #[error(transparent)]
     Merge(#[from] KubeconfigError),
 }
 
+/// Client of the API server with credentials, and the deadline of its answers.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) kube: kube::Client,
@@ -93,7 +93,7 @@ impl Client {
         Self { limits, ..self }
     }
 
-    /// Name of this node's object.
+    /// Name of this node's Node object.
     pub fn node(&self) -> &str {
         &self.node
     }
@@ -102,7 +102,7 @@ impl Client {
         self.limits
     }
 
-    /// Namespace for namespaced objects: the configured one, or else the account's.
+    /// Namespace for namespaced objects: the configured one, else the one of the credentials.
     pub(super) fn namespace(&self, connection: &Connection) -> String {
         let own = || connection.kube.default_namespace().to_owned();
         self.namespace.clone().unwrap_or_else(own)
@@ -116,7 +116,7 @@ impl Client {
     /// Reads the credentials. The first request contacts the API server.
     pub(super) async fn connect(&self) -> Result<Connection, ClusterError> {
         let mut config = self.config().await?;
-        // This crate has its own back-off, which logs.
+        // This crate's own back-off retries, and logs failures.
         config.default_retry = false;
         config.connect_timeout = Some(self.limits.answer);
         let kube = kube::Client::try_from(config).map_err(no_access)?;
@@ -128,7 +128,7 @@ impl Client {
             return blocking(kube::Config::incluster).await.map_err(no_access);
         };
         let read = move || {
-            // The library's reader accepts any file, even a pipe without a writer.
+            // kube's own reader would block on a pipe without a writer.
             let read = files::read_regular_text(&path, Links::Followed, MAX_BYTES);
             let text = read.map_err(|source| unreadable(&path, &source))?;
             parse(&text, path.parent().unwrap_or(&path)).map_err(no_access)
@@ -160,8 +160,8 @@ fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, InvalidKubeconfig> {
     Ok(file)
 }
 
-/// Merges the documents of a file, as [`Kubeconfig::from_yaml`] does. By way of JSON, as for kubectl, which takes no number
-/// for a text either; a YAML reader of these types is 0.3 MB of code.
+/// Merges the documents of a file, as [`Kubeconfig::from_yaml`] does. Conversion goes through JSON, as in kubectl, so a
+/// number is not accepted for a string. A YAML deserialiser for these types would add 0.3 MB of code.
 fn read_documents(text: &str) -> Result<Kubeconfig, InvalidKubeconfig> {
     let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text)?;
     documents.into_iter().try_fold(Kubeconfig::default(), |all, document| {
@@ -192,11 +192,11 @@ impl Default for Limits {
             answer: Duration::from_secs(15),
             retry_first: Duration::from_secs(1),
             retry_most: Duration::from_secs(5 * 60),
-            // The API server does not write an apply without changes.
+            // Cheap: the API server does not store an apply without changes.
             apply_again: Duration::from_secs(10 * 60),
             // As in client-go: a dead connection is noticed within this time.
             watch: Duration::from_secs(5 * 60),
-            // Longer than the update of an agent, and short enough for a board whose gateway died.
+            // Longer than the update of an agent; short enough for a board to wait when its node dies.
             lease: Duration::from_secs(2 * 60),
         }
     }
@@ -205,15 +205,15 @@ impl Default for Limits {
 // === impl Connection ===
 
 impl Connection {
-    /// Waits for an answer, up to the deadline.
+    /// Waits for an answer, up to the deadline. `context` says in errors what was requested: `cannot read Node n1`.
     pub(super) async fn call<T>(
         &self,
-        doing: impl Fn() -> String,
-        question: impl Future<Output = kube::Result<T>>,
+        context: impl Fn() -> String,
+        request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ClusterError> {
-        match deadline::timeout(self.answer, question).await {
-            Ok(answer) => answer.map_err(|error| ClusterError::of(doing(), error)),
-            Err(_) => Err(ClusterError::Late(doing(), self.answer)),
+        match deadline::timeout(self.answer, request).await {
+            Ok(answer) => answer.map_err(|error| ClusterError::of(context(), error)),
+            Err(_) => Err(ClusterError::Late(context(), self.answer)),
         }
     }
 }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_a_name_that_the_api_server_takes() {
+    fn a_node_name_is_one_that_the_api_server_accepts() {
         for good in ["n1", "ip-10-0-0-1.eu-west-1.compute.internal"] {
             assert_eq!(named(good).expect("valid").node(), good);
         }
@@ -262,7 +262,7 @@ users:
     }
 
     #[test]
-    fn a_pod_owns_what_lies_in_its_own_namespace_only() {
+    fn a_pod_owns_objects_of_its_own_namespace_only() {
         let (name, uid) = ("windlass-x".to_owned(), "u".to_owned());
         let pod = PodIdentity { namespace: "gpu".to_owned(), name, uid };
         let access = ClusterAccess {

@@ -11,10 +11,10 @@ use super::{
     metadata_watch::{MetadataWatch, Sink},
 };
 
-/// Pods that are being deleted by the kubelet's UID, with the time at which their containers are killed at the latest.
+/// Pods that are being deleted: latest time of their containers' end, by UID.
 pub type EndingPods = BTreeMap<String, Timestamp>;
 
-/// Watches the pods of the own node. Returns those that are being deleted, and the task to run until dropped.
+/// Watches the pods of this node. Returns those that are being deleted, and the task of the watch.
 pub fn watch(
     client: Client,
 ) -> (watch::Receiver<Arc<EndingPods>>, impl Future<Output = ()> + Send) {
@@ -60,6 +60,6 @@ impl Sink for Publisher {
 
 /// The pod's UID and the time of its end. The API server adds the grace period to the time of the request.
 fn ending(object: &ObjectMeta) -> Option<(String, Timestamp)> {
-    // A static pod is known to the kubelet by another UID; its mirror is deleted after it.
+    // A mirror pod has another UID than its static pod and is deleted after it, so its entry has no effect.
     Some((object.uid.clone()?, object.deletion_timestamp.as_ref()?.0))
 }

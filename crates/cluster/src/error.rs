@@ -1,4 +1,4 @@
-//! Errors of requests to the API server, with a remedy.
+//! Errors of requests to the API server, with their remedies.
 
 use std::{error::Error, time::Duration};
 
@@ -30,17 +30,17 @@ pub enum ClusterError {
     Refused(String, Box<Status>),
 }
 
-/// Longest quoted answer, in bytes; an API server's sentences are shorter.
+/// Longest quoted answer, in bytes; messages of an API server are shorter.
 const LONGEST_ANSWER: usize = 500;
 
 // === impl ClusterError ===
 
 impl ClusterError {
-    pub(super) fn of(doing: String, error: kube::Error) -> Self {
+    pub(super) fn of(context: String, error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::Refused(doing, status),
-            source @ kube::Error::SerdeError(_) => Self::Unreadable(doing, source),
-            source => Self::Unreachable(doing, source),
+            kube::Error::Api(status) => Self::Refused(context, status),
+            source @ kube::Error::SerdeError(_) => Self::Unreadable(context, source),
+            source => Self::Unreachable(context, source),
         }
     }
 
@@ -73,7 +73,7 @@ pub(super) fn is_overtaken(status: &Status) -> bool {
     status.is_conflict() || status.is_already_exists()
 }
 
-/// The answer's message. Another server may send none, or a whole page.
+/// The answer's message. A proxy may send none, or a whole page.
 fn message(status: &Status) -> String {
     match status.message.trim() {
         "" => format!("the API server answered {}", status.code),
@@ -89,7 +89,7 @@ fn advice(status: &Status) -> &'static str {
         403 => "; apply deploy/rbac.yaml",
         404 if about_nodes => "; give the node's name with --node-name or NODE_NAME",
         404 if about_namespace => "; give another with --namespace",
-        // The API server does not know the group: its answer is plain text without details.
+        // An API server without the group `nfd.k8s-sigs.io` answers in plain text, without details.
         404 => "; a NodeFeature needs node-feature-discovery in the cluster",
         _ => "",
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_would_mend_it() {
+    fn a_refusal_names_its_remedy() {
         for (code, about, message, expected) in [
             (401, "", "Unauthorized", "Unauthorized; its token or certificate is not accepted"),
             (403, "nodes", "no", "no; apply deploy/rbac.yaml"),

@@ -39,19 +39,19 @@ pub(crate) const REPORTER: &str = "windlass.dev/node";
 /// The API server's limit for the name of an instance.
 const LONGEST_INSTANCE: usize = 128;
 
-/// Writes events about device health to the Node, until stopped.
+/// Writes events about device health to the Node, until `stop`.
 ///
 /// # Flow
 ///
-/// The newest state is compared with the reported one. The first difference becomes an event, then the
-/// next. A device that becomes unhealthy, or unhealthy for another reason, is a warning; its recovery is
-/// normal. A healthy device whose cleanup failed is a warning too. A part that fails together with its
-/// parent is not reported. A repeated report turns its event into a series.
+/// The newest state is compared with the reported one. Each difference becomes an event, one after another. A device
+/// that becomes unhealthy, or whose failure changes, has an event of type `Warning`; a recovery has type `Normal`. A
+/// healthy device whose cleanup failed has a `Warning`, too. A partition that fails together with its parent has no
+/// event. A repeated report turns its event into a series.
 ///
 /// # Guarantees
 ///
-/// At most 32 events at once, and one in ten seconds after that. A delayed report describes the state at
-/// its time: changes that were undone meanwhile are dropped, and nothing queues.
+/// At most 32 events are written in a burst, then one in ten seconds. Nothing queues: a delayed event describes the
+/// state when it is written, without changes that were undone meanwhile.
 pub async fn run(state: watch::Receiver<Arc<NodeState>>, client: Client, stop: CancellationToken) {
     let attempts = Attempts::new("events", &client);
     let reported = Reported::default();
@@ -87,7 +87,7 @@ impl EventWriter {
                 continue;
             }
             match self.write(&report).await {
-                Ok(()) => self.attempts.worked(),
+                Ok(()) => self.attempts.succeeded(),
                 Err(error) => {
                     self.connection = None;
                     sleep(self.attempts.failed(&error)).await;
@@ -129,21 +129,21 @@ impl EventWriter {
 
 async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterError> {
     let events: Api<Event> = Api::namespaced(connection.kube.clone(), NAMESPACE);
-    let doing = || format!("cannot write event {NAMESPACE}/{}", write.name());
+    let context = || format!("cannot write event {NAMESPACE}/{}", write.name());
     match write {
         Write::Create(event) => {
-            connection.call(doing, events.create(&as_windlass(), event)).await.map(drop)
+            connection.call(context, events.create(&as_windlass(), event)).await.map(drop)
         }
         Write::Repeat { name, series } => {
-            let how =
+            let params =
                 PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
             let patch = Patch::Merge(serde_json::json!({"series": series}));
-            connection.call(doing, events.patch_metadata(name, &how, &patch)).await.map(drop)
+            connection.call(context, events.patch_metadata(name, &params, &patch)).await.map(drop)
         }
     }
 }
 
-/// Name of the agent's instance in its events.
+/// `reportingInstance` of the agent's events.
 pub(crate) fn reporting_instance(node: &str) -> String {
     node.chars().take(LONGEST_INSTANCE).collect()
 }

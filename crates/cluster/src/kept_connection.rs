@@ -1,4 +1,4 @@
-//! A connection that several requests share until one fails.
+//! A connection that requests share until one of them fails.
 
 use std::{fmt, sync::Arc};
 

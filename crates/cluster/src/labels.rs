@@ -18,7 +18,7 @@ use super::{Client, ClusterError, attempts::Attempts};
 /// Labels or annotations by key.
 pub type Labels = BTreeMap<String, String>;
 
-/// Keeps the labels written, until stopped.
+/// Keeps the labels written, until `stop`.
 ///
 /// # Flow
 ///
@@ -28,8 +28,7 @@ pub type Labels = BTreeMap<String, String>;
 ///
 /// # Assumptions
 ///
-/// No labels at the start mean that they are not known yet. Labels of an earlier agent are not removed for
-/// that.
+/// An empty map at the start means that the labels are not known yet. It does not remove labels of an earlier agent.
 pub async fn run(
     labels: watch::Receiver<Arc<Labels>>,
     policy: watch::Receiver<Arc<Policy>>,
@@ -42,9 +41,9 @@ pub async fn run(
     writer.keep(stop).await;
 }
 
-/// Keeps the annotation with the node's devices written, until stopped.
+/// Keeps the annotation with the node's devices written, until `stop`.
 ///
-/// Flow and assumptions are those of [`run`]. The annotation is the agent's: another writer's value is replaced.
+/// Flow and assumptions are those of [`run`]. The agent owns the annotation: another writer's value is replaced.
 pub async fn run_devices(
     annotations: watch::Receiver<Arc<Labels>>,
     policy: watch::Receiver<Arc<Policy>>,
@@ -60,7 +59,7 @@ pub async fn run_devices(
 struct Writer {
     labels: watch::Receiver<Arc<Labels>>,
     policy: watch::Receiver<Arc<Policy>>,
-    /// Target by the policy, if any.
+    /// Target of the writes according to the policy, if any.
     target: fn(&Policy) -> Option<Target>,
     client: Client,
     attempts: Attempts,
@@ -87,7 +86,7 @@ enum Request {
 
 impl Writer {
     async fn keep(self, stop: CancellationToken) {
-        // On the heap: requests make it large.
+        // Boxed: the requests make this future large.
         stop.run_until_cancelled(Box::pin(self.run())).await;
     }
 
@@ -97,7 +96,7 @@ impl Writer {
                 Ok(()) => self.wait().await,
                 Err(error) => {
                     let pause = self.attempts.failed(&error);
-                    // A new policy may be the remedy, and is tried at once; new labels can wait.
+                    // A new policy may be the remedy, so it ends the pause; new labels do not.
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = changed(&mut self.policy) => {}
@@ -129,7 +128,7 @@ impl Writer {
                 }
                 Request::None => {}
             }
-            self.attempts.worked();
+            self.attempts.succeeded();
         }
     }
 

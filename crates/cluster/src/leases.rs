@@ -1,9 +1,8 @@
-//! Leases: they decide which of several nodes may offer a device.
+//! Leases of devices that several nodes reach: the holder of a device's Lease offers the device.
 //!
-//! A board on the network can be in the configuration of several gateways. The gateway that holds the
-//! board's lease offers it; the others name the holder. When a gateway dies, another takes over after the
-//! lease's duration. A lease does not depend on containers: it outlasts the replacement of an agent, and a
-//! board of a dead gateway is idle no longer than that.
+//! A board on the network can be in the configuration of several nodes, its gateways. The gateway that holds the
+//! board's lease offers it; the others name the holder. When a gateway dies, another takes over after the lease's
+//! duration. A restarted agent keeps its leases, since they last longer than a restart.
 
 mod tracked;
 
@@ -40,18 +39,17 @@ pub enum LeaseState {
     Ours,
     /// Held by the node of this name.
     Theirs(String),
-    /// Held by this node, but not renewed in time.
+    /// Held by this node, but not renewed in time: another node may take it.
     Late,
 }
 
-/// Keeps leases of the devices whose source asks for them. Returns their states, and the task to run until
-/// stopped; `news` is notified of each change.
+/// Holds leases of the devices whose source is configured for leases. Returns their states, and the task, which ends
+/// at `stop`; `news` is notified of each change.
 ///
 /// # Guarantees
 ///
-/// A lease is written only over the version that was seen, so that one of two nodes gets it. Without
-/// devices that need a lease nothing connects. Leases stay when the agent stops: it may return while
-/// containers run.
+/// A lease is replaced only at the version that was read, so of two nodes only one gets it. Without devices that
+/// need a lease no connection is opened. Leases stay when the agent stops: it may return while containers run.
 pub fn keep(
     client: Client,
     state: watch::Receiver<Arc<NodeState>>,
@@ -88,7 +86,7 @@ struct Leases {
     news: Arc<Notify>,
 }
 
-/// Renewals per duration of a lease: a few answers may be lost.
+/// Renewals per duration of a lease: a few may fail without losing it.
 const RENEWALS: u32 = 6;
 
 // === impl LeaseState ===
@@ -110,8 +108,8 @@ impl LeaseState {
 impl Leases {
     async fn run(mut self) {
         loop {
-            self.follow();
-            // A vanished device is released at once, lest it return as ours.
+            self.track_devices();
+            // A vanished device loses its state at once, so that it does not return as held by this node.
             self.publish();
             if self.tracked.is_empty() {
                 self.connection = None;
@@ -131,13 +129,13 @@ impl Leases {
                 () = sleep(pause) => {}
                 () = devices_changed(&mut self.state, &self.tracked) => {}
             }
-            // A lease that expired during a pause of the agent is lost before any request to the API server.
+            // A lease that expired while the agent was suspended is lost before any request to the API server.
             self.publish();
         }
     }
 
     /// Tracks the leases of the present devices. Other leases run out.
-    fn follow(&mut self) {
+    fn track_devices(&mut self) {
         let state = self.state.borrow_and_update().clone();
         let wanted: Vec<_> = wanted(&state).cloned().collect();
         self.tracked.retain(|device, _| wanted.contains(device));
@@ -165,7 +163,7 @@ impl Leases {
             }
         }
         if outcome.is_ok() {
-            self.attempts.worked();
+            self.attempts.succeeded();
         }
         outcome
     }
@@ -201,34 +199,34 @@ struct LeaseApi<'a> {
 impl LeaseApi<'_> {
     /// Reads a lease, and takes or renews it if allowed.
     async fn renew(&self, name: &str, tracked: &mut TrackedLease) -> Result<(), ClusterError> {
-        let doing = || format!("cannot read Lease {name}");
-        let found = match self.connection.call(doing, self.leases.get(name)).await {
+        let context = || format!("cannot read Lease {name}");
+        let found = match self.connection.call(context, self.leases.get(name)).await {
             Err(error) if error.is_not_found() => None,
             found => Some(found?),
         };
         let now = Instant::now();
-        tracked.see(found, now);
-        let how = as_windlass();
-        let doing = || format!("cannot write Lease {name}");
+        tracked.record_read(found, now);
+        let params = as_windlass();
+        let context = || format!("cannot write Lease {name}");
         let written = match tracked.action(name, now, self.clock.now()) {
             Action::Leave => return Ok(()),
             Action::Create(lease) => {
-                self.connection.call(doing, self.leases.create(&how, &lease)).await
+                self.connection.call(context, self.leases.create(&params, &lease)).await
             }
             Action::Replace(lease) => {
-                self.connection.call(doing, self.leases.replace(name, &how, &lease)).await
+                self.connection.call(context, self.leases.replace(name, &params, &lease)).await
             }
         };
         match written {
             // Another node was faster; the next read names it.
             Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
-            written => written.map(|lease| tracked.wrote(lease, now)),
+            written => written.map(|lease| tracked.record_write(lease, now)),
         }
     }
 }
 
-/// Name of a device's lease, equal on all nodes. Ids that differ only in characters that no name may have
-/// share a lease; one node then holds it for both.
+/// Name of a device's lease, equal on all nodes. Ids that differ only in characters that names cannot contain share a
+/// lease; one node then holds it for both.
 fn lease_name(device: &DeviceId) -> String {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '.';
     let spelled = device.as_str().to_ascii_lowercase().replace(|letter| !allowed(letter), "-");
@@ -242,7 +240,7 @@ fn wanted(state: &NodeState) -> impl Iterator<Item = &DeviceId> {
     state.inventory.devices.iter().filter(is_wanted).map(|device| &device.id)
 }
 
-/// Waits until other devices need a lease.
+/// Waits until the set of devices that need a lease changes.
 async fn devices_changed(
     state: &mut watch::Receiver<Arc<NodeState>>,
     tracked: &BTreeMap<DeviceId, TrackedLease>,

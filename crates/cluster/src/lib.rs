@@ -1,9 +1,9 @@
 //! Client of the API server: labels and devices of the Node, events, leases, claims,
 //! ResourceSlices, and pods of the node.
 //!
-//! The agent serves its kubelet without an API server. Each part connects when it first needs to, over a
-//! connection of its own. It drops the connection at a failure, so that new credentials are read. Each
-//! failure is logged once and retried with back-off.
+//! The agent serves its kubelet without an API server. Each part of this crate opens its own connection at its first
+//! request. A failure closes the connection, so the next one reads the credentials anew. Each failure is logged
+//! once and retried with back-off.
 
 pub mod ending_pods;
 pub mod events;

@@ -1,4 +1,4 @@
-//! Watch of the metadata of some objects of a kind.
+//! Watch of object metadata, for the objects of one kind that a field selector matches.
 //!
 //! ```text
 //!            list            watch, from the list's version
@@ -25,11 +25,11 @@ use windlass_host::deadline;
 
 use super::{Client, ClusterError, attempts::Attempts, client::Connection, error::is_gone};
 
-/// Watch of the objects that a field selector selects.
+/// Watch of the metadata of objects that a field selector matches.
 pub(super) struct MetadataWatch<K> {
     client: Client,
     attempts: Attempts,
-    /// The objects in words.
+    /// Description of the objects in errors.
     objects: String,
     selector: String,
     kind: PhantomData<fn() -> K>,
@@ -37,26 +37,26 @@ pub(super) struct MetadataWatch<K> {
 
 /// Receiver of objects.
 pub(super) trait Sink: Send {
-    /// All objects that there are.
+    /// All existing objects. Objects of an earlier list that are missing here are deleted.
     fn listed(&mut self, objects: Vec<ObjectMeta>);
     /// A new or changed object.
     fn changed(&mut self, object: ObjectMeta);
-    /// An object that is gone.
+    /// A deleted object.
     fn deleted(&mut self, object: &ObjectMeta);
 }
 
 /// Reasons for the end of a watch, other than failures.
 enum Ended {
-    /// Its time is over; the next one resumes from this version.
+    /// The server ended the watch; the next one resumes from this version.
     At(String),
-    /// The API server has forgotten the version.
+    /// The version is too old to watch from (HTTP 410).
     Expired,
 }
 
 // === impl MetadataWatch ===
 
 impl MetadataWatch<Pod> {
-    /// Watch of the pods of the own node that have not ended.
+    /// Watch of the pods of this node that have not ended.
     pub(super) fn of_node(part: &'static str, client: Client) -> Self {
         let objects = format!("pods of node {}", client.node());
         // Ended pods need no GPUs, and the kubelet's record lacks them.
@@ -110,10 +110,10 @@ where
         sink: &mut impl Sink,
     ) -> Result<String, ClusterError> {
         let objects: Api<K> = Api::all(connection.kube.clone());
-        // Any version will do: the watch continues from it, and the API server answers from its cache.
-        let which = ListParams::default().fields(&self.selector).match_any();
-        let doing = || format!("cannot list {}", self.objects);
-        let list = connection.call(doing, objects.list_metadata(&which)).await?;
+        // Any version suffices, since the watch continues from it. So the API server answers from its cache.
+        let params = ListParams::default().fields(&self.selector).match_any();
+        let context = || format!("cannot list {}", self.objects);
+        let list = connection.call(context, objects.list_metadata(&params)).await?;
         sink.listed(list.items.into_iter().map(|object| object.metadata).collect());
         Ok(list.metadata.resource_version.unwrap_or_default())
     }
@@ -128,19 +128,20 @@ where
         let limits = self.client.limits();
         let objects: Api<K> = Api::all(connection.kube.clone());
         let seconds = u32::try_from(limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
-        let which = WatchParams::default().fields(&self.selector).timeout(seconds);
+        let params = WatchParams::default().fields(&self.selector).timeout(seconds);
         let opened =
-            connection.call(|| self.doing(), objects.watch_metadata(&which, &version)).await;
+            connection.call(|| self.context(), objects.watch_metadata(&params, &version)).await;
         let events = match opened {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(Ended::Expired),
             opened => opened?,
         };
-        // A role that allows lists alone would otherwise have the list repeated without a growing pause.
-        self.attempts.worked();
+        // Success is recorded here and not after the list: with a role that allows `list` and not `watch`, the pause
+        // between the lists must grow.
+        self.attempts.succeeded();
         // The server ends the watch in time, unless the connection is dead.
         let limit = limits.watch + limits.answer;
         let read = deadline::timeout(limit, self.read(events, version, sink)).await;
-        read.unwrap_or_else(|_| Err(ClusterError::Late(self.doing(), limit)))
+        read.unwrap_or_else(|_| Err(ClusterError::Late(self.context(), limit)))
     }
 
     async fn read(
@@ -151,7 +152,7 @@ where
     ) -> Result<Ended, ClusterError> {
         tokio::pin!(events);
         while let Some(event) = events.next().await {
-            let event = event.map_err(|error| ClusterError::of(self.doing(), error))?;
+            let event = event.map_err(|error| ClusterError::of(self.context(), error))?;
             let newer = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let version = object.metadata.resource_version.clone();
@@ -165,7 +166,7 @@ where
                 WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
                 WatchEvent::Error(status) if is_gone(&status) => return Ok(Ended::Expired),
                 WatchEvent::Error(status) => {
-                    return Err(ClusterError::Refused(self.doing(), status));
+                    return Err(ClusterError::Refused(self.context(), status));
                 }
             };
             version = newer.unwrap_or(version);
@@ -173,7 +174,7 @@ where
         Ok(Ended::At(version))
     }
 
-    fn doing(&self) -> String {
+    fn context(&self) -> String {
         format!("cannot watch {}", self.objects)
     }
 }

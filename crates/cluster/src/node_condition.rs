@@ -1,4 +1,4 @@
-//! A condition of the own Node, which other programs wait for.
+//! A condition in the status of this node's Node object.
 
 use std::sync::Arc;
 
@@ -35,9 +35,9 @@ pub struct NodeCondition {
 pub enum ConditionStatus {
     /// The condition holds.
     True,
-    /// It does not hold.
+    /// The condition does not hold.
     False,
-    /// Nobody knows.
+    /// The status is not known.
     Unknown,
 }
 
@@ -47,7 +47,7 @@ pub struct ConditionWriter {
     pub kind: &'static str,
     /// Its content; `None` until it is known.
     pub condition: watch::Receiver<Option<Arc<NodeCondition>>>,
-    /// Content after the agent's end.
+    /// Content that the agent writes when it stops.
     pub at_end: NodeCondition,
     /// Access to the API server.
     pub client: Client,
@@ -55,16 +55,16 @@ pub struct ConditionWriter {
     pub clock: Clock,
 }
 
-/// Field manager of conditions. An apply removes the manager's other fields, so labels have another one.
+/// Field manager of conditions. An apply removes the manager's other fields, so labels have another manager.
 const CONDITIONER: &str = "windlass-conditions";
 
-/// Time of the last write, below the agent's deadline for its parts.
+/// Deadline of the last write, shorter than the agent's deadline for the end of its tasks.
 const LAST_WRITE: Duration = Duration::from_secs(3);
 
 /// The condition of the last write.
 struct Written {
     condition: Arc<NodeCondition>,
-    /// Time of the change, which later writes of the same condition repeat: they change nothing.
+    /// Time of the change. Later writes of the same condition repeat it, so that they change nothing.
     at: Timestamp,
     again: Instant,
 }
@@ -72,12 +72,12 @@ struct Written {
 // === impl ConditionWriter ===
 
 impl ConditionWriter {
-    /// Keeps the condition written, until stopped; then writes the last one.
+    /// Keeps the condition written until `stop`, then writes `at_end`.
     ///
     /// # Flow
     ///
     /// The condition is applied server-side when it changes, and every [`Limits::apply_again`](super::Limits), in case
-    /// the Node was made anew. Other conditions stay. A killed agent leaves its condition as it is.
+    /// the Node was recreated. Other conditions stay. A killed agent leaves its condition as it is.
     pub async fn run(self, stop: CancellationToken) {
         let mut attempts = Attempts::new("condition of the Node", &self.client);
         let mut condition = self.condition.clone();
@@ -111,7 +111,7 @@ impl ConditionWriter {
                     sleep(attempts.failed(&error)).await;
                     continue;
                 }
-                attempts.worked();
+                attempts.succeeded();
                 if known.is_none() {
                     let NodeCondition { status, reason, message } = &*wanted;
                     tracing::info!(
@@ -136,20 +136,20 @@ impl ConditionWriter {
     async fn write(&self, condition: &NodeCondition, at: Timestamp) -> Result<(), ClusterError> {
         let connection = self.client.connect().await?;
         let name = self.client.node();
-        // Of a Node the conditions are read: the reader of a whole one is 0.1 MB of code.
+        // Only the conditions are read: a deserialiser for a whole Node would add 0.1 MB of code.
         let kind = ApiResource::erase::<Node>(&());
         let nodes: Api<DynamicObject> = Api::all_with(connection.kube.clone(), &kind);
-        let doing = || format!("cannot read Node {name}");
-        let node = connection.call(doing, nodes.get(name)).await?;
+        let context = || format!("cannot read Node {name}");
+        let node = connection.call(context, nodes.get(name)).await?;
         let document = self.document(&node, condition, at);
-        // The condition is the agent's: changes by others are overwritten.
-        let how = PatchParams::apply(CONDITIONER).force();
+        // The agent owns the condition: changes by others are overwritten.
+        let params = PatchParams::apply(CONDITIONER).force();
         let patch = Patch::Apply(&document);
-        let doing = || format!("cannot write the status of Node {name}");
-        connection.call(doing, nodes.patch_status(name, &how, &patch)).await.map(drop)
+        let context = || format!("cannot write the status of Node {name}");
+        connection.call(context, nodes.patch_status(name, &params, &patch)).await.map(drop)
     }
 
-    /// The document to apply. With a UID the API server refuses to make a Node.
+    /// The document to apply. With the UID in it, the API server does not create a missing Node.
     fn document(&self, node: &DynamicObject, condition: &NodeCondition, at: Timestamp) -> Value {
         let status = condition.status.word();
         let mut conditions = node.data["status"]["conditions"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Watch of one label of the own Node.
+//! Watch of one label of this node's Node object.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::core::ObjectMeta;
@@ -11,12 +11,12 @@ use super::{
     metadata_watch::{MetadataWatch, Sink},
 };
 
-/// Watches a label of the own Node. Returns its value, and the task to run until stopped.
+/// Watches a label of this node's Node object. Returns its value, and the task, which ends at `stop`.
 ///
 /// # Guarantees
 ///
-/// The value changes only when the Node is seen with another one. It stays while the API server is away or
-/// the Node is deleted.
+/// The value changes only when the API server shows the Node with another value. It stays while the API server is
+/// unreachable or the Node is deleted.
 pub fn watch(
     client: Client,
     label: String,

@@ -18,12 +18,12 @@ pub struct PlacedPod {
     pub pod: BoundPod,
     /// The agent's correction of its placement, else the decision.
     pub placement: PodPlacement,
-    /// Time at which the agent saw the pod first: a watch brings it when it is bound.
+    /// Time at which the watch showed the pod first: the time of its binding, unless the pod was in the first list.
     pub seen: Instant,
 }
 
-/// Watches the pods of the own node. Returns those with a readable placement, and the task to run until dropped. Those of
-/// the first list are in the order of their creation.
+/// Watches the pods of this node. Returns those with a readable placement, and the task of the watch. Pods of the first
+/// list are in the order of their creation.
 pub fn watch(
     client: Client,
 ) -> (watch::Receiver<Arc<Vec<PlacedPod>>>, impl Future<Output = ()> + Send) {
@@ -70,11 +70,11 @@ impl Sink for Publisher {
     }
 }
 
-/// Adds a pod at the end, or replaces it where it is.
+/// Adds a pod at the end, or replaces it in its place.
 fn put(pods: &mut Vec<PlacedPod>, object: ObjectMeta) {
     let mut pod = BoundPod::of(object);
     let known = pods.iter().position(|it| it.pod.uid == pod.uid);
-    // The others may be large.
+    // Other annotations are dropped, since they may be large.
     let annotations = std::mem::take(&mut pod.annotations);
     let placement = PodPlacement::readable(&annotations);
     match (known, placement) {

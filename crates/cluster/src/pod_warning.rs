@@ -30,7 +30,7 @@ pub struct PodWarning<'a> {
 
 impl PodWarning<'_> {
     pub(crate) fn event(&self, pod: &BoundPod, node: &str) -> Event {
-        // The same warning has the same name, so that one with a lost answer is not written twice.
+        // The name is a hash of the content, so a retry after a lost answer writes no second event.
         let about = (&pod.uid, self.reason, self.note, self.at.as_nanosecond());
         Event {
             metadata: ObjectMeta {

@@ -39,19 +39,18 @@ impl Pods {
         Self(KeptConnection::new(client))
     }
 
-    /// Pod by its UID in the kubelet's checkpoint; `None` if the API server lists no such pod on
-    /// this node, perhaps because it lags. The API server reads a single pod only by name, so all
-    /// pods of the node are listed. A static pod is found by its mirror pod, unless several pods
-    /// claim to be that.
+    /// Pod by its UID in the kubelet's checkpoint; `None` if the API server lists no such pod on this node, perhaps
+    /// because its cache lags. The API server has no lookup by UID, so all pods of the node are listed. A static pod
+    /// is found by its mirror pod, unless several pods claim to be its mirror.
     pub async fn find(&self, uid: &str) -> Result<Option<BoundPod>, ClusterError> {
         let connection = self.0.connect().await?;
         let node = self.0.client().node();
         let pods: Api<Pod> = Api::all(connection.kube.clone());
         // The API server may answer from its cache (resourceVersion 0): the scheduler's annotations
         // are as old as the pod's binding, so an older answer either lacks the pod or has them.
-        let which = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
-        let doing = || format!("cannot list pods of node {node}");
-        let listed = connection.call(doing, pods.list_metadata(&which)).await;
+        let params = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
+        let context = || format!("cannot list pods of node {node}");
+        let listed = connection.call(context, pods.list_metadata(&params)).await;
         let listed = listed.inspect_err(|_| self.0.forget())?;
         let mut all: Vec<_> = listed.items.into_iter().map(|pod| pod.metadata).collect();
         let own = all.iter().position(|pod| pod.uid.as_deref() == Some(uid));
@@ -60,7 +59,7 @@ impl Pods {
         Ok(own.or(mirror).map(|nth| BoundPod::of(all.swap_remove(nth))))
     }
 
-    /// Requests of this very pod's containers for virtual GPUs; `None` if it is gone.
+    /// Requests of the pod's containers for virtual GPUs; `None` if no pod has this UID any more.
     pub async fn virtual_gpus(
         &self,
         pod: &BoundPod,
@@ -68,7 +67,7 @@ impl Pods {
         Ok(self.read(pod).await?.map(|found| requests(&found)))
     }
 
-    /// Claims and containers of this very pod; `None` if it is gone.
+    /// Claims and containers of the pod; `None` if no pod has this UID any more.
     pub async fn parts(&self, pod: &BoundPod) -> Result<Option<PodParts>, ClusterError> {
         Ok(self.read(pod).await?.map(PodParts::of))
     }
@@ -76,23 +75,23 @@ impl Pods {
     async fn read(&self, pod: &BoundPod) -> Result<Option<PodFields>, ClusterError> {
         let connection = self.0.connect().await?;
         let pods = pod_fields::pods(connection.kube.clone(), &pod.namespace);
-        let doing = || format!("cannot read pod {}", pod.title());
-        let found = connection.call(doing, pods.get_opt(&pod.name)).await;
+        let context = || format!("cannot read pod {}", pod.title());
+        let found = connection.call(context, pods.get_opt(&pod.name)).await;
         let found = found.inspect_err(|_| self.0.forget())?;
         let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
         let fields = found.map(|found| serde_json::from_value(found.data)).transpose();
-        fields.map_err(|error| ClusterError::of(doing(), kube::Error::SerdeError(error)))
+        fields.map_err(|error| ClusterError::of(context(), kube::Error::SerdeError(error)))
     }
 
-    /// Evicts this very pod, unless a disruption budget is against it.
+    /// Evicts the pod with this UID, unless a disruption budget forbids it.
     pub async fn evict(&self, pod: &BoundPod) -> Result<(), ClusterError> {
         let connection = self.0.connect().await?;
         let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         let uid = Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() };
         let delete = DeleteParams { preconditions: Some(uid), ..DeleteParams::default() };
-        let how = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
-        let doing = || format!("cannot evict pod {}", pod.title());
-        let evicted = connection.call(doing, pods.evict(&pod.name, &how)).await;
+        let params = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
+        let context = || format!("cannot evict pod {}", pod.title());
+        let evicted = connection.call(context, pods.evict(&pod.name, &params)).await;
         evicted.inspect_err(|_| self.0.forget()).map(drop)
     }
 
@@ -101,8 +100,8 @@ impl Pods {
         let connection = self.0.connect().await?;
         let events: Api<Event> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         let event = warning.event(pod, self.0.client().node());
-        let doing = || format!("cannot write an event of pod {}", pod.title());
-        let written = connection.call(doing, events.create(&as_windlass(), &event)).await;
+        let context = || format!("cannot write an event of pod {}", pod.title());
+        let written = connection.call(context, events.create(&as_windlass(), &event)).await;
         match written {
             // An earlier attempt wrote the event, and its answer was lost.
             Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
@@ -110,7 +109,7 @@ impl Pods {
         }
     }
 
-    /// Writes an annotation of this very pod.
+    /// Writes an annotation of the pod with this UID.
     pub async fn annotate(
         &self,
         pod: &BoundPod,
@@ -121,11 +120,12 @@ impl Pods {
         let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         // A pod of the same name with another UID is refused.
         let change = json!({"metadata": {"uid": pod.uid, "annotations": {key: value}}});
-        let how = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        let doing = || format!("cannot annotate pod {}", pod.title());
+        let params =
+            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let context = || format!("cannot annotate pod {}", pod.title());
         let change = Patch::Merge(&change);
-        let request = pods.patch_metadata(&pod.name, &how, &change);
-        let written = connection.call(doing, request).await;
+        let request = pods.patch_metadata(&pod.name, &params, &change);
+        let written = connection.call(context, request).await;
         written.inspect_err(|_| self.0.forget()).map(drop)
     }
 }

@@ -4,8 +4,8 @@
 //!            list              nothing desired: published slices are removed
 //!   off ────────────> watching ───────────────────────────────────────────────> off
 //!    ^  desired        │  ^
-//!    │                 │  └── changed by others: undone, later each time it repeats
-//!    │  failed: again  │  └── new desired slices: a burst of changes is one
+//!    │                 │  └── changed by others: restored, after growing pauses
+//!    │  failed: again  │  └── new desired slices: published after 100 ms, together
 //!    └── after a pause ┘  └── conflict, or the watch is too old: list again
 //! ```
 //!
@@ -55,7 +55,7 @@ pub struct DesiredSlices {
     pub pools: BTreeMap<String, Vec<SliceContent>>,
     /// Pools with unknown devices: their published slices stay.
     pub undecided: BTreeSet<String>,
-    /// Devices that were left out in advance.
+    /// Devices that the driver left out itself.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -79,7 +79,7 @@ pub struct PublishState {
     pub error: Option<String>,
     /// Number of failures and refusals.
     pub errors: u64,
-    /// Devices that are not published, though the rest of their pools is.
+    /// Devices that are not published although their pool is.
     pub left_out: Vec<LeftOut>,
     /// Fields that the API server drops.
     pub dropped_fields: BTreeSet<DroppedFields>,
@@ -96,8 +96,8 @@ pub struct PublishedPool {
     pub devices: usize,
 }
 
-/// Keeps a driver's slices of this node as desired; `None` publishes nothing. Returns the state, and the
-/// task to run until stopped.
+/// Publishes the desired slices of a driver on this node; `None` publishes nothing. Returns the state of the
+/// publication, and its task, which ends at `stop`.
 ///
 /// # Flow
 ///
@@ -106,14 +106,14 @@ pub struct PublishedPool {
 ///
 /// # Guarantees
 ///
-/// As long as nothing was desired, nothing connects. Unchanged slices are not written. A refusal or a
-/// dropped field affects only the devices concerned. The slices stay when the task is stopped: the next
-/// agent finds them.
+/// The task opens its first connection when slices are desired. Unchanged slices are not written. A refusal or a
+/// dropped field affects only the devices concerned. The slices stay when the task stops: the next agent finds
+/// them.
 ///
 /// # Assumptions
 ///
-/// If another writer repeats a change as soon as it is undone, the change is intended. It is undone
-/// later each time, so that the two do not write without end.
+/// A writer that repeats a change as soon as it is undone may do so forever. The pause before each restoration
+/// grows, so that the two do not write without end.
 pub fn publish(
     client: Client,
     driver: DriverName,
@@ -149,7 +149,7 @@ enum Ended {
     Stale(Duration),
 }
 
-/// Changes within this time are published together: a new MIG layout causes many.
+/// Delay of a publication. Changes within it are published together: a new MIG layout causes many.
 const BURST: Duration = Duration::from_millis(100);
 
 // === impl Publisher ===
@@ -181,7 +181,7 @@ impl Publisher {
         self.reconciler.begin();
         loop {
             let mut cache = SliceCache::list(&self.client, &connection, &self.driver).await?;
-            match self.keep(&mut cache).await? {
+            match self.reconcile_until_stale(&mut cache).await? {
                 Ended::Off => return Ok(()),
                 Ended::Stale(pause) => sleep(pause).await,
             }
@@ -190,7 +190,10 @@ impl Publisher {
 
     /// Reconciles after each change of the desired or the published slices, until the list is
     /// outdated or nothing is desired.
-    async fn keep(&mut self, cache: &mut SliceCache<'_>) -> Result<Ended, ClusterError> {
+    async fn reconcile_until_stale(
+        &mut self,
+        cache: &mut SliceCache<'_>,
+    ) -> Result<Ended, ClusterError> {
         let mut due = Some(Instant::now());
         loop {
             tokio::select! {
@@ -214,7 +217,7 @@ impl Publisher {
                         Next::ListAgain(pause) => return Ok(Ended::Stale(pause)),
                     };
                     if due.is_none() {
-                        self.attempts.worked();
+                        self.attempts.succeeded();
                     }
                     if due.is_none() && desired.is_none() {
                         return Ok(Ended::Off);

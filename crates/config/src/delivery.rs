@@ -17,7 +17,7 @@ pub struct Delivery {
     /// The ways in which devices are named to the container runtime; several may be used at once.
     #[serde(rename = "deviceList", with = "OneOrMany::<Strategy>")]
     pub strategies: BTreeSet<Strategy>,
-    /// Names of devices towards the container runtime.
+    /// Form of device names for the container runtime.
     #[serde(rename = "deviceIds")]
     pub ids: DeviceIds,
     /// Passes device nodes through the kubelet as well, for its static CPU manager.
@@ -46,12 +46,12 @@ pub enum Strategy {
     CdiAnnotations,
     /// `envvar`: `NVIDIA_VISIBLE_DEVICES`, which NVIDIA's container runtime resolves.
     Envvar,
-    /// `volume-mounts`: mounts of `/dev/null` with telling names, which NVIDIA's container runtime
-    /// resolves and an unprivileged pod cannot write by itself.
+    /// `volume-mounts`: mounts of `/dev/null` at paths that name the devices. NVIDIA's container runtime
+    /// resolves them, and an unprivileged pod cannot forge them.
     VolumeMounts,
 }
 
-/// Names of devices towards a runtime.
+/// Form of device names for the container runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceIds {
@@ -80,7 +80,7 @@ pub enum Feature {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Hooks {
-    /// The toolkit's program, as the host names it; left out, it is searched where packages put it.
+    /// Path of the toolkit's program on the host; left out, it is searched where packages put it.
     pub program: Option<PathBuf>,
     /// Hooks that are left out, by the toolkit's names; `all` leaves out every one.
     pub disabled: BTreeSet<String>,
@@ -94,7 +94,7 @@ pub struct Imex {
     #[serde(deserialize_with = "channels")]
     #[schemars(inner(range(min = 0, max = IMEX_CHANNELS - 1)))]
     pub channels: BTreeSet<u32>,
-    /// Keeps GPUs back while a channel is missing.
+    /// Withholds GPUs while a channel is missing.
     pub required: bool,
 }
 
@@ -105,7 +105,7 @@ const IMEX_CHANNELS: u32 = 2048;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationPrefix(String);
 
-/// A text that cannot begin an annotation's key.
+/// Text that is not a prefix of annotation keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} cannot begin an annotation's key: write a domain and a slash, such as cdi.k8s.io/")]
 pub struct InvalidPrefix(String);
@@ -134,7 +134,7 @@ impl Default for Delivery {
 }
 
 impl Delivery {
-    /// True if any of the ways needs CDI documents.
+    /// True if any strategy needs CDI documents.
     pub fn uses_cdi(&self) -> bool {
         self.strategies.contains(&Strategy::CdiCri)
             || self.strategies.contains(&Strategy::CdiAnnotations)
@@ -144,7 +144,7 @@ impl Delivery {
 // === Deserialization of IMEX channels ===
 
 fn channels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<u32>, D::Error> {
-    /// Number of a channel. Each is checked by itself, so that an error points at its line.
+    /// Number of a channel. Each number is checked on its own, so that an error has its line.
     #[derive(Deserialize)]
     #[serde(try_from = "i64")]
     struct Channel(u32);

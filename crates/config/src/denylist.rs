@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dangerous_nodes_are_told_from_devices() {
+    fn dangerous_nodes_are_distinguished_from_devices() {
         for bad in [
             "/dev/mem",
             "/dev/*",

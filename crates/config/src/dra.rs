@@ -23,24 +23,24 @@ use crate::{
 pub struct DraPolicy {
     /// The interfaces through which devices are offered.
     pub offer: DraOffer,
-    /// Name of the driver. With `gpu.nvidia.com` the device classes of NVIDIA's driver serve as they are. The agent
-    /// keeps the name that it started with.
+    /// Name of the driver. With `gpu.nvidia.com` the device classes of NVIDIA's driver work unchanged. A change takes
+    /// effect when the agent restarts.
     #[serde(with = "Text::<DriverName>")]
     pub driver: DriverName,
     /// The offered devices; left out, all.
     pub devices: Vec<Selector>,
     /// Effect of the taint of a device that is not healthy.
     pub taints: DraTaints,
-    /// Makes MIG instances for claims.
+    /// Creator of MIG instances.
     pub partitions: DraPartitions,
-    /// Turns MIG on and off for claims, where that takes no reset. Takes `partitions: onDemand`.
+    /// Turns MIG on and off for claims, on GPUs where that needs no reset. Needs `partitions: onDemand`.
     pub mig_mode: DraMigMode,
-    /// Whole GPUs of which claims may have shares by amounts of memory and compute; the first entry that
-    /// matches a GPU counts.
+    /// Whole GPUs that claims may share by amounts of memory and compute. The first entry that matches a GPU
+    /// applies.
     pub shares: Vec<ShareRule>,
 }
 
-/// GPUs of which claims may have shares by amounts of memory and compute.
+/// GPUs that claims may share by amounts of memory and compute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "(ShareDevices, ShareManner)")]
 #[schemars(!from, deny_unknown_fields)]
@@ -64,8 +64,8 @@ struct ShareDevices {
 pub struct ShareManner {
     /// Separation of the claims.
     pub method: ShareMethod,
-    /// Meaning of an amount that the method does not enforce; left out, `enforced`: a claim that asks for it is
-    /// refused.
+    /// Treatment of amounts that the method does not enforce; left out, `enforced`: a claim that requests such an
+    /// amount is refused.
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: ShareLimits,
 }
@@ -76,46 +76,46 @@ pub struct ShareManner {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum ShareMethod {
-    /// An MPS daemon, which keeps each client process to its amounts. For NVIDIA's GPUs.
+    /// An MPS daemon, which limits each client process to its amounts. For NVIDIA's GPUs.
     Mps,
-    /// The driver's time slices, with the best limit of memory that the node has.
+    /// The driver's time slices, with the strongest memory limit that the node has.
     TimeSlicing,
     /// Time slices, with memory limited by NVIDIA's driver. Without that limit no claim is prepared.
     Driver,
-    /// The same with the kernel's controller `dmem`, for GPUs of AMD and Intel.
+    /// Time slices, with memory limited by the kernel's controller `dmem`, for GPUs of AMD and Intel.
     Dmem,
 }
 
-/// Meaning of an amount that is not enforced.
+/// Treatment of amounts that are not enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ShareLimits {
-    /// A claim that asks for it is refused.
+    /// A claim that requests such an amount is refused.
     #[default]
     Enforced,
-    /// The scheduler adds up, and the containers are trusted.
+    /// The scheduler adds the amounts up, and nothing limits the containers.
     Advisory,
 }
 
-/// The one that cuts GPUs in MIG mode, and the time.
+/// Creator of MIG instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DraPartitions {
-    /// An administrator, beforehand: the instances that exist are the devices.
+    /// An administrator: the existing instances are the devices.
     #[default]
     AsCut,
-    /// The agent: a claim gets an instance that is made for it, and removed when it is released.
+    /// The agent: it creates an instance for a claim, and removes it when the claim is released.
     OnDemand,
 }
 
-/// The one that turns MIG on and off.
+/// Owner of the MIG mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DraMigMode {
-    /// An administrator: a GPU is whole or cut as its mode is set.
+    /// An administrator: the mode of a GPU stays as it is set.
     #[default]
     AsSet,
-    /// The agent, where it takes no reset: a GPU is whole for one claim and cut for the next.
+    /// The agent, on GPUs where that needs no reset: a GPU may serve one claim whole, and the next claims by instances.
     OnDemand,
 }
 
@@ -123,10 +123,10 @@ pub enum DraMigMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DraTaints {
-    /// It is given to no claim that does not tolerate it.
+    /// Only claims that tolerate the taint get the device.
     #[default]
     NoSchedule,
-    /// None: it is information.
+    /// None: the taint is information.
     None,
 }
 
@@ -137,18 +137,18 @@ pub enum DraOffer {
     /// Through the device plugin alone.
     #[default]
     Off,
-    /// Through both: the first request has the device.
+    /// Through both: the first request gets the device.
     Beside,
     /// Through Dynamic Resource Allocation alone; a device that a container has through the device plugin moves
     /// when it is released.
     Instead,
 }
 
-/// The name of a DRA driver, as claims, classes and slices have it.
+/// Name of a DRA driver, as in claims, classes and slices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DriverName(String);
 
-/// A text that cannot name a driver.
+/// Text that is not the name of a driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot name a DRA driver: write a DNS name of at most {most} characters, such as windlass.dev",
@@ -159,14 +159,14 @@ pub struct InvalidDriverName(String);
 // === impl DraPolicy ===
 
 impl DraPolicy {
-    /// True for an offered device. A selector without an answer does not take it.
+    /// True for an offered device. A selector that cannot be evaluated for the device does not match it.
     pub fn takes(&self, device: &Device, profile: Option<&str>) -> bool {
         let is_taken = |rule: &Selector| rule.matches(device, profile).unwrap_or(false);
         self.offer != DraOffer::Off
             && (self.devices.is_empty() || self.devices.iter().any(is_taken))
     }
 
-    /// True if MIG may be turned on and off on this GPU, provided that claims cut it at all.
+    /// True if MIG may be turned on and off on this GPU, provided that instances are created for claims.
     pub fn may_switch(&self, gpu: &Device) -> bool {
         self.mig_mode == DraMigMode::OnDemand && switches_at_once(gpu.compute_capability())
     }
@@ -206,7 +206,7 @@ impl ShareMethod {
         }
     }
 
-    /// Error message for sharing GPUs of this family so.
+    /// Error message if this method cannot share GPUs of the family.
     pub(crate) fn mistake(self, family: &Family) -> Option<&'static str> {
         match (self, family.memory_limiter) {
             (_, None) => Some("claims share GPUs by amounts only, those of NVIDIA, AMD and Intel"),

@@ -43,7 +43,7 @@ pub enum AmdNaming {
     /// Whole GPUs and partitions alike as `amd.com/gpu`.
     #[default]
     Single,
-    /// By how the GPU is cut, `amd.com/cpx_nps4`.
+    /// By partition profile, `amd.com/cpx_nps4`.
     Mixed,
 }
 
@@ -64,14 +64,13 @@ pub struct FpgaRules {
     pub mode: FpgaMode,
     /// The part of Alveo boards that is one device.
     pub unit: FpgaUnit,
-    /// Gives a container the node of an Alveo board's management function too. Its holder can put another program on
-    /// the board, and reset it under every other container.
+    /// Also gives a container the node of an Alveo board's management function. With it a container can reprogram the
+    /// board, and reset it while other containers use it.
     pub management_nodes: bool,
-    /// Temperature of an Alveo board's FPGA from which on it is too hot, in degrees Celsius. Most boards have no limit
-    /// of their own.
+    /// Temperature limit of an Alveo board's FPGA, in degrees Celsius. Most boards have no limit of their own.
     #[serde(rename = "hottest")]
     pub hottest_celsius: Option<u32>,
-    /// Nodes that program a system on a chip, by pattern: its drivers need not be where the kernel shows the region.
+    /// Patterns of device nodes that program the FPGA of a system on a chip: sysfs need not show them at the region.
     #[serde(with = "OneOrMany::<String>")]
     pub nodes: Vec<String>,
     /// Steps on an FPGA between containers, such as programming it. After `prepare` the FPGA has to show the attributes
@@ -83,14 +82,14 @@ pub struct FpgaRules {
     pub expect: BTreeMap<String, String>,
 }
 
-/// The part of a board in regions that is one device. The words are those of Intel's plugin.
+/// The part of a board with regions that is one device. The words are those of Intel's plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FpgaMode {
-    /// Each accelerated function that a region was programmed with, by interface and function.
+    /// Each accelerator function that is programmed into a region. Resources are named by interface and function.
     #[default]
     Af,
-    /// Each region, whatever it is programmed with, by interface.
+    /// Each region, with any function. Resources are named by interface.
     Region,
     /// Each region, with the node that programs it.
     RegionDevel,
@@ -103,7 +102,7 @@ pub enum FpgaUnit {
     /// Each FPGA.
     #[default]
     Board,
-    /// All FPGAs that have one serial number: a U30 has two.
+    /// All FPGAs with one serial number: a U30 has two.
     Card,
 }
 

@@ -23,13 +23,13 @@ type Parts = (Config, Places, Policy, Delivery, Families);
 /// The JSON schema of the file.
 pub fn schema() -> Value {
     let mut schema = schemars::schema_for!(Config);
-    describe_absence(&mut schema);
+    allow_absent_keys(&mut schema);
     schema.to_value()
 }
 
-/// Lets an optional key have no value, unless it is a list. Keeps only the defaults of scalars: the default of a
-/// group repeats those of its keys.
-fn describe_absence(schema: &mut Schema) {
+/// Allows null for an optional key, unless its value is a list. Removes the defaults of lists and maps: the default of
+/// a map repeats those of its keys.
+fn allow_absent_keys(schema: &mut Schema) {
     // The keys of a source are in the alternative to its profile.
     let required = schema.get("required").or_else(|| schema.pointer("/anyOf/1/required")).cloned();
     let required = required.unwrap_or_default();
@@ -46,7 +46,7 @@ fn describe_absence(schema: &mut Schema) {
             }
         }
     }
-    transform_subschemas(&mut describe_absence, schema);
+    transform_subschemas(&mut allow_absent_keys, schema);
 }
 
 fn allow_null(property: &mut serde_json::Map<String, Value>) {

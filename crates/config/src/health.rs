@@ -1,4 +1,4 @@
-//! Health: when a device counts as failed, and when as recovered.
+//! Health policy: quiet period, probes, and verdicts on XIDs.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::scalar::Text;
 
-/// When a device counts as failed, and when as recovered.
+/// Conditions under which a device counts as failed or as recovered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HealthPolicy {
@@ -20,7 +20,7 @@ pub struct HealthPolicy {
     /// Deadline of a driver call. A GPU that misses it is unresponsive.
     #[serde(with = "Text::<Duration>")]
     pub call_deadline: Duration,
-    /// Length of one wait for the driver's events while no GPU is lost; the watcher notices its end that late.
+    /// Longest wait for the driver's events while no GPU is lost. The watcher notices a shutdown only between waits.
     #[serde(skip)]
     pub event_wait: Duration,
     /// XIDs that never make a GPU unhealthy.
@@ -35,12 +35,12 @@ pub struct HealthPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum UnlistedXids {
-    /// The catalogue judges.
+    /// The verdict of the XID catalogue.
     #[default]
     Judged,
-    /// None of them counts.
+    /// They never make a GPU unhealthy.
     Ignored,
-    /// All of them count, those of a faulty program included.
+    /// They always make a GPU unhealthy, including XIDs of faulty programs.
     Counted,
 }
 

@@ -1,4 +1,4 @@
-//! Labels of the node: their content, and where they are written.
+//! Labels of the node: their content and their destination.
 
 use std::path::PathBuf;
 

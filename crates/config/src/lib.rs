@@ -1,7 +1,7 @@
 //! Configuration of the agent: every path, time limit and rule, as checked values.
 //!
-//! A key of the file is a field of one struct: its type, default, check, documentation and schema are there. Places and
-//! limits are fixed when the agent starts; the [`Policy`] may be replaced while it runs.
+//! Each key of the file is a field of one struct, which has its type, default, check, documentation and schema. Places
+//! and limits are fixed when the agent starts; the [`Policy`] may be replaced while it runs.
 
 mod delivery;
 pub mod denylist;
@@ -91,15 +91,15 @@ pub struct Config {
     /// Address of health and metrics over HTTP; left out, neither is served.
     #[serde(with = "Text::<SocketAddr>")]
     pub listen: Option<SocketAddr>,
-    /// The unix socket on which `windlass probe` is answered; left out, there is none.
+    /// Unix socket to which `windlass probe` connects; left out, there is none.
     pub probe_socket: Option<PathBuf>,
-    /// Facts that `/metrics` and `/devices` show to anyone who reaches them: names of pods, serial numbers.
+    /// Facts that `/metrics` and `/devices` show to every client: names of pods, serial numbers.
     pub disclose: BTreeSet<Disclosed>,
     /// Access to the API server.
     pub cluster: ClusterAccess,
     /// GPU fractions by KAI's annotations, which the agent enforces at the container runtime.
     pub nv_fractions: NvFractions,
-    /// Time limits of the conversation with the kubelet.
+    /// Time limits of calls to and from the kubelet.
     #[serde(skip)]
     pub session: SessionLimits,
     /// Time limits of cleanup between containers.

@@ -1,8 +1,8 @@
-//! Time limits that no file changes: of the conversation with the kubelet, and of cleanup.
+//! Time limits without keys in the file: of calls to and from the kubelet, and of cleanup.
 
 use std::time::Duration;
 
-/// Time limits of the conversation with the kubelet.
+/// Time limits of calls to and from the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Deadline of Register: the kubelet dials back for up to ten seconds within it.
@@ -13,16 +13,16 @@ pub struct SessionLimits {
     pub retry_first: Duration,
     /// The longest wait before registering again.
     pub retry_most: Duration,
-    /// Time after an answer to Allocate in which the kubelet's record may still lack it. A device that a new policy
-    /// moves is withheld that long.
+    /// Longest time between an answer to Allocate and its entry in the kubelet's checkpoint. A device that moves to
+    /// another resource is withheld for this time.
     pub checkpoint_delay: Duration,
     /// Deadline to prepare or release a claim. After it the call fails, and the kubelet retries.
     pub claim_deadline: Duration,
-    /// Time for another holder to release a device that a claim waits for. Containers of a pod that was deleted by
-    /// force are given two seconds to end (`minimumGracePeriodInSeconds` of the kubelet's runtime manager); the rest
-    /// is for a busy machine. Well within `claim_deadline`.
+    /// Time that a claim waits for another holder to release its device. Containers of a force-deleted pod get two
+    /// seconds to end (`minimumGracePeriodInSeconds` of the kubelet's runtime manager); the rest is for a busy
+    /// machine. Well within `claim_deadline`.
     pub claim_patience: Duration,
-    /// Interval of checks of the sockets, in case a notice was lost.
+    /// Interval of checks of the sockets, in case an event of their folder was lost.
     pub check_interval: Duration,
 }
 
@@ -48,10 +48,10 @@ impl Default for SessionLimits {
             stream_deadline: Duration::from_secs(5),
             retry_first: Duration::from_millis(50),
             retry_most: Duration::from_secs(10),
-            // The kubelet writes its record before it starts the container, in a few milliseconds.
+            // The kubelet writes its checkpoint before it starts the container, in a few milliseconds.
             checkpoint_delay: Duration::from_secs(2),
-            // The kubelet waits 45 seconds for all claims of a pod. It takes an answer without one of the claims for a
-            // failure of all.
+            // The kubelet waits 45 seconds for all claims of a pod. An answer that lacks one claim counts as a failure
+            // of all.
             claim_deadline: Duration::from_secs(40),
             claim_patience: Duration::from_secs(10),
             check_interval: Duration::from_secs(10),
@@ -64,8 +64,8 @@ impl Default for SessionLimits {
 impl Default for CleanupLimits {
     fn default() -> Self {
         Self {
-            // The kubelet gives up after 30 seconds (`cm/devicemanager/endpoint.go`) and then knows
-            // no reason; an earlier answer tells it one.
+            // The kubelet gives up after 30 seconds (`cm/devicemanager/endpoint.go`) without a
+            // reason. An earlier answer has one.
             prepare_deadline: Duration::from_secs(24),
             start_deadline: Duration::from_secs(25),
             retry_first: Duration::from_secs(5),

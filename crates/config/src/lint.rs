@@ -1,4 +1,4 @@
-//! Lint of expressions before there is a device: values of the wrong type, misspelt names.
+//! Lint of expressions before discovery: values of the wrong type, misspelt names.
 //!
 //! In CEL, values of different types are unequal without an error, so such a rule would never match.
 
@@ -32,7 +32,7 @@ pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> 
     all
 }
 
-/// The reason why an expression has no answer for any such device: it uses a value as one of another type.
+/// Type error that an expression has for every such device.
 fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<EvaluationError> {
     expression.matches(&sample.device).err().filter(EvaluationError::is_type_error)
 }

@@ -8,12 +8,13 @@ use windlass_core::enforcement::Enforcement;
 
 use crate::watchdog::WatchdogAction;
 
-/// Limits of the memory of shares by amounts, of claims, and of replicas with a given memory.
+/// Memory limits of shares by amounts, of claims, and of replicas with `memory`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MemoryLimitPolicy {
-    /// The program `windlass-hook`, as the host names it: with cgroup v2, the container runtime sets the limits by it, on
-    /// NVIDIA's GPUs with driver 615 or newer, on AMD's and Intel's with Linux 6.14 or newer. Left out, neither limits.
+    /// Path of the program `windlass-hook` on the host, by which the container runtime sets the limits. Needs cgroup
+    /// v2, and driver 615 or newer for NVIDIA's GPUs, Linux 6.14 or newer for AMD's and Intel's. Left out, neither
+    /// limits.
     pub hook: Option<PathBuf>,
     /// The weakest limit with which a container starts.
     pub at_least: RequiredLimit,
@@ -25,14 +26,14 @@ pub struct MemoryLimitPolicy {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum RequiredLimit {
-    /// None: the best that the node has.
+    /// None is required: a container gets the strongest that the node has.
     #[default]
     None,
-    /// The watchdog's, which acts and sees the host's processes.
+    /// The watchdog, which acts and sees the host's processes.
     Watched,
-    /// The kernel's, by the controller dmem, or a stronger one.
+    /// The kernel's controller `dmem`, or a stronger limit.
     Dmem,
-    /// The driver's.
+    /// NVIDIA's driver.
     Driver,
 }
 

@@ -1,7 +1,7 @@
-//! Names of MIG profiles, `1g.10gb`, and of the resources that are called after them.
+//! Names of MIG profiles, `1g.10gb`, and of the resources that are named after them.
 
-/// True if hardware could have a profile of that name: `[Nc.]Ng.Mgb` with attributes behind a `+` or,
-/// as newer drivers write them, a `-`. A GPU has at most eight slices.
+/// True for the name of a profile that hardware could have: `[Nc.]Ng.Mgb`, then attributes after a `+`
+/// or, from newer drivers, a `-`. A GPU has at most eight slices.
 pub fn is_possible(profile: &str) -> bool {
     let (shape, attributes) = match profile.find(['+', '-']) {
         Some(at) => (&profile[..at], Some(&profile[at..])),
@@ -18,7 +18,7 @@ pub fn is_possible(profile: &str) -> bool {
         && attributes.is_none_or(are_attributes)
 }
 
-/// The profile that a resource is called after, from the part of its name behind `mig-`.
+/// The profile of a resource, from the part of the resource's name after `mig-`.
 pub fn named(name: &str) -> String {
     match name.split_once("gb.") {
         Some((shape, attributes)) => format!("{shape}gb+{attributes}"),
@@ -26,10 +26,10 @@ pub fn named(name: &str) -> String {
     }
 }
 
-/// Slices of the largest GPUs are seven; one more leaves room.
+/// Most slices of a profile. The largest GPUs have seven; one more leaves room for later ones.
 const MAX_SLICES: u32 = 8;
 
-/// A GPU with more memory than this is years away.
+/// Most memory of a profile in GB, several times that of the largest GPU.
 const MAX_MEMORY_GB: u32 = 2048;
 
 fn number(part: &str, unit: &str) -> Option<u32> {

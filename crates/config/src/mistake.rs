@@ -13,7 +13,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read configuration {0}")]
     Read(PathBuf, #[source] std::io::Error),
-    /// No file is meant for this node.
+    /// The node's label names a file that does not exist.
     #[error("{dir} has no file {name:?}, which the node's label asks for", dir = dir.display())]
     NoSuchFile {
         /// The folder of configurations.

@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MpsSettings {
-    /// The host's name of the folder that the daemons see as `/dev/shm`. Containers get it as theirs: a program and its
-    /// MPS server talk through files in it.
+    /// Path on the host of the folder that the daemons see as `/dev/shm`. Containers get it at this path, too: a
+    /// program and its MPS server communicate through files in it.
     pub shm_dir: PathBuf,
     /// The users of one server.
     pub users: MpsUsers,
     /// Time from the start of a daemon to its first answer.
     #[serde(skip)]
     pub start_deadline: Duration,
-    /// Time for an answer of a daemon, and for the driver to change the compute mode.
+    /// Deadline of a daemon's answer, and of a change of the compute mode by the driver.
     #[serde(skip)]
     pub answer_deadline: Duration,
-    /// Interval of questions to a daemon that answered.
+    /// Interval of checks of a running daemon.
     #[serde(skip)]
     pub question_interval: Duration,
     /// The first wait before a daemon is started again; it doubles.

@@ -20,22 +20,22 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NicPolicy {
-    /// Ids of interfaces towards the kubelet, and CNI plugins through it. The SR-IOV CNI plugin needs `pciAddress`.
+    /// Form of the ids of interfaces. CNI plugins get them from the kubelet; the SR-IOV CNI plugin needs `pciAddress`.
     pub ids: NicIds,
-    /// RDMA nodes of a container. An empty list leaves RDMA to nobody.
+    /// RDMA device nodes that a container gets. With an empty list it gets none.
     #[serde(deserialize_with = "rdma_nodes")]
     #[schemars(with = "Option<BTreeSet<RdmaNode>>")]
     pub rdma_nodes: BTreeSet<RdmaNode>,
-    /// Gives a container `/dev/vhost-net` and `/dev/net/tun` as well.
+    /// Also gives a container `/dev/vhost-net` and `/dev/net/tun`.
     pub vhost_net: bool,
     /// Treatment of an interface while some of these nodes are missing.
     pub missing_nodes: MissingNodes,
-    /// Names the container's RDMA devices to NCCL and UCX.
+    /// Names the container's RDMA devices in variables of NCCL and UCX.
     pub program_hints: bool,
-    /// Names the NUMA node of an interface to the kubelet.
+    /// Reports the NUMA node of an interface to the kubelet.
     pub numa_hints: bool,
-    /// Time for which a link must stay up before it is trusted again; left out, 10s, or `health.quietPeriod` if that is
-    /// shorter.
+    /// Time that a link must stay up before its interface is healthy again; left out, 10s, or `health.quietPeriod` if
+    /// that is shorter.
     #[serde(with = "Text::<Duration>")]
     pub quiet_period: Option<Duration>,
     /// Additions to `PCIDEVICE_*_INFO` under `extra`, by PCI address; `*` is every interface.
@@ -46,14 +46,14 @@ pub struct NicPolicy {
     pub cleanup: CleanupSteps,
 }
 
-/// Ids of interfaces towards the kubelet, and CNI plugins through it.
+/// Form of the ids of interfaces. CNI plugins get them from the kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum NicIds {
     /// `nic-0000-3b-02-0`
     #[default]
     Name,
-    /// `0000:3b:02.0`: Multus hands the id on, and the SR-IOV CNI plugin takes it for the address.
+    /// `0000:3b:02.0`: Multus passes the id on, and the SR-IOV CNI plugin uses it as the address.
     PciAddress,
 }
 
@@ -61,10 +61,10 @@ pub enum NicIds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum MissingNodes {
-    /// It is not ready: a set of nodes is given whole or not at all.
+    /// The interface is not ready: a container gets all nodes of the set or none.
     #[default]
     Awaited,
-    /// It is offered without them, verbs excepted.
+    /// The interface is offered without them, unless `uverbs` is missing.
     LeftOut,
 }
 
@@ -78,20 +78,20 @@ pub enum RdmaNode {
     Uverbs,
     /// The connection manager, which all RDMA devices share.
     RdmaCm,
-    /// Management datagrams: their holder can speak to the subnet's other hosts and switches.
+    /// Management datagrams: a container with them can send to the subnet's other hosts and switches.
     Umad,
-    /// The right to be the subnet's manager.
+    /// Permission to act as the subnet manager.
     Issm,
 }
 
-/// A cable that is plugged in again works at once. A longer wait would guard against a flapping link, for which the
-/// wait doubles anyway.
+/// Default quiet period of a link: a replugged cable works at once. A longer period would only help with a flapping
+/// link, whose period doubles anyway.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 // === impl NicPolicy ===
 
 impl NicPolicy {
-    /// Time for which a link must stay up; by default no longer than for any device.
+    /// Time that a link must stay up; by default at most the quiet period of all devices.
     pub fn quiet_period(&self, health: &HealthPolicy) -> Duration {
         self.quiet_period.unwrap_or_else(|| QUIET_PERIOD.min(health.quiet_period))
     }

@@ -9,10 +9,10 @@ use windlass_host::files::{self, Links, MAX_BYTES};
 
 use crate::mistake::ConfigError;
 
-/// Knowledge of the node's label that names its configuration.
+/// The node's label that names its configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LabelValue {
-    /// None yet: the API server was not reached.
+    /// Not known yet: the API server was not reached.
     #[default]
     Unknown,
     /// The node lacks the label.
@@ -21,8 +21,8 @@ pub enum LabelValue {
     Value(String),
 }
 
-/// The last known value of the label, over restarts of the agent: until the API server is reached, the node continues as
-/// before, and not as a node without the label.
+/// File with the last known value of the label. A restarted agent continues with this value until it reaches the API
+/// server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelMemory(PathBuf);
 
@@ -30,13 +30,13 @@ pub struct LabelMemory(PathBuf);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigDir(pub PathBuf);
 
-/// The file that is taken if no label names one.
+/// Name of the file for nodes without the label.
 const DEFAULT: &str = "default";
 
 // === impl LabelMemory ===
 
 impl LabelMemory {
-    /// The memory of an agent with this state folder.
+    /// The file in this state folder.
     pub fn new(state_dir: &Path) -> Self {
         Self(state_dir.join("config-label"))
     }
@@ -64,8 +64,8 @@ impl LabelMemory {
 // === impl ConfigDir ===
 
 impl ConfigDir {
-    /// The file for a label: the one of its name, which must exist. Without a label: `default`, or the only file, or
-    /// none.
+    /// The file for a label: the file with the label's value as its name, which must exist. Without a label: `default`,
+    /// else the only file, else none.
     ///
     /// An unknown label counts as absent: the agent serves without an API server.
     pub fn choose(&self, label: &LabelValue) -> Result<Option<PathBuf>, ConfigError> {

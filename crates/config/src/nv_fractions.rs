@@ -1,4 +1,4 @@
-//! GPU fractions by KAI's annotations of containers.
+//! Enforcement of GPU fractions that KAI's scheduler writes as annotations.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub struct NvFractions {
     pub enabled: bool,
     /// Socket of the container runtime for NRI plugins.
     pub socket: PathBuf,
-    /// Beginning of the annotations, before the name of the container.
+    /// Prefix of the annotations' keys, before the name of the container.
     pub annotation_prefix: String,
 }
 
@@ -45,7 +45,7 @@ impl Default for NvFractions {
             enabled: false,
             // The default of containerd and CRI-O.
             socket: "/var/run/nri/nri.sock".into(),
-            // That of KAI's scheduler.
+            // The default of KAI's scheduler.
             annotation_prefix: "nvidia.com/container.".to_owned(),
         }
     }

@@ -1,4 +1,4 @@
-//! Places on the machine, and the way to the API server.
+//! Paths on the machine, and access to the API server.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use windlass_host::{Host, Roots};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Places {
-    /// The kubelet's folder; its sockets lie in `device-plugins` below.
+    /// The kubelet's folder; its sockets are in `device-plugins` below.
     pub kubelet_dir: PathBuf,
     /// Root of the host's `/sys`, `/proc`, `/dev` and driver.
     pub host_root: PathBuf,
-    /// The container runtime's name of `hostRoot`; not `/` only for simulated machines.
+    /// Path of `hostRoot` for the container runtime: `/`, except for simulated machines.
     pub host_root_on_node: PathBuf,
     /// The NVML library; left out, it is searched where drivers put it.
     pub nvml_library: Option<PathBuf>,
@@ -24,9 +24,9 @@ pub struct Places {
     pub cdi_dir: PathBuf,
     /// Folder of the state that must outlive the agent.
     pub state_dir: PathBuf,
-    /// Folder of the pipes and logs of MPS daemons, as the host names it.
+    /// Folder of the pipes and logs of MPS daemons, on the host.
     pub mps_dir: PathBuf,
-    /// Folder in which CNI plugins look up network devices, as the host names it.
+    /// Folder in which CNI plugins look up network devices, on the host.
     pub device_info_dir: PathBuf,
 }
 
@@ -35,24 +35,24 @@ pub struct Places {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(rename = "DriverRoots")]
 pub struct DriverPlaces {
-    /// The root that libraries, binaries and firmware lie under, as the host names it: `/`, or
-    /// `/run/nvidia/driver` with a driver container.
+    /// Root of libraries, binaries and firmware on the host: `/`, or `/run/nvidia/driver` with a driver
+    /// container.
     pub root: PathBuf,
-    /// The agent's path of that root, if not below `hostRoot`.
+    /// Path of that root in the agent's container, if not below `hostRoot`.
     pub mounted_at: Option<PathBuf>,
-    /// The root that `/dev` lies under, as the host names it, if not the host's own.
+    /// Root of `/dev` on the host, if not the host's own.
     pub dev_root: Option<PathBuf>,
 }
 
-/// Access to the API server, and the name of the node there. A part that needs nothing of it asks nothing.
+/// Access to the API server, and the name of the node there. The agent connects only for features that need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClusterAccess {
     /// A kubeconfig; left out, the pod's own account.
     pub kubeconfig: Option<PathBuf>,
-    /// Name of this node's object; left out, `NODE_NAME` or the host's name.
+    /// Name of this node's Node object; left out, `NODE_NAME` or the host's name.
     pub node_name: Option<String>,
-    /// Namespace of objects that belong to one; left out, the pod's own.
+    /// Namespace of namespaced objects; left out, the pod's own.
     pub namespace: Option<String>,
     /// The pod that the agent runs in.
     #[serde(skip)]

@@ -48,8 +48,8 @@ pub struct Policy {
     pub nics: NicPolicy,
     /// Devices that are never offered.
     pub exclude: Vec<Selector>,
-    /// Resources, in order: the first rule that matches a device has it. Left out, whole GPUs are `nvidia.com/gpu` and
-    /// MIG instances `nvidia.com/mig-<profile>`.
+    /// Resources, in order: the first rule that matches a device takes it. Left out, whole GPUs are `nvidia.com/gpu`
+    /// and MIG instances `nvidia.com/mig-<profile>`.
     pub resources: Resources,
     /// Treatment of devices that match no rule.
     pub unmatched: Unmatched,
@@ -61,7 +61,7 @@ pub struct Policy {
     pub watchdog: WatchdogPolicy,
     /// Devices for Dynamic Resource Allocation.
     pub dra: DraPolicy,
-    /// When a device counts as failed, and when as recovered.
+    /// Conditions under which a device counts as failed or as recovered.
     pub health: HealthPolicy,
     /// Labels of the node: their destination and content.
     #[serde(deserialize_with = "LabelPolicy::deserialize_all")]
@@ -72,9 +72,9 @@ pub struct Policy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MigStrategy {
-    /// The whole GPU, as if it were not cut.
+    /// The whole GPU, as if it had no instances.
     None,
-    /// Its instances, under the name of whole GPUs; all instances must be alike.
+    /// Its instances, under the name of whole GPUs; all instances must have one profile.
     Single,
     /// Its instances, each under the name of its MIG profile.
     #[default]
@@ -92,19 +92,19 @@ pub enum Resources {
     Rules(Vec<ResourceRule>),
 }
 
-/// Treatment of devices that match no rule. Without rules it means nothing.
+/// Treatment of devices that match no rule. Without rules it has no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Unmatched {
-    /// They are not offered.
+    /// Not offered.
     #[default]
     #[serde(rename = "keptBack")]
     Withheld,
-    /// They are offered as they would be without any rule.
+    /// Offered as without any rules.
     Default,
 }
 
-/// One resource and its devices. Rules of the same name add up.
+/// One resource and its devices. Several rules of one name form one resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResourceRule {
@@ -124,7 +124,7 @@ pub struct ResourceRule {
 // === impl Policy ===
 
 impl Policy {
-    /// True if devices are handed out by their names in CDI documents. Claims and shares know no other way.
+    /// True if containers get devices by CDI documents. Claims and shares always need them.
     pub fn needs_documents(&self) -> bool {
         self.delivery.uses_cdi() || self.knows_amounts()
     }
@@ -138,7 +138,7 @@ impl Policy {
         by_containers || self.dra.shares.iter().any(|rule| rule.manner.method.is_mps())
     }
 
-    /// True if devices are held by other holders than the containers of their resources: claims, or pods with shares.
+    /// True if claims, or pods with shares, hold devices besides containers with resources.
     pub fn knows_amounts(&self) -> bool {
         self.dra.offer != DraOffer::Off || self.shares.is_on()
     }
@@ -149,7 +149,7 @@ impl Policy {
         self.names_of_devices().into_iter().chain(shares).collect()
     }
 
-    /// Those of resources with devices.
+    /// Known names of resources that consist of devices.
     pub(crate) fn names_of_devices(&self) -> Vec<ResourceName> {
         let of_sources = self.sources.iter().filter_map(|rule| rule.resource.clone());
         match &self.resources {
@@ -170,29 +170,29 @@ impl Policy {
         rule.map_or_else(|| sharing.default_placement(), ResourceRule::placement)
     }
 
-    /// True for a device that only the holder of its lease hands out.
+    /// True for a device that only the holder of its lease offers.
     pub fn is_leased(&self, device: &Device) -> bool {
         self.sources.iter().any(|rule| rule.lease && rule.name == device.source)
     }
 
-    /// True if instances on this GPU are made for claims: it is in MIG mode or may be brought into it, is not
-    /// excluded, and one of its partitions is offered.
+    /// True if instances on this GPU are created for claims: it is in MIG mode or may switch to it, is not excluded,
+    /// and one of its partitions is offered.
     pub fn cuts_for_claims(&self, gpu: &Device) -> bool {
         let is_taken = |it: &PossiblePartition| {
             self.dra.takes(&prospective(gpu, it), Some(it.partition.profile.as_str()))
         };
-        // A rule about the mode would change its result with the mode.
+        // A selector may test the MIG mode. If the mode can change, the selector sees the GPU with MIG off.
         let seen = if self.dra.may_switch(gpu) { &full_gpu(gpu) } else { gpu };
-        let is_let_in = |rule: &Selector| rule.matches(seen, None).is_ok_and(|matches| !matches);
+        let is_included = |rule: &Selector| rule.matches(seen, None).is_ok_and(|matches| !matches);
         self.dra.partitions == DraPartitions::OnDemand
             && gpu.family().partitioning == Partitioning::Mig
             && (gpu.partitioned || self.dra.may_switch(gpu))
             && !gpu.health.has_vanished()
-            && self.exclude.iter().all(is_let_in)
+            && self.exclude.iter().all(is_included)
             && gpu.partitions.iter().any(is_taken)
     }
 
-    /// True if each claim may have this GPU whole or cut: MIG is turned on and off for them.
+    /// True if each claim may have this GPU whole or an instance of it: MIG is turned on and off for claims.
     pub fn switches_for_claims(&self, gpu: &Device) -> bool {
         self.dra.may_switch(gpu) && self.cuts_for_claims(gpu)
     }

@@ -13,11 +13,11 @@ use crate::{
     source::{self, SourceFindings, SourceRule},
 };
 
-/// A rule and the line that its name is on.
+/// A rule, and the line of its name.
 pub type SpannedRule = Spanned<ResourceRule>;
 
-/// The way to allow a danger.
-const MEANT: &str = "if it is meant, write allowDangerous: true";
+/// Advice for a source with a danger.
+const MEANT: &str = "if it is intended, write allowDangerous: true";
 
 /// The contradictions between rules. The default for devices that match no rule counts as a rule at the end.
 pub fn contradictions(
@@ -54,7 +54,7 @@ pub(super) fn repeated_sources(sources: &[Spanned<SourceRule>]) -> Vec<Diagnosti
     sources.iter().enumerate().filter_map(repeated).collect()
 }
 
-/// Error message for a rule that gets no device, since earlier ones take all of them.
+/// Error message for a rule whose devices are all taken by earlier rules.
 pub fn taken_before(rule: &SpannedRule, earlier: &[SpannedRule]) -> Option<Diagnostic> {
     unreachable(rule, earlier, &[])
 }
@@ -78,7 +78,7 @@ pub(super) fn wrong_sources(
     alone.chain(together.iter().map(|(name, text)| Diagnostic::new(line(name), text))).collect()
 }
 
-/// Error message for a step that needs GPUs without programs, while an MPS daemon keeps its own on them.
+/// Error message for a step that needs a GPU without programs, if GPUs are shared by MPS: the MPS server is a program.
 pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Diagnostic> {
     let wrong = policy.families.gpu.overwrites() && policy.shares_by_mps();
     wrong.then(|| Diagnostic::new(line, OVERWRITTEN_UNDER_MPS))
@@ -140,7 +140,7 @@ fn unreachable(
     Some(Diagnostic::new(rule.line, text))
 }
 
-/// Error message for a shared resource whose name exclusive devices get as well.
+/// Error message for a shared resource whose name unmatched devices get by default, unshared.
 fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnostic> {
     let name = &rule.value.name;
     let shared = rule.value.sharing != Sharing::Exclusive;
@@ -154,14 +154,14 @@ fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnost
     (!all_taken).then(|| Diagnostic::new(rule.line, text))
 }
 
-/// The devices that have a name by default.
+/// Devices that have a resource name by default.
 fn named_by_default(name: &str) -> Option<Selector> {
     let name = name.strip_prefix("nvidia.com/")?;
     if name == "gpu" {
         return Some(Selector::all(DeviceKind::Gpu));
     }
     let profile = mig_profile::named(name.strip_prefix("mig-")?);
-    // Without a possible profile it is a name like any other.
+    // A name without a possible profile is not a default name.
     let possible = mig_profile::is_possible(&profile).then_some(profile)?;
     Some(Selector { mig_profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })
 }

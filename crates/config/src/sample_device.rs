@@ -1,4 +1,4 @@
-//! A sample device with every attribute that its source may know, for the lint of expressions.
+//! Sample device with every attribute that devices of a source may have, for the lint of expressions.
 
 use std::str::FromStr as _;
 
@@ -28,7 +28,7 @@ pub(super) struct SampleDevice {
 pub(super) enum Others {
     /// None.
     None,
-    /// Those of a driver or a later version. A name close to a known one is a typing error.
+    /// Attributes of a driver or a later version. A name close to a known one is a typing error.
     Few,
     /// Any name that an operator writes into a file.
     Any,
@@ -37,7 +37,7 @@ pub(super) enum Others {
 // === impl SampleDevice ===
 
 impl SampleDevice {
-    /// A device of a source, with these attributes and those of any place.
+    /// A device of a source, with these attributes and Kubernetes' standard ones.
     pub(super) fn new(source: SourceName, attributes: Attributes, others: Others) -> Self {
         let id = DeviceId::from_str("any-device").expect("letters and a dash");
         let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);

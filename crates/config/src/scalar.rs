@@ -1,4 +1,4 @@
-//! Scalars of the file that are written as text: durations, amounts of memory, names, expressions, addresses.
+//! Scalars that the file has as text: durations, amounts of memory, names, expressions, addresses.
 
 use std::{borrow::Cow, net::SocketAddr, time::Duration};
 
@@ -22,11 +22,11 @@ pub(crate) trait Scalar: Sized {
     fn write(&self) -> String;
 }
 
-/// A scalar in serde's terms. A field of another type uses it by `#[serde(with = "Text::<T>")]`, and may be optional.
+/// Serde implementation of a scalar. A field of type `T` or `Option<T>` uses it by `#[serde(with = "Text::<T>")]`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Text<T>(pub(crate) T);
 
-/// A field that holds a scalar, or may lack it.
+/// A field that holds a scalar: `T` or `Option<T>`.
 pub(crate) trait TextField<T> {
     fn new(value: T) -> Self;
     fn get(&self) -> Option<&T>;
@@ -65,7 +65,7 @@ displayed! {
     }
 }
 
-/// Shorter ones keep the agent busy, longer ones are typing mistakes.
+/// Permitted durations. Shorter ones would keep the agent busy; longer ones are typing mistakes.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -1,4 +1,4 @@
-//! Selectors: the devices that a rule is about.
+//! Selectors of devices: kind, source, index, ids, MIG profiles, CEL expression.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +21,8 @@ pub struct Selector {
     /// The kind; may be left out beside `source`.
     #[serde(with = "Text::<DeviceKind>", skip_serializing_if = "is_default")]
     pub kind: Option<DeviceKind>,
-    /// The source that finds them, built in or of this file. Left out, GPUs and MIG instances are NVIDIA's, and others
-    /// anyone's: a rule for `nvidia.com/gpu` shall not take the graphics of the processor too.
+    /// Source of the devices, built in or of this file. Left out, GPUs and MIG instances are NVIDIA's, so that a rule
+    /// for `nvidia.com/gpu` does not take integrated graphics; other kinds are of any source.
     #[serde(with = "Text::<SourceName>", skip_serializing_if = "is_default")]
     pub source: Option<SourceName>,
     /// Positions as `windlass devices` shows them; a MIG instance has its GPU's.
@@ -40,7 +40,7 @@ pub struct Selector {
     )]
     #[schemars(with = "BTreeSet<Text<MigProfile>>")]
     pub mig_profiles: BTreeSet<String>,
-    /// A CEL expression over the device's attributes and capacities, as DRA has it.
+    /// CEL expression over the device's attributes and capacities, as in DRA.
     #[serde(
         rename = "match",
         with = "Text::<DeviceExpression>",
@@ -76,7 +76,7 @@ impl Selector {
             && self.source().is_none_or(|source| *source == device.source)
     }
 
-    /// A description for such devices in a message.
+    /// Description of the selected devices, for messages.
     pub(crate) fn description(&self) -> String {
         match (self.kind, self.source()) {
             (Some(kind), source) if source == kind.facts().default_source.as_ref() => {
@@ -89,7 +89,7 @@ impl Selector {
         }
     }
 
-    /// True for a selected device. The expression is asked last, about devices that match the rest.
+    /// True for a selected device. The expression is evaluated last, for devices that match all other keys.
     pub fn matches(
         &self,
         device: &Device,
@@ -120,7 +120,7 @@ impl Selector {
     }
 }
 
-/// Reads texts that have to be scalars of a type.
+/// Reads a list of texts, each a valid scalar of type `T`.
 fn texts<'de, D, T>(deserializer: D) -> Result<BTreeSet<String>, D::Error>
 where
     D: Deserializer<'de>,

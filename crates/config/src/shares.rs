@@ -12,8 +12,8 @@ use windlass_core::{
 
 use crate::scalar::Text;
 
-/// Resources that count amounts of memory or compute on the whole GPUs of one vendor. The agent chooses the GPU of a pod
-/// when the first container of the pod starts. The watchdog measures the memory in use.
+/// Resources that count amounts of memory or compute on the whole GPUs of one vendor. The agent chooses the GPU of a
+/// pod when the first container of the pod starts. The watchdog measures the memory in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ShareResources {
@@ -26,8 +26,8 @@ pub struct ShareResources {
     /// Resource that counts compute in percent of a GPU; left out, none.
     #[serde(with = "Text::<ResourceName>")]
     pub compute: Option<ResourceName>,
-    /// Resource that counts virtual GPUs, as HAMi's device plugin does: `nvidia.com/gpu`, in the place of whole GPUs. Left
-    /// out, none.
+    /// Resource that counts virtual GPUs, as HAMi's device plugin does: `nvidia.com/gpu`, in the place of whole GPUs.
+    /// Left out, none.
     #[serde(with = "Text::<ResourceName>")]
     pub gpus: Option<ResourceName>,
     /// Number of virtual GPUs per GPU. It limits the pods with a part of a GPU, on average over the node.
@@ -36,7 +36,7 @@ pub struct ShareResources {
 
 /// HAMi's `deviceSplitCount`.
 const PER_GPU: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
-/// More would make the kubelet's list too long.
+/// Most virtual GPUs per GPU: more would make the kubelet's list of devices too long.
 const MOST_PER_GPU: u32 = 1000;
 
 // === impl Default ===
@@ -51,7 +51,7 @@ impl Default for ShareResources {
 // === impl ShareResources ===
 
 impl ShareResources {
-    /// The resources.
+    /// Names of the resources.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
         self.amounts().chain(&self.gpus)
     }
@@ -61,7 +61,7 @@ impl ShareResources {
         self.is_on() && device.source == self.source && device.is_divisible()
     }
 
-    /// Those that count an amount of one GPU.
+    /// Names of resources that count an amount of one GPU.
     fn amounts(&self) -> impl Iterator<Item = &ResourceName> {
         self.memory.iter().chain(&self.compute)
     }

@@ -1,4 +1,4 @@
-//! Sharing: the number of containers that a device serves.
+//! Sharing of devices: number of containers, method, and memory of each.
 
 use std::num::NonZeroU32;
 
@@ -11,16 +11,16 @@ use windlass_core::{
 
 use crate::scalar::{Mebibytes, Text, is_default};
 
-/// The number of containers that a device serves.
+/// Sharing of a device among containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "SharingKeys", into = "Option<SharingKeys>")]
 pub enum Sharing {
-    /// One.
+    /// A device serves one container.
     #[default]
     Exclusive,
-    /// Several.
+    /// A device serves several containers.
     Shared(Shared),
-    /// Several, each of which gets all devices of the resource.
+    /// All devices of the resource together serve several containers.
     Pooled(Pooled),
 }
 
@@ -29,7 +29,7 @@ pub enum Sharing {
 pub struct Shared {
     /// Separation of the containers.
     pub method: SharingMethod,
-    /// Number of containers that one device serves; with `memory_mib` in a rule, at most.
+    /// Number of containers that one device serves; with `memory_mib`, the upper limit of that number.
     pub replicas: Replicas,
     /// Limit of replicas per container.
     pub per_container: PerContainer,
@@ -37,12 +37,12 @@ pub struct Shared {
     pub memory_mib: Option<u64>,
 }
 
-/// Sharing of all devices of a resource together. Nothing keeps the containers apart.
+/// Sharing of all devices of a resource together, without separation of the containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooled {
     /// Number of containers that the pool serves.
     pub tokens: Replicas,
-    /// Limit of tokens per container; each stands for the same devices.
+    /// Limit of tokens per container; every token stands for all devices of the pool.
     pub per_container: PerContainer,
 }
 
@@ -50,13 +50,13 @@ pub struct Pooled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SharingMethod {
-    /// Nothing but the driver's time slices: faults are shared, and memory unless it is given by `memory`.
+    /// Time slices of the driver alone. Containers share faults, and memory unless `memory` divides it.
     TimeSlicing,
     /// Time slices, with `memory` limited by the driver. Without that limit no container starts.
     Driver,
-    /// The same with the kernel's controller `dmem`, for GPUs of AMD and Intel.
+    /// Time slices, with memory limited by the kernel's controller `dmem`, for GPUs of AMD and Intel.
     Dmem,
-    /// Nothing at all: the device takes several users by itself, as an RDMA interface and `/dev/kvm` do.
+    /// No separation: the device serves several users by itself, as an RDMA interface and `/dev/kvm` do.
     Shared,
     /// An MPS daemon, which gives each client process an equal part of memory and threads.
     Mps,
@@ -66,9 +66,9 @@ pub enum SharingMethod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PerContainer {
-    /// One: more would not give it more time.
+    /// One: several would give a container no more time.
     One,
-    /// As many as it likes.
+    /// Any number.
     Any,
 }
 
@@ -80,7 +80,7 @@ pub enum PerContainer {
 #[schemars(inline, extend("minimum" = 1, "maximum" = Self::MAX))]
 pub struct Replicas(NonZeroU32);
 
-/// A number of replicas beyond those limits.
+/// A number of replicas outside the kubelet's limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} replicas: write a number from 1 to {max}", max = Replicas::MAX)]
 pub struct InvalidReplicas(u64);
@@ -92,28 +92,28 @@ pub struct InvalidReplicas(u64);
 struct SharingKeys {
     /// Separation of the containers.
     method: SharingMethod,
-    /// Number of containers that one device serves; at most 48 with `mps`. Left out with `memory`, as many as have room.
+    /// Number of containers that one device serves; at most 48 with `mps`. Left out with `memory`, as many as fit.
     #[serde(default, skip_serializing_if = "is_default")]
     replicas: Option<Replicas>,
-    /// Memory of each replica, at least `256Mi`; with all methods but `shared`. The replicas of a container are of one device,
-    /// and their memory adds up.
+    /// Memory of each replica, at least `256Mi`; with all methods but `shared`. A container's replicas are on one
+    /// device, and their memory adds up.
     #[serde(default, skip_serializing_if = "is_default", with = "Text::<Mebibytes>")]
     memory: Option<Mebibytes>,
     /// Limit of replicas per container; left out, `one` with `mps` and `any` otherwise.
     #[serde(default, skip_serializing_if = "is_default")]
     per_container: Option<PerContainer>,
-    /// Makes the replicas stand for all devices together, so that a container gets every one of them; with `shared`
-    /// only.
+    /// Makes each replica stand for all devices together, so that a container gets every device; with `shared` only.
     #[serde(default, skip_serializing_if = "is_default")]
     pool: bool,
 }
 
-/// Least memory of a replica. A CUDA program takes about as much before it begins.
+/// Least memory of a replica. A CUDA program takes about as much before its first allocation.
 const MIN_MEMORY_MIB: u64 = 256;
 
 const MIB: u64 = 1 << 20;
 
-/// Most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only the machine can tell.
+/// Most clients of one MPS server, since compute capability 7.0. Older GPUs take 16; the configuration does not know
+/// the GPUs.
 pub(crate) const MAX_MPS_CLIENTS: u32 = 48;
 
 /// Reasons against a method for the GPUs of another vendor.
@@ -192,7 +192,7 @@ impl Sharing {
         }
     }
 
-    /// Number of containers that share a device or a pool; `None` if one has it alone.
+    /// Number of containers that share a device or a pool; `None` without sharing.
     pub fn replicas(self) -> Option<Replicas> {
         match self {
             Self::Exclusive => None,
@@ -201,7 +201,7 @@ impl Sharing {
         }
     }
 
-    /// Sharing of a device with so much memory in MiB, if it is known.
+    /// Sharing of a device with this much memory in MiB; `None` if its memory is unknown.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl Sharing {
         match self {
             Self::Exclusive => placement::Policy::Aligned,
             Self::Shared(_) => placement::Policy::Distributed,
-            // One token is as good as another.
+            // All tokens stand for the same devices.
             Self::Pooled(_) => placement::Policy::First,
         }
     }
@@ -247,8 +247,8 @@ impl Shared {
 // === impl SharingMethod ===
 
 impl SharingMethod {
-    /// The devices of which one container may have replicas. A client of MPS talks to one daemon, and each device has its
-    /// own; replicas that have memory add up on one device.
+    /// Devices from which one container's replicas may come. With MPS it is one: each device has its own daemon, and a
+    /// client connects to one. With `memory` it is one, too: the amounts add up on a device.
     pub fn span(self, memory_mib: Option<u64>) -> Span {
         match self {
             Self::Mps => Span::OneDevice,
@@ -275,8 +275,8 @@ impl SharingMethod {
         Replicas(NonZeroU32::new(most).expect("not zero"))
     }
 
-    /// Default limit of replicas per container. A second one by MPS is a second limit, which the first process does not
-    /// get.
+    /// Default limit of replicas per container. MPS limits each process to one replica's part, so a second replica has
+    /// no effect.
     fn default_per_container(self) -> PerContainer {
         match self {
             Self::TimeSlicing | Self::Driver | Self::Dmem | Self::Shared => PerContainer::Any,
@@ -285,7 +285,7 @@ impl SharingMethod {
     }
 }
 
-/// Error message for too many replicas by MPS.
+/// Error message for more replicas than an MPS server has clients.
 pub fn too_many_clients(replicas: Replicas) -> Option<String> {
     let count = replicas.get();
     (count > MAX_MPS_CLIENTS)
@@ -299,7 +299,7 @@ impl Replicas {
     /// and 16 devices with this many replicas make a list of about 1 MiB.
     pub const MAX: u32 = 1024;
 
-    /// A device that serves one.
+    /// A single replica.
     pub const ONE: Self = Self(NonZeroU32::MIN);
 
     /// The number.

@@ -1,5 +1,4 @@
-//! The device profiles that come with Windlass, embedded from `profiles/devices/`. An entry of `sources` may begin from
-//! one.
+//! The device profiles that come with Windlass, embedded from `profiles/devices/`. An entry of `sources` may use one.
 
 use std::str::FromStr;
 
@@ -37,7 +36,7 @@ pub struct UnknownDeviceProfile {
     known: String,
 }
 
-/// Keys whose subkeys are merged one by one. Any other key is taken from the device profile as a whole.
+/// Keys whose subkeys are merged one by one. A profile's value for any other key is used as a whole.
 const MERGED_KEYS: &[&str] = &["give"];
 
 // === impl DeviceProfile ===
@@ -107,8 +106,8 @@ impl Scalar for DeviceProfile {
     }
 }
 
-/// Completes the sources of a configuration from their device profiles. An unknown one stays: the reader reports its
-/// line.
+/// Completes the sources of a configuration from their device profiles. An entry with an unknown profile stays as it
+/// is: the reader reports its line.
 pub(super) fn completed(mut config: Node) -> Node {
     for entry in config.items_mut("sources") {
         let name = entry.child("profile").and_then(Node::text);

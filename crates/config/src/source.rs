@@ -1,4 +1,4 @@
-//! Sources of devices that the configuration describes: discovery, contents of a container, probes, cleanup.
+//! Configured sources of devices: discovery, delivery to containers, probes, cleanup.
 
 mod attributes;
 mod check;
@@ -38,26 +38,26 @@ use crate::{
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(transform = allow_profile_keys)]
 pub struct SourceRule {
-    /// A device profile of Windlass, see `windlass config profiles`: keys that are left out here are taken over
-    /// from there.
+    /// Device profile of Windlass, by a name from `windlass config profiles`. It supplies the keys that the entry
+    /// leaves out.
     #[serde(default, skip_serializing)]
     #[schemars(with = "Text<DeviceProfile>")]
     pub profile: ProfileKey,
     /// Name of the source; its devices' ids begin with it.
     #[serde(with = "Text::<SourceName>")]
     pub name: SourceName,
-    /// The resource its devices are part of, unless an entry of `resources` takes them first.
+    /// Resource of the source's devices, unless an entry of `resources` takes them.
     #[serde(default, with = "Text::<ResourceName>", skip_serializing_if = "is_default")]
     pub resource: Option<ResourceName>,
-    /// Instead of `resource`: the domain in which each device is a resource of its own, called after
-    /// its node, `smarter-devices/video0` for `/dev/video0`.
+    /// Instead of `resource`: domain of one resource per device, named after the device's node:
+    /// `smarter-devices/video0` for `/dev/video0`.
     #[serde(default, deserialize_with = "resource_domain", skip_serializing_if = "is_default")]
     #[schemars(with = "Text<ResourceDomain>")]
     pub resource_domain: Option<String>,
-    /// Sharing under that name; left out, a device serves one container.
+    /// Sharing of the devices; left out, a device serves one container.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sharing: Sharing,
-    /// The places that are searched for devices.
+    /// Places that are searched for devices.
     pub find: Find,
     /// Selects devices among those found: a CEL expression over the device's attributes.
     #[serde(
@@ -78,7 +78,7 @@ pub struct SourceRule {
     /// The parts of one device.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unit: Unit,
-    /// Contents of a container.
+    /// Nodes, variables and mounts for a container that gets the device.
     #[serde(default = "Give::found", skip_serializing_if = "Give::is_found")]
     pub give: Give,
     /// Probe of a device, besides the presence of its nodes.
@@ -88,7 +88,7 @@ pub struct SourceRule {
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
     pub cleanup: CleanupSteps,
-    /// Hands out a device that several nodes reach only on the node that holds its lease, an object of the API server.
+    /// Offers a device that several nodes reach only on the node that holds its Lease at the API server.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lease: bool,
     /// Allows nodes that expose the whole machine, such as `/dev/mem`.
@@ -96,7 +96,7 @@ pub struct SourceRule {
     pub allow_dangerous: bool,
 }
 
-/// The key `profile` of an entry. The profile's keys have been taken over before the entry is read.
+/// The key `profile` of an entry. The profile's keys are merged into the entry before the entry is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProfileKey;
 
@@ -110,9 +110,9 @@ pub enum Find {
     Class(String),
     /// Device nodes: paths below `/dev`, with `*`, `?` and `[...]`.
     Nodes(#[serde(with = "OneOrMany::<String>")] Vec<String>),
-    /// A folder, each file of which is a device.
+    /// A folder in which each file describes a device.
     Files(PathBuf),
-    /// Hosts or addresses of boards that are reached by network.
+    /// Hosts or addresses of boards on the network.
     Endpoints(#[serde(with = "OneOrMany::<String>")] Vec<String>),
 }
 
@@ -125,12 +125,12 @@ pub enum Unit {
     Each,
     /// All matches together.
     All,
-    /// One match of every pattern: those of one device, or with the same number, else of the same rank.
+    /// One match of every pattern: matches of one device, or with the same number, else at the same position.
     Zipped,
 }
 
-/// Contents of a container. Texts may have placeholders, such as `{id}`; the user's guide,
-/// `docs/devices/any-device.md`, lists them.
+/// Nodes, variables and mounts for a container that gets the device. Texts may have placeholders, such as `{id}`;
+/// the user's guide, `docs/devices/any-device.md`, lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default = "Give::found")]
 pub struct Give {
@@ -146,7 +146,7 @@ pub struct Give {
     /// Files and folders.
     #[serde(skip_serializing_if = "is_default")]
     pub mounts: Vec<GivenMount>,
-    /// Qualified names in CDI documents of others.
+    /// Qualified names in other vendors' CDI documents.
     #[serde(skip_serializing_if = "is_default")]
     pub cdi: Vec<String>,
 }
@@ -157,16 +157,16 @@ pub struct Give {
 pub struct GivenNode {
     /// Its path, or a pattern of paths.
     pub path: String,
-    /// Its path in the container; one that ends with `/` keeps the last component.
+    /// Its path in the container. A path that ends with `/` is a folder, in which the node keeps its name.
     #[serde(default, rename = "as", skip_serializing_if = "is_default")]
     pub inside: Option<String>,
     /// A container's access to it; left out, `rw`.
     #[serde(default, with = "Text::<Access>", skip_serializing_if = "is_default")]
     pub access: Access,
-    /// Offers a device without it too.
+    /// Offers the device even if this node is missing.
     #[serde(default, skip_serializing_if = "is_default")]
     pub optional: bool,
-    /// Marks a node that belongs to no single device.
+    /// Marks a node that several devices have.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shared: bool,
 }
@@ -195,9 +195,9 @@ pub struct Probe {
     pub every: Option<Duration>,
     /// Time limit.
     pub timeout: Duration,
-    /// Number of failures in a row that count.
+    /// Number of consecutive failures that make the device unhealthy.
     pub failures: u32,
-    /// Time that the device must be without a failure; `None` is the period of all devices.
+    /// Time without a failure before the device is healthy again; `None` is the period of all devices.
     pub quiet_period: Option<Duration>,
 }
 
@@ -247,15 +247,15 @@ struct ProbeKeys {
     /// Time limit; left out, 5s.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     timeout: Option<Duration>,
-    /// Number of failures in a row that count; left out, 1.
+    /// Number of consecutive failures that make the device unhealthy; left out, 1.
     #[serde(skip_serializing_if = "is_default")]
     failures: Option<u32>,
-    /// Time that the device must be without a failure; left out, `health.quietPeriod`.
+    /// Time without a failure before the device is healthy again; left out, `health.quietPeriod`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     quiet_period: Option<Duration>,
 }
 
-/// The first part of resource names.
+/// Domain of resource names, before the slash.
 struct ResourceDomain(String);
 
 /// The domain of attributes that a source declares or reads from files.
@@ -267,7 +267,7 @@ const PATH: AttributeName = AttributeName::new(DOMAIN, "path");
 // === impl SourceRule ===
 
 impl SourceRule {
-    /// A source that hands out all devices that it finds, each to one container.
+    /// A source that offers all devices that it finds, each to one container.
     pub fn new(name: SourceName, find: Find) -> Self {
         Self {
             profile: ProfileKey,
@@ -288,7 +288,7 @@ impl SourceRule {
         }
     }
 
-    /// The reason why a mount of this source must not be handed out; `path` is where it leads.
+    /// Reason to refuse a mount of this source; `path` is its path on the host without placeholders.
     pub fn refused_mount(
         &self,
         mount: &GivenMount,
@@ -299,7 +299,7 @@ impl SourceRule {
         denylist::of_mount(path, kubelet_dir).or_else(|| mount.writable.then(for_writing).flatten())
     }
 
-    /// Names of folders of the host that are the source's own: those of the source, its resource and the domains.
+    /// Names of host folders that belong to the source: its own name, its resource's, and its domains'.
     fn owners(&self) -> Vec<String> {
         let resource = self.resource.iter().flat_map(|name| name.as_str().split('/'));
         let domain = self.resource_domain.iter().map(String::as_str);
@@ -319,7 +319,7 @@ impl SourceRule {
     pub fn resource_of(&self, device: &Device) -> Option<ResourceName> {
         let own = || {
             let node = &device.nodes.first()?.path;
-            // A folder of nodes is called after the folder, not after one of its nodes.
+            // A device that is a folder of nodes is named after the folder.
             let found = match device.attributes.get(&PATH) {
                 Some(AttributeValue::String(path))
                     if path.starts_with("/dev/") && node.starts_with(path.as_str()) =>
@@ -334,7 +334,7 @@ impl SourceRule {
     }
 }
 
-/// A resource of its own for one node; characters that a name cannot have become `_`.
+/// Resource name for a single node; characters that a name cannot have become `_`.
 pub fn own_resource(domain: &str, node: &str) -> Option<ResourceName> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let name: String = node.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
@@ -394,7 +394,7 @@ fn resource_domain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 // === impl Give ===
 
 impl Give {
-    /// The nodes that were found, and nothing else.
+    /// The nodes that were found, and no additions.
     fn found() -> Self {
         Self { found: DEFAULT_ACCESS, ..Self::default() }
     }

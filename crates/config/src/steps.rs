@@ -34,8 +34,8 @@ pub struct Step {
     pub timeout: Duration,
 }
 
-/// Use of an idle GPU's memory, in bytes. The driver counts its own memory apart; listings of idle GPUs and MIG
-/// instances by `nvidia-smi` show 0 to about 100 MiB, and a CUDA context alone takes more than 200.
+/// Memory in use on an idle GPU at most, in bytes. The driver counts its own memory separately. `nvidia-smi` shows 0 to
+/// about 100 MiB for idle GPUs and MIG instances; a CUDA context alone takes more than 200.
 pub const IDLE_MEMORY: u64 = 128 << 20;
 
 /// Time limit of a probe or a step by default.
@@ -55,18 +55,18 @@ pub enum StepAction {
         /// The text.
         text: String,
     },
-    /// Waiting for the programs on an NVIDIA GPU.
+    /// Waiting until the programs on an NVIDIA GPU have ended.
     Processes(Processes),
-    /// Waiting until no more of a GPU's memory is used than this, in bytes.
+    /// Waiting until a GPU uses at most this much memory, in bytes.
     Memory {
         /// The most.
         most: u64,
     },
-    /// All of a GPU's memory, overwritten once no program has any.
+    /// Overwriting of a GPU's memory, once no program uses any.
     Overwrite,
     /// Reset of an NVIDIA GPU.
     Reset(Reset),
-    /// State of a network interface that comes back.
+    /// Waiting until a network interface is back from a container, and its state then.
     Link(Link),
 }
 
@@ -100,7 +100,7 @@ pub enum Reset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Link {
-    /// In the host's network, and set up.
+    /// In the host's network namespace, and up.
     Up,
 }
 
@@ -121,19 +121,19 @@ struct StepKeys {
     /// The text for `write`.
     #[serde(skip_serializing_if = "is_default")]
     text: Option<String>,
-    /// Under `gpu`: waits until `none` computes on it any more.
+    /// Under `gpu`: waits until no process, `none`, computes on it any more.
     #[serde(skip_serializing_if = "is_default")]
     processes: Option<Processes>,
     /// Under `gpu`: waits until its memory is `free`, or `overwrite`s the free part.
     #[serde(skip_serializing_if = "is_default")]
     memory: Option<Memory>,
-    /// With `memory: free`: the use that counts as free; left out, 128Mi.
+    /// With `memory: free`: the most memory in use that counts as free; left out, 128Mi.
     #[serde(skip_serializing_if = "is_default")]
     at_most: Option<Text<Mebibytes>>,
-    /// Under `gpu`: resets the `gpu`, unless a linked one is in use.
+    /// Under `gpu`: resets the `gpu`, unless a GPU linked with it is in use.
     #[serde(skip_serializing_if = "is_default")]
     reset: Option<Reset>,
-    /// Under `nics`: waits until the interface is back, and sets it `up`.
+    /// Under `nics`: waits until the interface is back from the container, and sets it `up`.
     #[serde(skip_serializing_if = "is_default")]
     link: Option<Link>,
     /// Time limit; left out, 5s.

@@ -1,4 +1,4 @@
-//! The watchdog: its action against pods that use more of a shared GPU than their share.
+//! Watchdog over shared GPUs: its interval, and its action against pods that use more than their share.
 
 use std::time::Duration;
 
@@ -24,21 +24,21 @@ pub struct WatchdogPolicy {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum WatchdogAction {
-    /// None, and nothing is measured.
+    /// No action and no measurement.
     Off,
     /// An event on the pod, a metric, and a line in the log.
     #[default]
     Observe,
-    /// These, and the pod is evicted. Disruption budgets hold.
+    /// As `observe`, and the pod is evicted, within disruption budgets.
     Evict,
-    /// These, and its processes on the GPU are ended by SIGKILL.
+    /// As `observe`, and the pod's processes on the GPU are killed (SIGKILL).
     Kill,
 }
 
-/// Shorter intervals cost time of the driver, and a program that starts needs a second to find its size.
+/// Shorter intervals would load the driver, and the use of a starting program changes within a second.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Longer ones watch nothing.
+/// Longer intervals would miss most violations.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 // === impl WatchdogPolicy ===

@@ -1,4 +1,4 @@
-//! Annotations through which the agents and the cluster half tell each other of devices and placements.
+//! Annotations by which the agents and the cluster half exchange devices and placements.
 //!
 //! ```text
 //!  agent ──[`NodeDevices`] on its Node──> cluster half ──[`PodPlacement`] on the pod──> agent
@@ -17,11 +17,11 @@ pub use self::{
     pod_placement::{DecidedDevice, PodPlacement},
 };
 
-/// An annotation that is no document of its kind.
+/// An annotation whose value does not parse.
 #[derive(Debug, thiserror::Error)]
 #[error("annotation {annotation} is unreadable")]
 pub struct UnreadableAnnotation {
-    /// Its key.
+    /// Key of the annotation.
     pub annotation: &'static str,
     /// The reason, with the position in the text.
     pub source: serde_json::Error,

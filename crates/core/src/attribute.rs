@@ -66,12 +66,12 @@ serialize_as_text!(AttributeName);
 // === impl AttributeName ===
 
 impl AttributeName {
-    /// An attribute whose parts are constants of its source.
+    /// An attribute with a constant domain and identifier.
     pub const fn new(domain: &'static str, name: &'static str) -> Self {
         Self { domain: Cow::Borrowed(domain), name: Cow::Borrowed(name) }
     }
 
-    /// An attribute named by a configuration or a device; `None` if DRA would refuse the identifier.
+    /// An attribute whose identifier comes from a configuration or a device; `None` if DRA would refuse it.
     pub fn given(domain: &'static str, name: &str) -> Option<Self> {
         let is_first = |first: char| first.is_ascii_alphabetic() || first == '_';
         let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -82,7 +82,7 @@ impl AttributeName {
         valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
     }
 
-    /// An attribute name as a ResourceSlice has it: without a domain it belongs to the driver.
+    /// An attribute name from a ResourceSlice. A name without a domain has the driver's.
     pub fn published(driver: &str, name: &str) -> Self {
         let (domain, name) = name.split_once('/').unwrap_or((driver, name));
         Self { domain: Cow::Owned(domain.to_owned()), name: Cow::Owned(name.to_owned()) }

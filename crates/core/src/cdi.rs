@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_not_the_specifications_is_refused_as_runtimes_do() {
+    fn a_field_outside_the_specification_is_refused_as_by_runtimes() {
         let text = r#"{"cdiVersion":"0.5.0","kind":"v.com/c","devices":[],"extra":1}"#;
         let error = serde_json::from_str::<Spec>(text).expect_err("unknown").to_string();
         assert!(error.contains("unknown field `extra`"), "{error}");

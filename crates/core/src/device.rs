@@ -50,8 +50,8 @@ pub struct Device {
     pub kind: DeviceKind,
     /// The source that found it.
     pub source: SourceName,
-    /// Where the source found it, if its location says less: a sysfs folder, a node, a file, a network
-    /// address.
+    /// Sysfs folder, device node, file or network address at which the source found it; `None` if `place`
+    /// says it all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
     /// The sysfs folder that its description refers to.
@@ -87,14 +87,14 @@ pub struct Device {
     /// Position among the parts of the parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
-    /// True if it is cut into parts, which are allocated in its place.
+    /// True if it is divided into parts, which are allocated in its place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partitioned: bool,
     /// Memory slices of a MIG instance on its GPU.
     #[serde(skip)]
     pub partition: Option<Partition>,
-    /// All MIG partitions that the GPU could have, whatever it is cut into now. Also known with MIG off if a
-    /// mode change takes no reset.
+    /// All MIG partitions that the GPU could have, independent of its present instances. Also known with MIG off
+    /// if a mode change needs no reset.
     ///
     /// Not serialised: the list would be longer than the rest of the device.
     #[serde(skip)]
@@ -117,7 +117,7 @@ pub struct Extras {
     /// Optional device nodes of its CDI document. The device works without them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<PathBuf>,
-    /// Symlinks by which programs look for its nodes: link to target.
+    /// Symlinks under which programs expect its device nodes: link path to target.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub links: BTreeMap<PathBuf, PathBuf>,
 }
@@ -214,14 +214,14 @@ impl Device {
         self.text(&COMPUTE_CAPABILITY).and_then(major_and_minor)
     }
 
-    /// True for a whole GPU that is not cut into parts.
+    /// True for a whole GPU that is not divided into parts.
     pub fn is_whole_gpu(&self) -> bool {
         let is_whole = self.parent.is_none() && !self.partitioned;
         self.kind.is_gpu() && !self.kind.is_instance() && is_whole
     }
 
-    /// True for a whole GPU of which containers may have amounts of memory: its family tells the memory, limits it, and
-    /// measures it.
+    /// True for a whole GPU whose memory can be divided among containers by amount: its driver or the kernel limits and
+    /// measures the memory of each container.
     pub fn is_divisible(&self) -> bool {
         self.is_whole_gpu() && self.family().memory_limiter.is_some()
     }
@@ -238,7 +238,7 @@ impl Device {
         Some(bytes >> 20)
     }
 
-    /// The same in bytes, with the name of the capacity.
+    /// Memory in bytes, as [`Device::memory_mib`], with the name of the capacity.
     pub fn memory(&self) -> Option<(&'static AttributeName, u64)> {
         let name = self.family().memory?;
         match self.capacity.get(name)? {
@@ -301,7 +301,7 @@ impl std::borrow::Borrow<str> for DeviceId {
 // === impl Extras ===
 
 impl Extras {
-    /// True without any edit.
+    /// True if the device needs no further edit.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -3,8 +3,8 @@
 //! Each file has a line per region (`Documentation/admin-guide/cgroup-v2.rst`, "DMEM"):
 //!
 //! ```text
-//! dmem.capacity   drm/0000:03:00.0/vram0 17095983104     root of all cgroups alone: bytes
-//! dmem.max        drm/0000:03:00.0/vram0 max             all others: bytes, or `max`
+//! dmem.capacity   drm/0000:03:00.0/vram0 17095983104     root cgroup only: bytes
+//! dmem.max        drm/0000:03:00.0/vram0 max             other cgroups: bytes, or `max`
 //! ```
 
 use std::str::FromStr;
@@ -18,21 +18,21 @@ pub const CONTROLLER: &str = "dmem";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DmemRegion(String);
 
-/// A text that names no region of a DRM device.
+/// Text that is not a region of a DRM device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no region of the dmem controller such as drm/0000:03:00.0/vram0")]
+#[error("{0:?} is not a region of the dmem controller, such as drm/0000:03:00.0/vram0")]
 pub struct InvalidDmemRegion(String);
 
 show_text!(DmemRegion);
 deserialize_from_text!(DmemRegion);
 
-/// Subsystem of regions that DRM drivers register (`drmm_cgroup_register_region`).
+/// Prefix of regions that DRM drivers register (`drmm_cgroup_register_region`).
 const SUBSYSTEM: &str = "drm/";
 
-/// Beginning of the names of a GPU's own memory: `vram` under amdgpu, `vram0` and `vram1`, one per tile, under xe.
+/// Prefix of a GPU's own memory regions: `vram` under amdgpu; `vram0` and `vram1`, one per tile, under xe.
 const OWN_MEMORY: &str = "vram";
 
-/// Longest name. The kernel's have about 30 characters.
+/// Longest region name. The kernel's names have about 30 characters.
 const MAX_CHARS: usize = 128;
 
 // === impl DmemRegion ===
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_memory_of_a_gpu_is_told_from_other_regions() {
+    fn the_own_memory_of_a_gpu_is_distinguished_from_other_regions() {
         let gpu = "0000:03:00.0".parse().expect("an address");
         let is_own = |name: &str| region(name).is_memory_of(gpu);
         assert!(is_own("drm/0000:03:00.0/vram0") && is_own("drm/0000:03:00.0/vram"));

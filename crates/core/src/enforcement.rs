@@ -1,10 +1,10 @@
-//! Enforcement of a share's memory: the means that keeps a container to it.
+//! Enforcement of a container's memory limit on a shared GPU.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// The strongest means that keeps a container to its memory of a shared GPU, from none upwards.
+/// Mechanism that limits a container's memory on a shared GPU, from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcement {
@@ -13,23 +13,23 @@ pub enum Enforcement {
     None,
     /// The watchdog measures from outside, and evicts the pod or ends its processes.
     Watched,
-    /// The kernel's controller for device memory (`dmem`) keeps the container's memory of the GPU to it: an
-    /// allocation beyond it goes to the host's memory, or fails.
+    /// The kernel's cgroup controller for device memory (`dmem`). An allocation beyond the limit goes to host
+    /// memory, or fails.
     Dmem,
-    /// An MPS daemon refuses each client process more. A program can run without the daemon.
+    /// An MPS daemon refuses allocations of a client process beyond the limit. A program can bypass the daemon.
     Mps,
-    /// The driver refuses the container more, by its control group.
+    /// The driver refuses allocations of the container's cgroup beyond the limit.
     Driver,
-    /// The hardware keeps the container to a MIG instance.
+    /// The hardware confines the container to a MIG instance.
     Mig,
 }
 
-/// A text that names no enforcement.
+/// Text that is not the name of an enforcement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no enforcement: write none, watched, dmem, mps, driver or mig")]
+#[error("{0:?} is not an enforcement: write none, watched, dmem, mps, driver or mig")]
 pub struct InvalidEnforcement(String);
 
-/// Annotation of a pod with the weakest enforcement with which its containers may start.
+/// Pod annotation: the weakest enforcement that its containers accept.
 pub const ANNOTATION: &str = "windlass.dev/enforcement";
 
 // === impl Enforcement ===
@@ -51,7 +51,7 @@ impl Enforcement {
         }
     }
 
-    /// The weakest that a pod accepts, by its annotation `windlass.dev/enforcement`.
+    /// The weakest enforcement that a pod accepts, by its annotation [`ANNOTATION`]; `None` by default.
     pub fn asked_for(annotations: &BTreeMap<String, String>) -> Result<Self, InvalidEnforcement> {
         annotations.get(ANNOTATION).map_or(Ok(Self::None), |text| text.parse())
     }

@@ -25,9 +25,9 @@ pub struct Finding {
 pub enum Severity {
     /// As it should be.
     Ok,
-    /// Not checked, because something that the check needs is absent.
+    /// Not checked: a prerequisite of the check is absent.
     Skipped,
-    /// Works, and something is missing.
+    /// Works with a limitation.
     Warning,
     /// Does not work.
     Problem,
@@ -36,7 +36,7 @@ pub enum Severity {
 // === impl Finding ===
 
 impl Finding {
-    /// An observation as it should be.
+    /// A passed check.
     pub fn ok(area: &'static str, subject: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(Severity::Ok, area, subject, detail)
     }
@@ -50,7 +50,7 @@ impl Finding {
         Self::new(Severity::Skipped, area, subject, detail)
     }
 
-    /// Something that is missing.
+    /// A limitation.
     pub fn warning(
         area: &'static str,
         subject: impl Into<String>,
@@ -59,7 +59,7 @@ impl Finding {
         Self::new(Severity::Warning, area, subject, detail)
     }
 
-    /// Something that does not work.
+    /// A failure.
     pub fn problem(
         area: &'static str,
         subject: impl Into<String>,

@@ -31,7 +31,7 @@ pub struct LabelInput<'a> {
     pub instances: InstanceNames,
     /// Host facts beside the devices.
     pub host: &'a HostFacts,
-    /// The weakest means that keeps containers to their memory of shared GPUs; `None` without shared GPUs.
+    /// The weakest memory enforcement among the shared GPUs; `None` without shared GPUs.
     pub enforcement: Option<Enforcement>,
     /// Time for the timestamp label; `None` omits the label.
     pub timestamp: Option<Timestamp>,
@@ -75,8 +75,8 @@ pub enum InstanceNames {
 pub struct HostFacts {
     /// Machine model, `DGXH100`.
     pub machine: Option<String>,
-    /// Driver version as the driver spells it, `550.163.01`. Without it, the devices' attribute counts, which
-    /// has no leading zeros.
+    /// Driver version in the driver's spelling, `550.163.01`. If absent, labels use the devices' attribute,
+    /// which has no leading zeros.
     pub driver_version: Option<String>,
     /// Detection of virtual GPUs.
     pub vgpu: Vgpu,

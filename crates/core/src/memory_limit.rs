@@ -11,8 +11,8 @@
 //!                                     "gpus":[{"uuid":"GPU-…","hardBytes":4294967296}]}
 //! ```
 //!
-//! NVIDIA's driver limits a GPU by its UUID. The kernel's controller `dmem` limits GPUs of other vendors by their
-//! region, and such documents need no library:
+//! NVIDIA's driver limits a GPU by its UUID. The kernel's cgroup controller `dmem` limits other vendors' GPUs by
+//! region; a record with such GPUs alone needs no library:
 //!
 //! ```text
 //! {"version":1,"cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"amd-…","region":"drm/0000:03:00.0/vram","hardMib":4096}]}
@@ -32,8 +32,8 @@ pub use note::{LimitedGpu, MemoryLimitNote};
 ///
 /// # Guarantees
 ///
-/// A value has absolute paths without `..`, one GPU or more, each once, and each limit between 1 MiB and
-/// [`GpuMemoryLimit::MAX_MIB`]. It has NVML's path if a GPU has no region. Both constructors check.
+/// Paths are absolute and without `..`. There is at least one GPU, and each occurs once. Each limit is between 1 MiB
+/// and [`GpuMemoryLimit::MAX_MIB`]. NVML's path is present if a GPU has no region. Both constructors check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MemoryLimitRecord {
@@ -49,32 +49,32 @@ pub struct MemoryLimitRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuMemoryLimit {
-    /// UUID of the whole GPU, `GPU-…`; with a region, the device's id.
+    /// UUID of the whole GPU, `GPU-…`; the device id if `region` is present.
     pub uuid: String,
-    /// Region of the kernel's controller that limits the GPU; `None` for NVIDIA's driver.
+    /// Region by which the kernel's `dmem` controller limits the GPU; `None` if NVIDIA's driver limits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<DmemRegion>,
-    /// Most memory of all processes of the container together, in MiB.
+    /// Most memory of all the container's processes together, in MiB.
     pub hard_mib: u64,
 }
 
 /// Reason against a record or a note.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryLimitError {
-    /// The bytes are no such document: damaged, a missing field, or an unknown one.
+    /// The bytes do not parse: damaged, a missing field, or an unknown field.
     #[error("the document is damaged")]
     Damaged(#[from] serde_json::Error),
     /// Another version wrote the document.
     #[error("the document has version {0}, and this program knows {VERSION}")]
     Version(u32),
-    /// The path is relative, leads upwards, or is no text.
-    #[error("{0} is no absolute path of text without `..`")]
+    /// The path is relative, contains `..`, or is not UTF-8.
+    #[error("{0} is not an absolute UTF-8 path without `..`")]
     Path(PathBuf),
     /// The document names no GPU.
     #[error("the document names no GPU")]
     NoGpu,
     /// The id is not that of a whole GPU. MIG devices have no limits.
-    #[error("`{0}` is no UUID of a whole GPU")]
+    #[error("`{0}` is not the UUID of a whole GPU")]
     NotWhole(String),
     /// A GPU has no region, and the document names no library.
     #[error("the document limits {0} by NVIDIA's driver, and names no library")]
@@ -93,7 +93,7 @@ const VERSION: u32 = 1;
 /// Mount point of cgroup v2 (`cgroups(7)`).
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
-/// Beginning of a document: its version, before any other field is judged.
+/// Version of a document, read before all other fields.
 #[derive(Deserialize)]
 struct Head {
     version: u32,
@@ -102,8 +102,8 @@ struct Head {
 // === impl MemoryLimitRecord ===
 
 impl MemoryLimitRecord {
-    /// Record with the usual mount point of cgroup v2. `library` is the path of NVML for the container runtime; GPUs with
-    /// regions alone need none.
+    /// Record with the usual mount point of cgroup v2. `library` is NVML's path on the host; `None` if every GPU has a
+    /// region.
     pub fn new(
         library: Option<PathBuf>,
         gpus: Vec<GpuMemoryLimit>,
@@ -116,7 +116,7 @@ impl MemoryLimitRecord {
         Self { cgroup_root: root.into(), ..self }.checked()
     }
 
-    /// This record with this many times the memory, for a container with several replicas.
+    /// This record with each limit multiplied, for a container with several replicas.
     pub fn times(mut self, replicas: u32) -> Result<Self, MemoryLimitError> {
         for gpu in &mut self.gpus {
             gpu.hard_mib = gpu.hard_mib.saturating_mul(replicas.into());
@@ -194,7 +194,7 @@ fn check_path(path: &Path) -> Result<(), MemoryLimitError> {
     if fits { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
 }
 
-/// Checks for whole GPUs, each once, and for the library that those without a region need.
+/// Checks that all are whole GPUs, each once, and that a library is present for GPUs without a region.
 fn check_gpus<'a>(
     library: Option<&Path>,
     gpus: impl Iterator<Item = (&'a str, Option<&'a DmemRegion>)>,
@@ -217,7 +217,7 @@ fn check_gpus<'a>(
     if known.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
 }
 
-/// True for the UUID of a whole GPU of NVIDIA's.
+/// True for the UUID of a whole NVIDIA GPU.
 fn is_uuid(text: &str) -> bool {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
     text.strip_prefix("GPU-").is_some_and(|id| !id.is_empty() && id.chars().all(is_plain))
@@ -267,11 +267,11 @@ mod tests {
             ("4096", "0", "the limit of GPU-1a-2 is 0 MiB"),
             ("4096", "18446744073709551615", "must be 1 to 1073741824"),
             ("[{\"uuid\":\"GPU-1a-2\",\"hardMib\":4096}]", "[]", "no GPU"),
-            ("GPU-1a-2", "MIG-1a-2", "`MIG-1a-2` is no UUID of a whole GPU"),
-            ("GPU-1a-2", "GPU-", "no UUID"),
-            ("GPU-1a-2", "GPU-a/b", "no UUID"),
-            ("\"/usr", "\"usr", "usr/lib64/libnvidia-ml.so.1 is no absolute path"),
-            ("/sys/fs", "/sys/../fs", "no absolute path of text without `..`"),
+            ("GPU-1a-2", "MIG-1a-2", "`MIG-1a-2` is not the UUID of a whole GPU"),
+            ("GPU-1a-2", "GPU-", "not the UUID"),
+            ("GPU-1a-2", "GPU-a/b", "not the UUID"),
+            ("\"/usr", "\"usr", "usr/lib64/libnvidia-ml.so.1 is not an absolute"),
+            ("/sys/fs", "/sys/../fs", "not an absolute UTF-8 path without `..`"),
         ] {
             let error = MemoryLimitRecord::parse(GOOD.replace(from, to).as_bytes());
             let error = error.expect_err(to).to_string();
@@ -289,10 +289,10 @@ mod tests {
         assert_eq!(String::from_utf8(record.to_json()).expect("text"), AMD);
         for (from, to, expected) in [
             ("drm/0000", "drm/00 00", "damaged"),
-            ("amd-", "a/", "no UUID of a whole GPU"),
-            (r#""region":"drm/0000:03:00.0/vram","#, "", "no UUID of a whole GPU"),
+            ("amd-", "a/", "not the UUID of a whole GPU"),
+            (r#""region":"drm/0000:03:00.0/vram","#, "", "not the UUID of a whole GPU"),
             (r#""amd-0000-03-00-0","region":"drm/0000:03:00.0/vram""#, r#""GPU-a""#, "no library"),
-            (r#""cgroupRoot""#, r#""library":"lib","cgroupRoot""#, "no absolute path"),
+            (r#""cgroupRoot""#, r#""library":"lib","cgroupRoot""#, "not an absolute"),
         ] {
             let error = MemoryLimitRecord::parse(AMD.replace(from, to).as_bytes());
             let error = error.expect_err(to).to_string();

@@ -24,13 +24,13 @@ pub fn is_label_name(text: &str) -> bool {
     text.len() <= MAX_LABEL && is_framed(text, |byte| byte.is_ascii_alphanumeric(), is_inner)
 }
 
-/// FNV-1a, for distinct names: stable across versions, no defence against collisions.
+/// FNV-1a hash in 32 bits, to keep names distinct. Stable across versions; not collision-resistant.
 pub fn checksum(text: &str) -> u32 {
     let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     text.bytes().fold(0x811c_9dc5, step)
 }
 
-/// The same in 64 bits.
+/// FNV-1a hash in 64 bits.
 pub fn digest(text: &str) -> u64 {
     let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
@@ -42,6 +42,7 @@ fn is_part(text: &str) -> bool {
     is_framed(text, is_end, |byte| is_end(byte) || byte == b'-')
 }
 
+/// True for text with valid first and last bytes, and valid bytes between.
 fn is_framed(text: &str, is_end: impl Fn(u8) -> bool, is_inner: impl Fn(u8) -> bool) -> bool {
     let ends = [text.bytes().next(), text.bytes().last()];
     ends.into_iter().all(|end| end.is_some_and(&is_end)) && text.bytes().all(is_inner)

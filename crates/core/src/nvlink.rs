@@ -31,7 +31,7 @@ pub struct NvLinkPair {
     pub links: u32,
     /// The lower generation of both ends; `None` if neither reports one.
     pub generation: Option<u32>,
-    /// True if it passes an NVSwitch, which serves all peers.
+    /// True if the connection passes an NVSwitch, whose links serve all peers.
     pub via_switch: bool,
 }
 
@@ -46,8 +46,8 @@ impl NvLinks {
     /// NVLink connection of two GPUs: direct links, else switches.
     ///
     /// Symmetric even if the driver reports one end of a link later than the other. All switches of a node
-    /// count as one fabric, though two GPUs may share none: the two boards of a DGX-2 have six switches each,
-    /// whose links to each other no GPU's driver reports.
+    /// count as one fabric, although two GPUs may share no switch: a DGX-2 has two boards of six switches, and
+    /// NVML does not report the links between boards.
     pub fn between(ours: (PciAddress, &Self), theirs: (PciAddress, &Self)) -> Option<NvLinkPair> {
         let generation = [ours.1, theirs.1].into_iter().filter_map(|end| end.generation).min();
         let direct = ours.1.links_to(theirs.0).max(theirs.1.links_to(ours.0));

@@ -20,13 +20,13 @@ const COMMON: &[&str] = &[
 
 const DOMAIN: &str = "nvidia.com";
 
-/// Compute capability of Hopper. Since Hopper a MIG mode change needs no GPU reset; older GPUs stay in a
-/// pending mode until one (NVIDIA MIG user guide, "Enable MIG Mode").
+/// Compute capability of Hopper. Since Hopper a MIG mode change needs no GPU reset; on older GPUs it stays
+/// pending until a reset (NVIDIA MIG user guide, "Enable MIG Mode").
 const HOPPER: (u32, u32) = (9, 0);
 
 const MIG_ENABLED: AttributeName = AttributeName::new("nvidia.com", "migEnabled");
 
-/// The device that a partition would be. Its id names the placement; its health is the GPU's.
+/// Device for a partition that does not exist yet. Its id names the placement; its health is the GPU's.
 pub fn prospective(gpu: &Device, possible: &PossiblePartition) -> Device {
     let partition = &possible.partition;
     let source = gpu.source.clone();
@@ -57,10 +57,10 @@ fn attributes(gpu: &Device, partition: &Partition) -> Attributes {
 
 /// The existing instance at a placement.
 pub fn instance_at<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'a Device> {
-    let is_it = |device: &&Device| {
+    let is_instance = |device: &&Device| {
         device.partition.as_ref() == Some(place) && !device.health.has_vanished()
     };
-    inventory.devices.iter().find(is_it)
+    inventory.devices.iter().find(is_instance)
 }
 
 /// True if the MIG mode changes without a GPU reset.
@@ -68,7 +68,7 @@ pub fn switches_at_once(compute_capability: Option<(u32, u32)>) -> bool {
     compute_capability.is_some_and(|capability| capability >= HOPPER)
 }
 
-/// The whole GPU as it is with MIG off, whatever its present MIG mode.
+/// The whole GPU with MIG off, independent of its present MIG mode.
 pub fn full_gpu(gpu: &Device) -> Device {
     let mut whole = Device { partitioned: false, ..gpu.clone() };
     if let Some(enabled) = whole.attributes.get_mut(&MIG_ENABLED) {

@@ -22,7 +22,7 @@ pub struct PciePath {
     above: usize,
 }
 
-/// Text that is no PCI address.
+/// Text that is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a PCI address such as 0000:1b:00.0")]
 pub struct InvalidPciAddress(String);
@@ -44,7 +44,7 @@ impl PciAddress {
         Self { domain, bus, device, function }
     }
 
-    /// Domain and requester id in one number, as AMD's driver numbers GPUs.
+    /// Domain in the upper 16 bits and requester id in the lower, as in AMD's driver.
     pub fn number(self) -> u32 {
         let low = [self.bus, (self.device << 3) | self.function];
         (self.domain << 16) | u32::from(u16::from_be_bytes(low))
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_named_in_the_error() {
+    fn an_error_names_the_text_that_is_not_an_address() {
         for text in ["", "1b:00.0", "0000:1b:00", "0000:1b:20.0", "0000:1b:00.8", "0000:xx:00.0"] {
             let error = text.parse::<PciAddress>().expect_err("invalid").to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");

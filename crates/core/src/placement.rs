@@ -31,11 +31,11 @@ use search::SearchResult;
 /// A placement request: `size` of the available devices, including the required ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Candidate ids. Ids outside the topology are gone and count as unavailable.
+    /// Candidate ids. Ids outside the topology belong to removed devices and count as unavailable.
     pub available: &'a [&'a str],
     /// Ids that the answer must contain; a subset of `available`.
     pub required: &'a [&'a str],
-    /// Ids of the container's other devices, such as NICs, to which the choice is near.
+    /// Ids of the container's other devices, such as NICs. The choice prefers devices near to them.
     pub near: &'a [&'a str],
     /// Number of devices in the answer.
     pub size: usize,
@@ -55,7 +55,7 @@ pub struct Choice {
     pub score: Score,
     /// Number of branches that the search visited.
     pub steps: u64,
-    /// True if no set is better; false if the search stopped at its bound.
+    /// True if no set is better; false if the search stopped at its work limit.
     pub exact: bool,
 }
 
@@ -84,7 +84,7 @@ pub enum PlacementError {
     /// A required device is unavailable.
     #[error("required device {0} is not among the available ones")]
     RequiredUnavailable(String),
-    /// A device to be near to is unknown.
+    /// A device in `near` is unknown.
     #[error("{0} is not a device of this node: name one of `windlass devices`")]
     NearUnknown(String),
     /// The required devices are on several NUMA nodes.
@@ -106,7 +106,7 @@ pub enum PlacementError {
     },
 }
 
-/// A valid request, with positions in the topology for ids.
+/// A valid request, with ids replaced by positions in the topology.
 struct ResolvedRequest {
     available: Vec<usize>,
     required: Vec<usize>,
@@ -117,8 +117,8 @@ struct ResolvedRequest {
 
 /// Chooses the best set.
 pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, PlacementError> {
-    let question = ResolvedRequest::read(topology, request)?;
-    let found = question.best(topology, |_| true).ok_or_else(|| question.no_node(topology))?;
+    let resolved = ResolvedRequest::read(topology, request)?;
+    let found = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
     Ok(Choice::of(topology, &found))
 }
 
@@ -161,7 +161,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// The best set on one NUMA node. Machines with one node or none need no restriction.
+    /// The best set on one NUMA node. Machines with at most one known node need no restriction.
     fn on_one_node(
         &self,
         topology: &Topology,

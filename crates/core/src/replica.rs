@@ -15,7 +15,7 @@ pub struct ReplicaId {
     pub number: u32,
 }
 
-/// Text that is no replica id.
+/// Text that is not a replica id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} names no replica: write a device's id, '::' and a number without leading zeros")]
 pub struct InvalidReplicaId(String);
@@ -23,12 +23,12 @@ pub struct InvalidReplicaId(String);
 /// Separator of device id and number.
 const SEPARATOR: &str = "::";
 
-/// The device of a kubelet id, which names a device or a replica.
+/// The device of an id that the kubelet uses: a device id or a replica id.
 pub fn device_of(id: &str) -> Option<DeviceId> {
     ReplicaId::split(id).map_or(id, |(device, _)| device).parse().ok()
 }
 
-/// Number of a token id, which stands for any device of a pool; `None` for other ids.
+/// Number of a token id, which the kubelet counts in place of any device of a pool; `None` for other ids.
 pub fn token(id: &str) -> Option<u32> {
     let number: u32 = id.parse().ok()?;
     (number.to_string() == id).then_some(number)

@@ -7,11 +7,11 @@ use crate::name::{MAX_LABEL, MAX_SUBDOMAIN, is_label_name, is_subdomain};
 /// An extended resource name such as `nvidia.com/gpu`.
 ///
 /// Rules of `IsExtendedResourceName` (Kubernetes, `pkg/apis/core/v1/helper`): a qualified name outside
-/// Kubernetes' domains that remains one after `requests.`.
+/// Kubernetes' domains. With the prefix `requests.` it is still a qualified name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(String);
 
-/// Text that is no extended resource name.
+/// Text that is not an extended resource name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("resource name {name:?} {problem}; write it like nvidia.com/gpu")]
 pub struct InvalidResourceName {
@@ -35,7 +35,7 @@ enum Problem {
     Name,
 }
 
-/// A DNS subdomain, less the nine characters of a quota's `requests.` prefix.
+/// Longest domain: a DNS subdomain less the nine characters of a quota's `requests.` prefix.
 const MAX_DOMAIN: usize = MAX_SUBDOMAIN - 9;
 
 show_text!(ResourceName);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kubelet_accepts_is_accepted() {
+    fn names_that_the_kubelet_accepts_are_accepted() {
         let longest = format!("{}.com/{}", "a".repeat(240), "x".repeat(63));
         for name in ["nvidia.com/gpu", "a/b", "nvidia.com/mig-1g.10gb", "x-1.io/A_b", &longest] {
             assert_eq!(name.parse::<ResourceName>().expect(name).as_str(), name);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_refuses_is_refused_with_a_reason() {
+    fn names_that_the_kubelet_refuses_are_refused_with_a_reason() {
         let long_name = format!("a.com/{}", "x".repeat(64));
         let long_domain = format!("{}.com/x", "a".repeat(241));
         for (name, expected) in [
@@ -112,7 +112,7 @@ mod tests {
     proptest! {
         /// Accepted names stay as they are, fit a quota key, and can name a socket.
         #[test]
-        fn a_name_is_itself_or_none(text in "[a-zA-Z0-9./_-]{0,80}|\\PC{0,40}") {
+        fn an_accepted_name_is_unchanged_and_fits_a_quota(text in "[a-zA-Z0-9./_-]{0,80}|\\PC{0,40}") {
             if let Ok(name) = text.parse::<ResourceName>() {
                 prop_assert_eq!(name.as_str(), &text);
                 let (domain, last) = text.split_once('/').expect("qualified");

@@ -7,12 +7,14 @@
 //! ```
 //!
 //! As in DRA, an unknown domain is an empty map, and a missing attribute is an error, which `has()` and
-//! `.?name.orValue(...)` avoid. Fields of Windlass are `device.id`, `device.index`, `device.kind` and
-//! `device.source`. Node configurations have no `device.driver` and `device.allowMultipleAllocations`;
-//! published devices have only those. Of Kubernetes' CEL libraries, quantity and semver are present; lists,
-//! strings, sets, URLs and addresses are not.
+//! `.?name.orValue(...)` avoid.
+//!
+//! Besides attributes and capacity, selectors of node configurations have the fields `device.id`, `device.index`,
+//! `device.kind` and `device.source`. Selectors of claims and device classes have DRA's `device.driver` and
+//! `device.allowMultipleAllocations` instead. Of Kubernetes' CEL libraries, quantity and semver are present;
+//! lists, strings, sets, URLs and addresses are not.
 
-/// Makes a type a value of expressions.
+/// Makes a type usable as a CEL value.
 macro_rules! value_of_expressions {
     ($type:ty, $name:literal) => {
         impl cel::common::value::Val for $type {
@@ -75,7 +77,7 @@ pub use self::{
 };
 use crate::device::Device;
 
-/// Parsed CEL expression about `device`; equal if the text is equal.
+/// Parsed CEL expression over the variable `device`. Expressions of equal text are equal.
 #[derive(Clone)]
 pub struct DeviceExpression {
     text: Arc<str>,
@@ -97,26 +99,27 @@ pub struct EvaluationError {
     expression: String,
     device: String,
     problem: String,
-    sort: ErrorCause,
+    cause: ErrorCause,
 }
 
-/// Value of `device`, borrowed so that several expressions use it.
+/// Value of the variable `device`, borrowed so that several expressions can use it.
 struct DeviceVariable<'v>(&'v dyn Val);
 
+/// Cause of an evaluation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorCause {
     /// The device lacks an attribute.
-    Lack,
+    MissingAttribute,
     /// An operator or function does not accept the type of a value.
-    Misuse,
-    /// A function does not accept a value, such as text that is no version.
+    WrongType,
+    /// A function does not accept a value, such as text that is not a version.
     Value,
 }
 
-/// Most `?` in an expression. The parser bounds nesting but not chains of `a ? b : c`, which use stack.
+/// Most `?` in an expression. The parser limits nesting, but a chain of `a ? b : c` uses stack without limit.
 const MAX_CHOICES: usize = 50;
 
-/// Characters of an expression that errors repeat.
+/// Longest quotation of an expression in an error, in characters.
 const MAX_SHOWN_CHARS: usize = 300;
 
 // === impl DeviceExpression ===
@@ -141,30 +144,36 @@ impl DeviceExpression {
         let mut context = Context::with_env(language::environment());
         context.set_variable_resolver(&variable);
         let answer = Value::resolve_val(&self.parsed, &context).map_err(|error| {
-            let sort = match error {
-                ExecutionError::NoSuchKey(_) => ErrorCause::Lack,
-                ExecutionError::NoSuchOverload(_) => ErrorCause::Misuse,
+            let cause = match error {
+                ExecutionError::NoSuchKey(_) => ErrorCause::MissingAttribute,
+                ExecutionError::NoSuchOverload(_) => ErrorCause::WrongType,
                 _ => ErrorCause::Value,
             };
-            EvaluationError { sort, ..self.no_answer(device, &with_advice(error.to_string())) }
+            EvaluationError {
+                cause,
+                ..self.evaluation_error(device, &with_advice(error.to_string()))
+            }
         })?;
         answer.downcast_ref::<CelBool>().map(|truth| *truth.inner()).ok_or_else(|| {
             let kind = answer.get_type().name();
-            self.no_answer(device, &format!("it gives a value of type {kind}, not true or false"))
+            self.evaluation_error(
+                device,
+                &format!("it gives a value of type {kind}, not true or false"),
+            )
         })
     }
 
-    fn no_answer(&self, device: &str, problem: &str) -> EvaluationError {
+    fn evaluation_error(&self, device: &str, problem: &str) -> EvaluationError {
         let (expression, device) = (in_a_line(&self.text), device.to_owned());
         EvaluationError {
             expression,
             device,
             problem: in_a_line(problem),
-            sort: ErrorCause::Misuse,
+            cause: ErrorCause::WrongType,
         }
     }
 
-    /// Parses an expression about a device with these fields.
+    /// Parses an expression over a `device` with these fields.
     fn about(fields: &'static [&'static str], text: &str) -> Result<Self, InvalidExpression> {
         let invalid = |problem: String| InvalidExpression {
             text: in_a_line(text),
@@ -186,12 +195,12 @@ impl VariableResolver for DeviceVariable<'_> {
 impl EvaluationError {
     /// True if the device lacks an attribute, which another device may have.
     pub fn is_missing_attribute(&self) -> bool {
-        self.sort == ErrorCause::Lack
+        self.cause == ErrorCause::MissingAttribute
     }
 
     /// True if a value has the wrong type.
     pub fn is_type_error(&self) -> bool {
-        self.sort == ErrorCause::Misuse
+        self.cause == ErrorCause::WrongType
     }
 }
 
@@ -217,7 +226,7 @@ impl fmt::Debug for DeviceExpression {
     }
 }
 
-/// Text as a CEL string literal. CEL permits other control characters unescaped.
+/// Text as a CEL string literal. Control characters besides line breaks need no escape in CEL.
 pub fn literal(text: &str) -> String {
     let mut literal = String::from('"');
     for c in text.chars() {
@@ -232,7 +241,7 @@ pub fn literal(text: &str) -> String {
     literal
 }
 
-/// Bounds that protect the parser.
+/// Checks the limits that protect the parser.
 fn check_length(text: &str) -> Result<(), String> {
     let (bytes, most) = (text.len(), DeviceExpression::MAX_BYTES);
     let choices = text.matches('?').count();
@@ -267,7 +276,7 @@ fn located(line: usize, column: usize, problem: &str) -> String {
     }
 }
 
-/// Appends advice: operators do not compare quantities and versions, as in DRA.
+/// Appends advice to errors of operators on quantities or versions, which DRA does not support either.
 fn with_advice(problem: String) -> String {
     if problem.starts_with("found no matching overload for '_") && problem.contains("kubernetes.") {
         return format!("{problem}; compare with isLessThan, isGreaterThan or compareTo");

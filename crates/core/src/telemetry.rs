@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-/// Measurements of a device; unsupported ones are absent. Counters begin when the driver is loaded.
+/// Measurements of a device; unsupported ones are absent. Counters start at zero when the driver is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Time of the read.
     pub at: Timestamp,
-    /// End of validity.
+    /// Time after which the sample is stale.
     pub until: Timestamp,
     /// Used memory.
     pub memory_used_bytes: Option<u64>,
@@ -100,7 +100,7 @@ pub struct NvLinkSample {
     pub recoveries: Option<u64>,
 }
 
-/// A port of an RDMA device. Its counters begin when the driver is loaded, or when someone resets them.
+/// A port of an RDMA device. Its counters start at zero when the driver is loaded, or at a reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSample {
     /// Number of the port, from 1.

@@ -10,8 +10,8 @@ use crate::{
 
 /// The nearest common component of two devices; farther is greater.
 ///
-/// Levels are those of `nvmlGpuTopologyLevel_t` and `nvidia-smi topo -m`, computed from sysfs paths. So they
-/// hold between any two PCI devices.
+/// Levels are those of `nvmlGpuTopologyLevel_t` and `nvidia-smi topo -m`. They are computed from sysfs paths,
+/// so they are defined between any two PCI devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PcieLevel {
     /// The same PCI function, as with parts of one device. `nvidia-smi` has no such level.
@@ -65,11 +65,10 @@ impl PcieLevel {
         })
     }
 
-    /// The level inside one host bridge; `None` for paths that meet only above it.
     /// PCIe level inside one host bridge; `None` for different host bridges.
     ///
-    /// A PCIe switch is two bridges deep: an upstream port, and a downstream port per device. Paths that part
-    /// right below one upstream port share a single switch. Paths that part further below pass several.
+    /// A PCIe switch is two bridges deep: an upstream port, and a downstream port per device. Paths that split
+    /// at the downstream ports of one upstream port pass a single switch. Other paths pass several.
     fn on_paths(a: &PciePath, b: &PciePath) -> Option<Self> {
         if a.root() != b.root() {
             return None;
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn where_every_device_has_a_root_of_its_own_the_numa_node_decides() {
+    fn devices_on_separate_host_bridges_are_compared_by_numa_node() {
         let (gpu, nic) =
             ("pci0008:00/0008:00:00.0/0008:01:00.0", "pci0002:00/0002:00:00.0/0002:01:00.0");
         for (numa, expected) in
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_below_a_controller_with_a_host_bridge_of_its_own_are_devices_of_their_own() {
+    fn devices_below_a_controller_with_its_own_host_bridge_are_separate_devices() {
         let below = |rest: &str| format!("pci0000:5d/0000:5d:05.5/pci10000:00/{rest}");
         let port = below("10000:00:02.0/10000:01:00.0");
         for (other, expected) in [

@@ -5,12 +5,12 @@
 //! | `nvidia.com/gpu` | number of virtual GPUs, each on another GPU |
 //! | `nvidia.com/gpumem` | memory of each in MiB |
 //! | `nvidia.com/gpumem-percentage` | memory of each in percent of its GPU |
-//! | `nvidia.com/gpucores` | compute of each in percent; without it no compute is counted |
+//! | `nvidia.com/gpucores` | compute of each in percent; zero by default |
 //!
 //! Without an amount of memory, a virtual GPU has all memory of its GPU. A pod without any amount has whole GPUs.
 //!
-//! HAMi gives each container GPUs of its own. Here a pod has one set of GPUs, as many as its largest container asks
-//! for. The amounts of containers that run together add up, on each GPU.
+//! HAMi gives each container its own GPUs. Windlass gives a pod one set of GPUs, as many as its largest container
+//! requests. On each GPU, the amounts of containers that run at the same time add up.
 
 use std::fmt;
 
@@ -28,19 +28,19 @@ pub const CORES: &str = "nvidia.com/gpucores";
 /// A container's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerRequest {
-    /// When the container runs.
+    /// Stage of the pod's life at which the container runs.
     pub stage: Stage,
     /// Number of virtual GPUs.
     pub count: u64,
-    /// Memory of each in MiB; 0 where it is not asked for.
+    /// Memory of each in MiB; 0 if not requested.
     pub memory_mib: u64,
-    /// Memory of each in percent; 0 where it is not asked for.
+    /// Memory of each in percent; 0 if not requested.
     pub memory_percent: u64,
-    /// Compute of each in percent; 0 where it is not asked for.
+    /// Compute of each in percent; 0 if not requested.
     pub cores: u64,
 }
 
-/// When a container runs.
+/// Stage of a pod's life at which a container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Alone, before later containers.
@@ -67,7 +67,7 @@ pub struct GpuShares {
     pub count: u8,
     /// Memory of each.
     pub memory: ShareMemory,
-    /// Compute of each in percent, up to 100; 0 asks for none in particular.
+    /// Compute of each in percent, up to 100; 0 if not requested.
     pub compute_percent: u8,
 }
 
@@ -83,7 +83,7 @@ pub enum ShareMemory {
 /// Mistake in a pod's request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// An amount without a number.
+    /// An amount without a number of virtual GPUs.
     #[error("{0} needs {COUNT} in the same container: the kubelet gives no GPU without it")]
     NoCount(&'static str),
     /// Two units of memory.
@@ -91,7 +91,7 @@ pub enum RequestError {
         "{MEMORY} and {MEMORY_PERCENTAGE} exclude each other in one pod, and a container with neither has 100 percent"
     )]
     TwoUnits,
-    /// More than a GPU has.
+    /// More than 100 percent of a GPU.
     #[error("{resource}: {percent} is more than the 100 percent of a GPU, all containers together")]
     Percent {
         /// The resource.
@@ -116,7 +116,7 @@ const WHOLE: u64 = 100;
 // === impl ShareMemory ===
 
 impl ShareMemory {
-    /// MiB of a GPU with so much memory; none where a part is asked for and the whole is unknown, which is zero.
+    /// Amount in MiB on a GPU with `gpu_mib` of memory. `None` for a percentage of unknown memory, which is zero.
     pub fn mib_of(self, gpu_mib: u32) -> Option<u32> {
         match self {
             Self::Mib(mib) => Some(mib),
@@ -173,7 +173,7 @@ impl ContainerRequest {
         init.chain(main).map(request).collect()
     }
 
-    /// The first resource by which an amount is asked for.
+    /// The first resource with a requested amount.
     fn amount(&self) -> Option<&'static str> {
         let amounts = [
             (MEMORY, self.memory_mib),
@@ -183,7 +183,7 @@ impl ContainerRequest {
         amounts.into_iter().find(|(_, amount)| *amount > 0).map(|(resource, _)| resource)
     }
 
-    /// Memory in percent, with HAMi's default.
+    /// Memory in percent. HAMi's default is all memory.
     fn percent(&self) -> u64 {
         let has_all = self.count > 0 && self.memory_mib == 0 && self.memory_percent == 0;
         if has_all { WHOLE } else { self.memory_percent }
@@ -207,8 +207,8 @@ impl PodRequest {
             return Err(RequestError::NoCount(resource));
         }
         let count = containers.iter().map(|it| it.count).max().unwrap_or(0);
-        let percent = together(containers, ContainerRequest::percent);
-        let mib = together(containers, |it| it.memory_mib);
+        let percent = largest_concurrent_sum(containers, ContainerRequest::percent);
+        let mib = largest_concurrent_sum(containers, |it| it.memory_mib);
         let memory = match (mib, percent) {
             (0, percent) => ShareMemory::Percent(within(MEMORY_PERCENTAGE, percent)?),
             (mib, 0) => {
@@ -219,13 +219,16 @@ impl PodRequest {
         };
         let too_many = RequestError::TooMuch { resource: COUNT, amount: count };
         let fits = u8::try_from(count).ok().filter(|count| *count <= MOST_GPUS);
-        let compute_percent = within(CORES, together(containers, |it| it.cores))?;
+        let compute_percent = within(CORES, largest_concurrent_sum(containers, |it| it.cores))?;
         Ok(Self::Shares(GpuShares { count: fits.ok_or(too_many)?, memory, compute_percent }))
     }
 }
 
-/// Largest sum of containers that run at one time.
-fn together(containers: &[ContainerRequest], amount: impl Fn(&ContainerRequest) -> u64) -> u64 {
+/// Largest sum over containers that run at the same time.
+fn largest_concurrent_sum(
+    containers: &[ContainerRequest],
+    amount: impl Fn(&ContainerRequest) -> u64,
+) -> u64 {
     let (mut running, mut largest) = (0_u64, 0_u64);
     for container in containers {
         let sum = running.saturating_add(amount(container));

@@ -282,7 +282,7 @@ fn a_record_of_a_region_in_doubt_refuses_the_container() {
     for (from, to, reason) in [
         ("vram", "vr am", "damaged"),
         ("4096", "0", "is 0 MiB"),
-        (GPU, "a/b", "no UUID of a whole GPU"),
+        (GPU, "a/b", "not the UUID of a whole GPU"),
         ("\"region\"", "\"soft\":1,\"region\"", "damaged"),
     ] {
         node.record(&good.replace(from, to));

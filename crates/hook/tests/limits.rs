@@ -271,7 +271,7 @@ fn a_record_in_doubt_refuses_the_container() {
         ("4096", "0", "is 0 MiB"),
         ("\"hardMib\":4096", "\"softMib\":4096", "damaged"),
         (",\"hardMib\":4096", "", "damaged"),
-        ("GPU-", "MIG-", "no UUID of a whole GPU"),
+        ("GPU-", "MIG-", "not the UUID of a whole GPU"),
     ] {
         fs::write(&path, good.replace(from, to)).expect("written");
         node.check_refused(reason);

@@ -1,4 +1,4 @@
-//! `darwin3-device-plugin`: it has no configuration, so its manifest stands for one.
+//! `darwin3-device-plugin`: it has no configuration file, so its manifest is read as one.
 
 use windlass_config::{
     DeviceProfile, Find,
@@ -7,10 +7,10 @@ use windlass_config::{
 
 use super::{Imported, manifest};
 
-/// The plugin's name, in its image's name.
+/// The plugin's name, as part of its image's name.
 const IMAGE: &str = "darwin3-device-plugin";
 
-/// The folder of boards in its container.
+/// Folder of board files in the plugin's container.
 const FOLDER: &str = "/etc/darwin3";
 
 /// True for a workload that runs the plugin.
@@ -28,16 +28,16 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
     Imported { sources: vec![Spanned { line: root.line, value: rule }], ..Imported::default() }
 }
 
-/// The host's folder that the plugin sees as its own.
+/// Folder of board files on the host, by the manifest's volumes.
 fn folder(root: &Node) -> String {
     let mounts = manifest::containers(root)
         .iter()
         .filter_map(|container| container.child("volumeMounts"))
         .flat_map(Node::items);
-    let says = |mount: &Node, key: &str| mount.child(key).and_then(Node::text);
+    let value = |mount: &Node, key: &str| mount.child(key).and_then(Node::text);
     let volume = mounts
-        .filter(|mount| says(mount, "mountPath").is_some_and(|path| path == FOLDER))
-        .find_map(|mount| says(mount, "name"));
+        .filter(|mount| value(mount, "mountPath").is_some_and(|path| path == FOLDER))
+        .find_map(|mount| value(mount, "name"));
     let paths = manifest::host_paths(root).into_iter();
     let path = volume.and_then(|volume| paths.into_iter().find(|(name, _)| *name == volume));
     path.map_or_else(|| FOLDER.to_owned(), |(_, path)| path)

@@ -1,5 +1,5 @@
-//! Expressions over attributes, from the selectors of other plugins: lists of values. One value of each list has to
-//! match.
+//! CEL expressions from the selectors of other plugins. A selector has lists of values, and one value of each list has
+//! to match.
 
 use jiff::Timestamp;
 use windlass_config::document::Diagnostics;
@@ -51,8 +51,8 @@ impl All {
     }
 }
 
-/// Parses an expression and evaluates it once: an invalid pattern shows only then.
-pub(super) fn answered(text: &str) -> Result<DeviceExpression, String> {
+/// Parses an expression and evaluates it once, since an invalid regular expression fails only then.
+pub(super) fn checked(text: &str) -> Result<DeviceExpression, String> {
     let expression: DeviceExpression =
         text.parse().map_err(|error: InvalidExpression| error.to_string())?;
     let id = "any".parse().expect("a constant");
@@ -87,7 +87,7 @@ fn optional(attribute: &str) -> String {
     format!("device.attributes[{}].?{name}", literal(domain))
 }
 
-/// Attributes without a domain are ours.
+/// Domain and name. The default domain is `windlass.dev`.
 fn qualified(attribute: &str) -> (&str, &str) {
     attribute.rsplit_once('/').unwrap_or(("windlass.dev", attribute))
 }

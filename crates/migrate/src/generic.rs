@@ -1,5 +1,5 @@
 //! `generic-device-plugin`: YAML with `devices`, or `--device` among a container's arguments. A device
-//! is made of groups, and each group becomes a source of the same resource.
+//! has groups, and each group becomes a source of the device's resource.
 
 mod arguments;
 mod group;
@@ -42,58 +42,58 @@ struct Device {
     groups: Option<Spanned<Vec<Spanned<Group>>>>,
 }
 
-/// Conversion of devices, one after the other.
+/// State of the conversion of all devices.
 #[derive(Debug, Default)]
-struct Reading {
+struct Conversion {
     imported: Imported,
     names: SourceNames,
-    /// Sharing of each resource, and the line of it.
+    /// Sharing of each resource, with the line of its first group.
     shared: BTreeMap<ResourceName, Spanned<Sharing>>,
     /// True if containers can no longer create (mknod) some node.
     could_mknod: bool,
 }
 
-/// Most earlier groups with which a group is compared, so that a file of many thousand is read in time. Overlaps
-/// beyond the limit get no warning.
+/// Most earlier groups with which a group is compared, so that a file of many thousand groups is read in time.
+/// Overlaps beyond the limit get no warning.
 const MAX_COMPARED: usize = 1000;
 
 /// The plugin's own domain.
 const DOMAIN: &str = "squat.ai";
 
-/// True for a document of this plugin, which takes a list under either word.
+/// True for a document of this plugin, which has its list under either key.
 pub(super) fn is_file(root: &Node) -> bool {
     let is_list = |list: &Node| !list.items().is_empty();
     root.child_like("devices").is_some() || root.child_like("device").is_some_and(is_list)
 }
 
 pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
-    let mut reading = Reading::default();
+    let mut conversion = Conversion::default();
     if has_arguments(root) {
         let (domain, documents) = arguments::read(root, diagnostics);
         for document in &documents {
             let device: Device = read_document(document, diagnostics);
-            reading.take(&domain, Spanned { line: document.line, value: device }, diagnostics);
+            conversion.take(&domain, Spanned { line: document.line, value: device }, diagnostics);
         }
     } else {
         let file: File = read_document(root, diagnostics);
         let domain = file.domain.map_or_else(|| DOMAIN.to_owned(), |domain| domain.value);
         let line = file.devices.as_ref().or(file.device.as_ref()).map_or(1, |list| list.line);
         let devices = present(file.devices).into_iter().chain(present(file.device));
-        let before = reading.shared.len();
-        devices.for_each(|device| reading.take(&domain, device, diagnostics));
-        if reading.shared.len() == before && diagnostics.wrong.is_empty() {
+        let before = conversion.shared.len();
+        devices.for_each(|device| conversion.take(&domain, device, diagnostics));
+        if conversion.shared.len() == before && diagnostics.wrong.is_empty() {
             diagnostics.warn(line, "no device is named");
         }
     }
-    if reading.could_mknod {
+    if conversion.could_mknod {
         diagnostics.warn(root.line, MKNOD);
     }
-    reading.imported
+    conversion.imported
 }
 
-// === impl Reading ===
+// === impl Conversion ===
 
-impl Reading {
+impl Conversion {
     fn take(&mut self, domain: &str, device: Spanned<Device>, diagnostics: &mut Diagnostics) {
         let Spanned { line, value: Device { name, groups } } = device;
         let Some(given) = name else {
@@ -137,9 +137,9 @@ impl Reading {
         let mut rule = SourceRule::new(self.names.after(name), parts.find);
         (rule.resource, rule.sharing) = (Some(resource.clone()), sharing);
         (rule.expression, rule.unit, rule.give) = (parts.expression, parts.unit, parts.give);
-        if let Some((node, other)) = self.also_elsewhere(&rule) {
+        if let Some((node, other)) = self.overlap_with_earlier(&rule) {
             let text = format!(
-                "{node} is in {other} too. There, both hand it out; here a node has one owner, and \
+                "{node} is in {other} too. In that plugin both have it; here a node has one owner, and \
                  the other device is withheld: leave one of the groups out"
             );
             diagnostics.warn(line, text);
@@ -147,9 +147,9 @@ impl Reading {
         self.imported.sources.push(Spanned { line, value: rule });
     }
 
-    /// A node of the source that another resource has too, with that resource. Different descriptions of USB devices
-    /// are not compared: one device may match both.
-    fn also_elsewhere(&self, rule: &SourceRule) -> Option<(String, ResourceName)> {
+    /// A node of the source that an earlier source of another resource also has, with that resource. Different
+    /// descriptions of USB devices are not compared: one device may match both.
+    fn overlap_with_earlier(&self, rule: &SourceRule) -> Option<(String, ResourceName)> {
         let earlier = self.imported.sources.iter().take(MAX_COMPARED);
         let is_comparable = |earlier: &&SourceRule| {
             earlier.resource != rule.resource && earlier.expression == rule.expression
@@ -162,14 +162,14 @@ impl Reading {
     }
 }
 
-/// The patterns by which a source finds nodes of its own.
+/// Paths and patterns of the nodes that belong to a source alone.
 fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
     let found = if let Find::Nodes(patterns) = &rule.find { patterns.as_slice() } else { &[] };
     let given = rule.give.nodes.iter().filter(|node| !node.shared && node.path.starts_with('/'));
     found.iter().map(String::as_str).chain(given.map(|node| node.path.as_str()))
 }
 
-/// True if two patterns, or paths, surely match one node. A match of a folder has all its nodes.
+/// True if two patterns or paths certainly match the same node. A pattern that matches a folder has all nodes in it.
 fn overlap(one: &str, other: &str) -> bool {
     let has = |pattern: &str, path: &str| {
         let mut above = Path::new(path).ancestors().filter_map(Path::to_str);

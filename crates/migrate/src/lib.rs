@@ -1,8 +1,8 @@
 //! Import of configurations of other device plugins, NVIDIA's among them, and of simple udev rules.
 //!
-//! A file that the plugin refuses is refused here. A key that it ignores is ignored with a warning. If a pod would get
-//! other devices than from the plugin, a warning says which. From a file of a plugin other than NVIDIA's, only the
-//! named devices are offered: such a plugin may run beside NVIDIA's, which offers the GPUs.
+//! A file that the plugin refuses is refused here. A key that the plugin ignores is ignored with a warning. If pods
+//! would get other devices than from the plugin, a warning names the difference. A file of a plugin other than NVIDIA's
+//! offers only the devices that it names: such a plugin may run beside NVIDIA's, which offers the GPUs.
 
 mod darwin3;
 mod expression;
@@ -43,7 +43,7 @@ pub enum Plugin {
     Generic,
     /// Arm's `smarter-device-manager`.
     Smarter,
-    /// `darwin3-device-plugin`, which has no file but its manifest.
+    /// `darwin3-device-plugin`. It has no configuration file, so its manifest is read.
     Darwin3,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn read_rules(text: &str) -> Result<(Config, Vec<Diagnostic>), Vec<Di
     udev::read(text, &mut diagnostics).into_config(diagnostics)
 }
 
-/// The content of another plugin's file.
+/// The content of another plugin's file, in Windlass's terms.
 #[derive(Debug, Default)]
 struct Imported {
     rules: Vec<SpannedRule>,
@@ -121,8 +121,8 @@ impl Imported {
 
     fn into_policy(self, kubelet_dir: &Path, diagnostics: &mut Diagnostics) -> Policy {
         Policy {
-            resources: Resources::Rules(reachable(self.rules, diagnostics)),
-            sources: possible(self.sources, kubelet_dir, diagnostics),
+            resources: Resources::Rules(without_unreachable(self.rules, diagnostics)),
+            sources: without_invalid(self.sources, kubelet_dir, diagnostics),
             nics: self.nics,
             ..Policy::default()
         }
@@ -130,13 +130,18 @@ impl Imported {
 }
 
 /// Removes rules that get no device because earlier rules take them all.
-fn reachable(rules: Vec<SpannedRule>, diagnostics: &mut Diagnostics) -> Vec<ResourceRule> {
+fn without_unreachable(
+    rules: Vec<SpannedRule>,
+    diagnostics: &mut Diagnostics,
+) -> Vec<ResourceRule> {
     let mut kept: Vec<SpannedRule> = Vec::new();
     for rule in rules {
         match rules::taken_before(&rule, &kept) {
             Some(Diagnostic { line, text }) => {
-                diagnostics
-                    .warn(line, format!("{text}; it is left out, and pods that ask for it wait"));
+                diagnostics.warn(
+                    line,
+                    format!("{text}; it is left out, and pods that request it stay pending"),
+                );
             }
             None => kept.push(rule),
         }
@@ -146,7 +151,7 @@ fn reachable(rules: Vec<SpannedRule>, diagnostics: &mut Diagnostics) -> Vec<Reso
 
 /// Removes invalid sources. A source that may find privileged nodes stays: each such device is withheld when it is
 /// found.
-fn possible(
+fn without_invalid(
     sources: Vec<Spanned<SourceRule>>,
     kubelet_dir: &Path,
     diagnostics: &mut Diagnostics,
@@ -155,7 +160,7 @@ fn possible(
     for Spanned { line, value } in sources {
         let SourceFindings { mut wrong, mut dangerous } = source::check_source(&value, kubelet_dir);
         if matches!(value.find, Find::Files(_)) {
-            // Files are found by name, so they are not checked when they are found.
+            // Discovery checks device nodes, but not the files in a folder, so dangers are refused here.
             wrong.append(&mut dangerous);
         }
         wrong.extend(source::sharing_conflict(&value, kept.iter()));
@@ -173,7 +178,7 @@ fn possible(
 }
 
 const WITHHELD: &str =
-    "it is withheld: convert the file, and write allowDangerous: true if it is meant";
+    "it is withheld: convert the file, and write allowDangerous: true if it is intended";
 
 /// Reads a document as Go does: unknown keys are ignored, and keys match regardless of case.
 fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, diagnostics: &mut Diagnostics) -> T {

@@ -13,18 +13,18 @@ use crate::{NvidiaPluginFlags, Plugin, nvidia};
 /// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
-    /// Applied to the defaults of its format.
+    /// The file's values, with the defaults of its format.
     pub config: Config,
-    /// Its format.
+    /// Format of the file.
     pub format: Format,
-    /// Lines without effect, or with an effect that their writer may not expect, in order.
+    /// Lines without effect, or with an effect that their author may not expect, in order.
     pub warnings: Vec<Diagnostic>,
 }
 
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Ours.
+    /// Windlass's own format.
     Windlass,
     /// The format of NVIDIA's device plugin, version v1.
     Nvidia,
@@ -34,7 +34,7 @@ pub enum Format {
     UdevRules,
 }
 
-/// Most bytes of a file: the limit of a `ConfigMap`, in which such files reach a node.
+/// Largest file, in bytes: the limit of a `ConfigMap`, by which such files reach a node.
 pub const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file; the flags of NVIDIA's plugin take precedence.
@@ -55,8 +55,8 @@ pub fn parse(path: &Path, text: &str, flags: &NvidiaPluginFlags) -> Result<Loade
         flags.apply(&mut config);
         return Ok(Loaded { config, format: Format::UdevRules, warnings });
     }
-    let root = crate::unwrapped(text, is_another_plugins).map_err(wrong)?;
-    if let Some(why) = no_longer_read(&root) {
+    let root = crate::unwrapped(text, is_of_plugin).map_err(wrong)?;
+    if let Some(why) = discontinued(&root) {
         return Err(wrong(vec![why]).into());
     }
     if let Some(plugin) = Plugin::of(&root) {
@@ -64,7 +64,7 @@ pub fn parse(path: &Path, text: &str, flags: &NvidiaPluginFlags) -> Result<Loade
         flags.apply(&mut config);
         return Ok(Loaded { config, format: Format::Imported(plugin), warnings });
     }
-    if nvidia::is_peers(&root) {
+    if nvidia::is_file(&root) {
         let (config, warnings) = nvidia::read(&root, flags).map_err(wrong)?;
         return Ok(Loaded { config, format: Format::Nvidia, warnings });
     }
@@ -74,8 +74,8 @@ pub fn parse(path: &Path, text: &str, flags: &NvidiaPluginFlags) -> Result<Loade
     Ok(Loaded { config, format: Format::Windlass, warnings })
 }
 
-/// A file of `k8s-rdma-sriov-dev-plugin`, which was given up in 2020.
-fn no_longer_read(root: &Node) -> Option<Diagnostic> {
+/// Error for a file of `k8s-rdma-sriov-dev-plugin`, which was discontinued in 2020.
+fn discontinued(root: &Node) -> Option<Diagnostic> {
     let is_its = |mode: &&Node| mode.text().is_some_and(|it| ["hca", "sriov"].contains(&&*it));
     let mode = root.child_like("mode").filter(is_its).filter(|_| root.keys().count() == 1);
     let key = root.child_like("pfNetdevices").or(mode)?;
@@ -98,12 +98,12 @@ fn nothing_offered(root: &Node, policy: &Policy) -> Option<Diagnostic> {
 const NOTHING_OFFERED: &str = "no device is offered: list resources, or leave the key out \
     for the default ones";
 
-fn is_another_plugins(root: &Node) -> bool {
-    Plugin::of(root).is_some() || nvidia::is_peers(root)
+fn is_of_plugin(root: &Node) -> bool {
+    Plugin::of(root).is_some() || nvidia::is_file(root)
 }
 
-/// Configuration by flags and variables without a file. The variables of NVIDIA's manifests imply NVIDIA's
-/// defaults too, so that an unchanged manifest offers the same resources.
+/// Configuration by flags and variables without a file. Flags or variables of NVIDIA's manifests imply NVIDIA's
+/// defaults, too: an unchanged manifest offers the same resources.
 pub fn without_file(flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
     let manifest = flags.mig.is_some()
         || flags.device_lists.is_some()
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_manifest_has_the_defaults_of_its_plugin() {
+    fn an_unchanged_nvidia_manifest_has_nvidias_defaults() {
         let policy = |flags: &NvidiaPluginFlags| without_file(flags).expect("valid").config.policy;
         assert_eq!(policy(&NvidiaPluginFlags::default()), Config::default().policy);
         let manifest =
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_is_told_by_the_keys() {
+    fn keys_identify_the_format() {
         let format = |text: &str| parse(Path::new("w.yaml"), text, &NvidiaPluginFlags::default());
         for (text, expected) in [
             ("{}", Format::Windlass),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_plugin_that_was_given_up_is_refused_with_what_to_write() {
+    fn a_file_of_a_discontinued_plugin_is_refused_with_the_replacement() {
         for text in ["\nmode: hca\n", "{\n\"mode\": \"sriov\",\"pfNetdevices\": [\"p0\"]}"] {
             let refused = parse(Path::new("w.yaml"), text, &NvidiaPluginFlags::default());
             let refused = refused.expect_err(text).to_string();

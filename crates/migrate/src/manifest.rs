@@ -1,20 +1,20 @@
 //! Configurations within manifests: in a `ConfigMap`, or in the arguments of a container.
 //!
-//! An embedded text is parsed after as many empty lines as the file has above it, so that its diagnostics have the
-//! line numbers of the file.
+//! An embedded text is parsed after as many empty lines as there are above it in the file, so that its diagnostics
+//! have the file's line numbers.
 
 use windlass_config::{
     Diagnostic,
     document::{self, Node},
 };
 
-/// The line that separates documents of one file.
+/// Line that separates the documents of a file.
 const SEPARATOR: &str = "---";
 
 /// Most documents in a file. Each may be parsed, so this bounds the work.
 const MAX_DOCUMENTS: usize = 100;
 
-/// The only configuration in a file: the file itself, unless it is a manifest.
+/// The one configuration in a file: the file itself, or the one in a manifest.
 pub(crate) fn unwrapped(
     text: &str,
     is_known: impl Fn(&Node) -> bool,
@@ -29,7 +29,7 @@ pub(crate) fn unwrapped(
         }
         Err(several) => {
             let line = several.get(1).map_or(1, |second| second.line);
-            Err(vec![Diagnostic::new(line, "a second document: a configuration is one")])
+            Err(vec![Diagnostic::new(line, "a second document: a configuration is one document")])
         }
     }
 }
@@ -139,13 +139,13 @@ fn only_one(mut found: Vec<(String, Node)>) -> Result<Node, Vec<Diagnostic>> {
     let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
     let problem = match names[..] {
         [_] => return Ok(found.remove(0).1),
-        [] => "this manifest has no configuration that is known: give the plugin's own file, its \
+        [] => "this manifest has no known configuration: give the plugin's own file, its \
                ConfigMap, or the manifest that has the configuration in its arguments"
             .to_owned(),
         _ => {
             let names = names.join(", ");
             format!(
-                "several configurations are here ({names}): write the one that is meant into a \
+                "several configurations are in this file ({names}): write the intended one into a \
                      file of its own"
             )
         }

@@ -1,17 +1,17 @@
-//! Names of imported resources, by the plugin's rules and ours, and of sources after them.
+//! Names of imported resources, and of the sources that offer them.
 
 use std::collections::BTreeSet;
 
 use windlass_config::document::{Diagnostics, Spanned};
 use windlass_core::{device::SourceName, resource::ResourceName};
 
-/// Names of sources that are taken.
+/// Names of sources so far.
 #[derive(Debug, Default)]
 pub(super) struct SourceNames {
     taken: BTreeSet<SourceName>,
 }
 
-/// A resource of the name, or why there is none.
+/// The resource name `prefix/name`; `None` with a diagnostic if it is invalid.
 pub(super) fn resource(
     prefix: &str,
     name: &Spanned<String>,
@@ -21,7 +21,7 @@ pub(super) fn resource(
     parsed.map_err(|error| diagnostics.wrong(name.line, format!("{error}"))).ok()
 }
 
-/// True for a name of letters, digits and the further bytes.
+/// True for a name of letters, digits and the bytes of `besides`.
 pub(super) fn is_made_of(name: &str, besides: &[u8]) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || besides.contains(&byte);
     !name.is_empty() && name.bytes().all(allowed)
@@ -30,7 +30,7 @@ pub(super) fn is_made_of(name: &str, besides: &[u8]) -> bool {
 // === impl SourceNames ===
 
 impl SourceNames {
-    /// A name after a text, which no other source has.
+    /// A unique source name that begins with the text, as far as its characters are valid.
     pub(super) fn after(&mut self, text: &str) -> SourceName {
         let base = allowed(text);
         let numbered = (2_u32..).map(|number| format!("-{number}"));
@@ -44,7 +44,7 @@ impl SourceNames {
     }
 }
 
-/// The part of a text that a source's name may have.
+/// The text in the characters of source names.
 fn allowed(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = text.chars().map(letter).collect();
@@ -56,7 +56,7 @@ fn with_suffix(base: &str, suffix: &str) -> SourceName {
     let room = SourceName::MAX_CHARS - suffix.len();
     let stem: String = base.chars().take(room).collect();
     let stem = Some(stem.trim_end_matches('-')).filter(|stem| !stem.is_empty()).unwrap_or("device");
-    format!("{stem}{suffix}").parse().expect("made of what is allowed")
+    format!("{stem}{suffix}").parse().expect("made of valid characters")
 }
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_named_after_what_it_offers_and_no_two_are_named_alike() {
+    fn sources_are_named_after_their_resources_and_uniquely() {
         let mut names = SourceNames::default();
         for (text, expected) in [
             ("serial", "serial"),
@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_a_name(text in "\\PC{0,40}") {
+        fn any_text_becomes_a_valid_name(text in "\\PC{0,40}") {
             let mut names = SourceNames::default();
             prop_assert_ne!(names.after(&text), names.after(&text));
         }

@@ -1,4 +1,4 @@
-//! Names of interfaces in the configurations of network plugins.
+//! Network interfaces in the configurations of network plugins: sharing, PCI ids, link types.
 
 use windlass_config::{
     NicPolicy, PerContainer, Pooled, RdmaNode, Replicas, Selector, Shared, Sharing, SharingMethod,
@@ -8,14 +8,14 @@ use windlass_core::{device::DeviceKind, selector::DeviceExpression};
 
 use super::{expression::All, present};
 
-/// The link types of interfaces that have RDMA or virtual functions.
+/// Link types of interfaces with RDMA or virtual functions.
 const LINK_TYPES: [&str; 2] = ["ether", "infiniband"];
 
 pub(super) fn all(expression: Option<DeviceExpression>) -> Selector {
     Selector { expression, ..Selector::all(DeviceKind::Nic) }
 }
 
-/// Users of one device, up to the limit.
+/// Sharing of a device by this many users, up to Windlass's limit.
 pub(super) fn users(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Sharing {
     Sharing::Shared(Shared {
         method: SharingMethod::Shared,
@@ -25,7 +25,7 @@ pub(super) fn users(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Shar
     })
 }
 
-/// Users of all devices together, up to the limit.
+/// Sharing of all devices together by this many users, up to Windlass's limit.
 pub(super) fn pool(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Sharing {
     let tokens = replicas(count, diagnostics);
     Sharing::Pooled(Pooled { tokens, per_container: PerContainer::Any })
@@ -35,23 +35,22 @@ fn replicas(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Replicas {
     let most = u64::from(Replicas::MAX);
     let asked = u64::try_from(count.value).unwrap_or(1).max(1);
     if asked > most {
-        diagnostics
-            .warn(count.line, format!("{asked} are more than can be offered: there are {most}"));
+        diagnostics.warn(count.line, format!("{asked} exceed the limit: {most} are offered"));
     }
-    Replicas::try_from(asked.min(most)).expect("from one to the most")
+    Replicas::try_from(asked.min(most)).expect("from 1 to the maximum")
 }
 
-/// Interfaces with every node that they have, as network plugins give them.
+/// Rules by which containers get every node of an interface, as from network plugins.
 pub(super) fn with_all_nodes() -> NicPolicy {
     let rdma_nodes = [RdmaNode::Uverbs, RdmaNode::RdmaCm, RdmaNode::Umad, RdmaNode::Issm].into();
     NicPolicy { rdma_nodes, ..NicPolicy::default() }
 }
 
-/// The warning about nodes that can manage the network.
-pub(super) const MANAGEMENT: &str = "containers get umad and issm, as from that plugin: whoever has them \
-    can speak to switches and manage the subnet. Leave them out of nics.rdmaNodes unless a pod needs them";
+/// Warning about nodes that can manage the network.
+pub(super) const MANAGEMENT: &str = "containers get umad and issm, as from that plugin: a container with them \
+    can send to switches and manage the subnet. Leave them out of nics.rdmaNodes unless a pod needs them";
 
-/// PCI ids as the kernel has them: four digits, small letters.
+/// PCI ids in the kernel's form: four hexadecimal digits in lower case.
 pub(super) fn hexadecimal(
     list: Option<Spanned<Vec<String>>>,
     diagnostics: &mut Diagnostics,
@@ -68,7 +67,7 @@ pub(super) fn hexadecimal(
         }
         let id = format!("{digits:0>4}");
         if id != given {
-            let text = format!("{given:?} fits nothing in that plugin; here it means {id}");
+            let text = format!("{given:?} matches nothing in that plugin; here it means {id}");
             diagnostics.warn(line, text);
         }
         id
@@ -76,7 +75,7 @@ pub(super) fn hexadecimal(
     present(list).into_iter().map(&mut id).collect()
 }
 
-/// The kernel's name of an interface's encapsulation.
+/// Requires one of the link types, by the kernel's names of encapsulations.
 pub(super) fn link_types(
     list: Option<Spanned<Vec<String>>>,
     all: &mut All,

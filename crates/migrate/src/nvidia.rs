@@ -1,7 +1,7 @@
 //! The configuration of NVIDIA's device plugin, `version: v1`, read without changes to the file.
 //!
-//! Values, defaults and refusals are those of the plugin's release 0.20; an unknown key is a warning. Patterns, custom
-//! names and subsets of devices, which the plugin reads and then ignores, apply here, and a warning says so.
+//! Values, defaults and refusals are those of the plugin's release 0.20; an unknown key gets a warning. The plugin
+//! reads patterns, custom names and subsets of devices, and ignores them. Here they apply, with a warning.
 
 mod flags;
 mod overrides;
@@ -43,7 +43,7 @@ struct ImexEntry {
 }
 
 /// True if the document is a configuration of NVIDIA's plugin.
-pub(super) fn is_peers(root: &Node) -> bool {
+pub(super) fn is_file(root: &Node) -> bool {
     let own = |key: &str| ["version", "flags", "sharing"].contains(&key);
     let within = |key, names: [&str; 2]| {
         root.child(key).is_some_and(|child| child.keys().any(|key| names.contains(&key)))
@@ -84,14 +84,14 @@ impl NvidiaPluginFile {
             self.sharing.rules(&names, diagnostics);
         config.policy.exclude = names.exclude();
         flags.apply(&mut config);
-        // A driver root that is given moves `/dev` with it, unless the file says where `/dev` is.
+        // A driver root on the command line also moves `/dev`, unless the file has a root for `/dev`.
         let dev_root = given.dev_root.clone().or(flags.dev_root);
         NvidiaPluginFlags { dev_root, ..given.clone() }.apply(&mut config);
         config
     }
 }
 
-/// The plugin's defaults, where they differ from ours.
+/// Windlass's defaults, with those of the plugin that differ.
 fn defaults() -> Config {
     let mut policy = Policy { mig: MigStrategy::None, ..Policy::default() };
     policy.delivery.strategies = [Strategy::Envvar].into();

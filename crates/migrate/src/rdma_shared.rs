@@ -1,5 +1,5 @@
-//! `k8s-rdma-shared-dev-plugin`: JSON with `configList`, each entry a number of tokens for a pool of
-//! interfaces.
+//! `k8s-rdma-shared-dev-plugin`: JSON with `configList`. Each entry is a pool of interfaces and a
+//! number of tokens, each of which gives a container the whole pool.
 
 use std::collections::BTreeMap;
 
@@ -72,9 +72,9 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
         }
         entry.into_rule(line, diagnostics)
     };
-    let picks: Vec<_> = entries.iter().map(Entry::picks).collect();
+    let selections: Vec<_> = entries.iter().map(Entry::selection).collect();
     let rules: Vec<_> = entries.into_iter().map(rule).collect();
-    warn_of_overlap(&picks, &rules, diagnostics);
+    warn_of_overlap(&selections, &rules, diagnostics);
     let rules: Vec<_> = rules.into_iter().flatten().collect();
     if !rules.is_empty() {
         diagnostics.warn(line, nics::MANAGEMENT);
@@ -83,39 +83,49 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
 }
 
 /// Selector of an entry. An interface matches if it has one value of each list that is not empty.
-type Picks = [Vec<String>; 5];
+type Selection = [Vec<String>; 5];
 
-/// Warns about the first two entries that may select the same interface, unless the later one gets none anyway.
-fn warn_of_overlap(picks: &[Picks], rules: &[Option<SpannedRule>], diagnostics: &mut Diagnostics) {
-    let known =
-        || picks.iter().zip(rules).filter_map(|(picks, rule)| Some((picks, rule.as_ref()?)));
+/// Warns about the first two entries that may select the same interface. No warning is due if the earlier entry takes
+/// every interface of the later one, which is reported elsewhere.
+fn warn_of_overlap(
+    selections: &[Selection],
+    rules: &[Option<SpannedRule>],
+    diagnostics: &mut Diagnostics,
+) {
+    let known = || {
+        selections
+            .iter()
+            .zip(rules)
+            .filter_map(|(selection, rule)| Some((selection, rule.as_ref()?)))
+    };
     for (nth, (later, rule)) in known().enumerate() {
-        let both = |(earlier, first): &(&Picks, &SpannedRule)| {
-            !are_apart(earlier, later) && !first.value.devices.covers(&rule.value.devices)
+        let both = |(earlier, first): &(&Selection, &SpannedRule)| {
+            !are_disjoint(earlier, later) && !first.value.devices.covers(&rule.value.devices)
         };
         if let Some((_, first)) = known().take(nth).find(both) {
             let (name, line) = (&first.value.name, first.line);
-            let text = format!("{name} on line {line} may pick the same interface: {FIRST_ALONE}");
+            let text =
+                format!("{name} on line {line} may select the same interface: {FIRST_ALONE}");
             return diagnostics.warn(rule.line, text);
         }
     }
 }
 
-/// True if no interface matches both: they have different values in one of the lists.
-fn are_apart(one: &Picks, other: &Picks) -> bool {
+/// True if no interface matches both: their values differ in one of the lists.
+fn are_disjoint(one: &Selection, other: &Selection) -> bool {
     let differ = |(one, other): (&Vec<String>, &Vec<String>)| {
         !one.is_empty() && !other.is_empty() && !one.iter().any(|value| other.contains(value))
     };
     one.iter().zip(other).any(differ)
 }
 
-const FIRST_ALONE: &str = "an interface that several entries pick is in the first of them alone; there, it \
-    is in each. Narrow the first";
+const FIRST_ALONE: &str = "an interface that several entries select belongs to the first of them; in that plugin \
+    it belongs to each. Narrow the first";
 
 // === impl Entry ===
 
 impl Entry {
-    fn picks(&self) -> Picks {
+    fn selection(&self) -> Selection {
         let none = Selectors::default();
         let by = self.selectors.as_ref().map_or(&none, |it| &it.value);
         let values = |list: &Option<Spanned<Vec<String>>>| {
@@ -151,7 +161,7 @@ impl Entry {
         Some(Spanned { line, value })
     }
 
-    /// Tokens that each give all interfaces of the pool.
+    /// Sharing by tokens; `None` with a diagnostic for an entry without tokens.
     fn sharing(&self, line: u64, diagnostics: &mut Diagnostics) -> Option<Sharing> {
         let Some(count) = &self.rdma_hca_max else {
             diagnostics.warn(line, "without rdmaHcaMax there are no tokens; it is left out");
@@ -171,7 +181,7 @@ impl Entry {
         let selectors = self.selectors.map(|it| it.value).unwrap_or_default();
         let devices = present(self.devices);
         match (selectors.is_empty(), devices.is_empty()) {
-            (true, true) => diagnostics.wrong(line, "neither selectors nor devices says which"),
+            (true, true) => diagnostics.wrong(line, "selectors and devices are both missing"),
             (false, false) => {
                 diagnostics.wrong(line, "selectors and devices: write selectors alone");
             }

@@ -1,4 +1,4 @@
-//! `smarter-device-manager`: a list of patterns over names below `/dev`. Each node that fits is a
+//! `smarter-device-manager`: a list of patterns over names below `/dev`. Each matching node is a
 //! resource of its own.
 
 mod pattern;
@@ -11,7 +11,7 @@ use windlass_config::{
 };
 
 use self::pattern::Nodes;
-use super::{Imported, expression::answered, names::SourceNames, nics, read as read_document};
+use super::{Imported, expression::checked, names::SourceNames, nics, read as read_document};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
@@ -26,7 +26,7 @@ struct Entry {
 
 const DOMAIN: &str = "smarter-devices";
 
-/// The word that means the GPUs of a Jetson.
+/// Keyword for the GPUs of a Jetson.
 const JETSON: &str = "nvidia-gpu";
 
 pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
@@ -79,14 +79,14 @@ impl Entry {
     }
 }
 
-/// The GPU of a Jetson; there is one.
+/// Source of the one GPU of a Jetson.
 fn jetson(sharing: Sharing) -> SourceRule {
     let profile: DeviceProfile = "jetson".parse().expect("a shipped profile");
     let resource = own_resource(DOMAIN, "nvidia-gpu0");
     SourceRule { resource, sharing, ..profile.rule() }
 }
 
-/// A source of nodes, each a resource that is called after it.
+/// A source of nodes, each a resource that is named after the node.
 fn rule(
     nodes: Nodes,
     sharing: Sharing,
@@ -100,7 +100,7 @@ fn rule(
         Some(name) => rule.resource = own_resource(DOMAIN, &name),
         None => rule.resource_domain = Some(DOMAIN.to_owned()),
     }
-    rule.expression = match nodes.expression.map(|text| answered(&text)).transpose() {
+    rule.expression = match nodes.expression.map(|text| checked(&text)).transpose() {
         Ok(expression) => expression,
         Err(problem) => {
             diagnostics.wrong(line, problem);

@@ -1,5 +1,5 @@
-//! `sriov-network-device-plugin`: JSON with `resourceList`, each entry a resource of functions that
-//! one selector, or one of several, picks.
+//! `sriov-network-device-plugin`: JSON with `resourceList`. Each entry is a resource of the PCI
+//! functions that match any of its selectors.
 
 mod accelerators;
 mod functions;
@@ -46,17 +46,17 @@ type AdditionalInfo = BTreeMap<String, BTreeMap<String, String>>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum DeviceType {
-    /// PCI functions of networks. The plugin takes no type for it too.
+    /// Network functions on PCI. The plugin also accepts an empty type for them.
     #[default]
     #[serde(alias = "")]
     NetDevice,
     /// PCI functions that compute.
     Accelerator,
-    /// Functions without an address of their own.
+    /// Subfunctions, which have no PCI address of their own.
     AuxNetDevice,
 }
 
-/// The plugin's own prefix of resource names, which a flag of it may replace.
+/// Default prefix of resource names. A flag of the plugin may replace it.
 const PREFIX: &str = "intel.com";
 
 pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
@@ -104,7 +104,7 @@ impl Entry {
         Some(Spanned { line: given.line, value })
     }
 
-    /// A rule for each selector: the first that picks a function has it.
+    /// A rule for each selector. A function belongs to the first rule that matches it.
     fn into_rules(
         self,
         name: &Spanned<ResourceName>,
@@ -125,7 +125,7 @@ impl Entry {
         selectors.into_iter().filter_map(rule).collect()
     }
 
-    /// The selectors; without one the plugin offers nothing.
+    /// The selectors; `None` with a warning without any: the plugin then offers nothing.
     fn checked_selectors(
         self,
         line: u64,

@@ -1,4 +1,4 @@
-//! Files of other plugins: what becomes of them, as documents.
+//! Files of other plugins, and their conversions as documents.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn loaded(text: &str) -> Result<Loaded, String> {
     parsed.map_err(|error| error.to_string())
 }
 
-/// The file as ours, under what is said of it.
+/// The converted file, below its diagnostics.
 fn converted(plugin: Plugin, text: &str) -> String {
     let loaded = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     assert_eq!(loaded.format, Format::Imported(plugin), "{text}");
@@ -194,14 +194,17 @@ fn the_one_configuration_of_a_manifest_is_read() {
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a}\n";
     let manifest = format!("---\n{account}---{DARWIN3}---\n# the end\n");
     assert_eq!(loaded(&manifest).expect("valid").format, Format::Imported(Plugin::Darwin3));
-    let none = "1: this manifest has no configuration that is known: give the plugin's own file, its \
+    let none = "1: this manifest has no known configuration: give the plugin's own file, its \
                 ConfigMap, or the manifest that has the configuration in its arguments";
     assert_eq!(mistakes(account), none);
     let two = mistakes(&format!("{DARWIN3}---{DARWIN3}"));
-    assert!(two.contains("several configurations are here (DaemonSet, DaemonSet)"), "{two}");
+    assert!(
+        two.contains("several configurations are in this file (DaemonSet, DaemonSet)"),
+        "{two}"
+    );
     assert_eq!(
         mistakes("mig: none\n---\nmig: none\n"),
-        "3: a second document: a configuration is one"
+        "3: a second document: a configuration is one document"
     );
     assert!(loaded("---\nmig: none\n").is_ok(), "one document may begin with its mark");
 }
@@ -223,7 +226,7 @@ fn a_node_of_two_resources_gets_a_warning() {
 }
 
 #[test]
-fn devices_among_the_arguments_of_a_manifest_are_read_where_they_stand() {
+fn devices_among_the_arguments_of_a_manifest_have_the_lines_of_the_file() {
     let text = "apiVersion: apps/v1
 kind: DaemonSet
 spec:
@@ -249,7 +252,7 @@ spec:
 }
 
 #[test]
-fn only_what_a_file_names_is_offered() {
+fn only_named_devices_are_offered() {
     for text in [RDMA_SHARED, SRIOV, GENERIC, SMARTER, DARWIN3] {
         let policy = loaded(text).expect("valid").config.policy;
         assert!(matches!(policy.resources, Resources::Rules(_)), "GPUs are another plugin's");
@@ -278,7 +281,7 @@ fn usb_devices_of_one_description_get_a_warning_and_others_not() {
 fn entries_that_our_format_refuses_get_a_warning() {
     let paths = |paths: &str| format!("devices:\n- name: a\n  groups: [{{paths: [{paths}]}}]\n");
     let withheld =
-        "it is withheld: convert the file, and write allowDangerous: true if it is meant";
+        "it is withheld: convert the file, and write allowDangerous: true if it is intended";
     for (text, expected, offered) in [
         (paths("{path: /dev/sdb}"), format!("3: source a: /dev/sdb: a block device exposes the \
             data of its file systems; {withheld}"), 1),
@@ -315,8 +318,8 @@ fn an_entry_of_smarter_device_manager_that_fits_too_much_costs_no_other() {
     assert_eq!(
         warnings(text),
         [
-            "1: \".*\" fits nodes of all sorts: begin it with letters of a name; this entry is left out",
-            "2: \"(?i)^v$\": what begins with \"(?i)\" is not read here; this entry is left out",
+            "1: \".*\" matches nodes of all kinds: begin it with letters of a name; this entry is left out",
+            "2: \"(?i)^v$\": flags such as \"(?i)\" are not supported; this entry is left out",
         ]
     );
     assert_eq!(loaded(text).expect("valid").config.policy.sources.len(), 2);
@@ -331,11 +334,11 @@ fn entries_of_rdma_shared_dev_plugin_for_one_interface_get_a_warning() {
     };
     let told = |first: &str, second: &str| {
         let found = warnings(&file(first, second));
-        found.into_iter().find(|it| it.contains("may pick the same interface"))
+        found.into_iter().find(|it| it.contains("may select the same interface"))
     };
     let (by_driver, by_name) = ("selectors: {drivers: [mlx5_core]}", "devices: [ib0]");
     let text = told(by_driver, by_name).expect("an interface may be of both");
-    assert!(text.starts_with("3: rdma/a on line 2 may pick the same interface: "), "{text}");
+    assert!(text.starts_with("3: rdma/a on line 2 may select the same interface: "), "{text}");
     assert_eq!(told("devices: [ib1]", by_name), None);
     assert_eq!(told("selectors: {ifNames: [ib1], drivers: [x]}", by_name), None);
     assert_eq!(told(by_driver, "selectors: {drivers: [mlx4_core]}"), None);
@@ -369,7 +372,7 @@ fn selectors_that_ask_for_rdma_are_listed() {
     }
 }
 
-/// Documents, and how what is said of each begins.
+/// Documents, each with the beginning of its error.
 fn check(cases: impl IntoIterator<Item = (String, &'static str)>) {
     for (text, expected) in cases {
         let found = mistakes(&text);
@@ -386,7 +389,7 @@ fn refusals_of_rdma_plugins_have_the_line() {
         (entry("resourceName: a-b"), "2: resourceName \"a-b\": use letters, digits and '_'"),
         (entry("resourceName: a_"), "2: resource name \"rdma/a_\" has a last part"),
         (entry("resourceName: a, rdmaHcaMax: -1, devices: [x]"), "2: rdmaHcaMax cannot be"),
-        (entry("resourceName: a, rdmaHcaMax: 1"), "2: neither selectors nor devices"),
+        (entry("resourceName: a, rdmaHcaMax: 1"), "2: selectors and devices are both missing"),
         (
             entry("resourceName: a, rdmaHcaMax: 1, devices: [x], selectors: {drivers: [y]}"),
             "2: selectors and devices: write selectors alone",
@@ -409,7 +412,7 @@ fn refusals_of_sriov_network_device_plugin_have_the_line() {
     check([
         (entry("deviceType: gpu"), "2: \"gpu\" is not a known value"),
         (selectors("isRdma: true, vdpaType: vhost"), "2: isRdma and vdpaType exclude"),
-        (selectors("vdpaType: vduse"), "2: vdpaType \"vduse\" is none"),
+        (selectors("vdpaType: vduse"), "2: vdpaType \"vduse\" is unknown"),
         (selectors("pfNames: ['p0#1-']"), "2: \"p0#1-\": write a parent"),
         (entry("deviceType: auxNetDevice, selectors: {}"), "2: auxNetDevice: write auxTypes"),
         ("resourceList: [{resourceName: 1.5}]".to_owned(), "1: resourceName \"1.5\""),
@@ -450,7 +453,7 @@ const WORDS: &[&str] = &[
     "spec", "args", "ConfigMap", "DaemonSet", "--device", "p0#1-2", "^a[0-9]|b(", "/dev/*",
 ];
 
-/// Documents of all sorts: the words in any place.
+/// Random documents of these words.
 fn document() -> impl Strategy<Value = serde_json::Value> {
     use serde_json::{Value, json};
     let word = || proptest::sample::select(WORDS);

@@ -1,7 +1,7 @@
 //! Simple udev rules, as Akri accepts them: each line selects devices, and becomes a source.
 //!
-//! A source finds only devices that its rule matches. A key without an equivalent is refused, and the message names
-//! the alternative: half of a rule would find other devices than the whole.
+//! A source finds only devices that its rule matches. A key without an equivalent is refused, since the rule without
+//! it would find other devices. The message names the alternative.
 
 mod line;
 mod place;
@@ -16,16 +16,16 @@ use windlass_host::glob;
 use self::line::Term;
 use super::Imported;
 use crate::{
-    expression::{All, answered, has, text},
+    expression::{All, checked, has, text},
     names::SourceNames,
 };
 
 pub(crate) use line::is_rules;
 
-/// The domain of all resources that are made of rules.
+/// Domain of the resources of all rules.
 const DOMAIN: &str = "windlass.dev";
 
-/// Files of a USB device, and the attributes that have them.
+/// Sysfs files of a USB device, and the attributes with their content.
 const USB: [(&str, &str); 5] = [
     ("idVendor", "usbVendor"),
     ("idProduct", "usbProduct"),
@@ -61,7 +61,7 @@ fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<Sou
     let name = names.after(what);
     let resource = format!("{DOMAIN}/{name}").parse();
     let mut source = SourceRule::new(name, find);
-    source.resource = Some(resource.expect("a source's name is one of a resource"));
+    source.resource = Some(resource.expect("a source's name is valid in a resource name"));
     let mut all = All::default();
     for term in terms.iter().filter(|term| term.key != "SUBSYSTEM") {
         let condition =
@@ -72,11 +72,11 @@ fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<Sou
     if text.is_empty() && matches!(source.find, Find::Bus(_)) {
         return Err(EVERYTHING.to_owned());
     }
-    source.expression = (!text.is_empty()).then(|| answered(&text)).transpose()?;
+    source.expression = (!text.is_empty()).then(|| checked(&text)).transpose()?;
     Ok(source)
 }
 
-/// The attribute that has what a term asks for.
+/// The attribute that a term tests. A sysfs file without a known attribute becomes an attribute of the source.
 fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String> {
     if term.key == "KERNEL" {
         return Ok("name".to_owned());
@@ -91,7 +91,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
         _ => {}
     }
     let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
-    // None that every source has is called so.
+    // No attribute that every source has begins with this prefix.
     let name = format!("file_{}", file.chars().map(letter).collect::<String>());
     let attribute = AttributeName::given(DOMAIN, &name).ok_or("the name is too long")?;
     let other = source.attributes.insert(attribute, file.into());
@@ -101,7 +101,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
     Ok(name)
 }
 
-/// Expression that an attribute matches, or does not match. A missing file does neither.
+/// Condition that an attribute matches, or does not match. A device without the attribute meets neither.
 fn condition(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     let values: Vec<String> = term.value.split('|').map(str::to_owned).collect();
     let mut fits = All::default();
@@ -109,15 +109,15 @@ fn condition(attribute: &str, term: &Term<'_>) -> Result<String, String> {
         let regex = values.iter().map(|value| regex(value)).collect::<Result<Vec<_>, _>>()?;
         let regex = literal(&format!("^({})$", regex.join("|")));
         fits.and(format!("{}.matches({regex})", text(attribute)));
-        answered(&fits.text())?;
+        checked(&fits.text())?;
     } else {
         fits.one_of(attribute, &values);
     }
     let (has, fits) = (has(attribute), fits.text());
-    let fits_nothing = values.iter().any(|value| glob::fits(value, ""));
+    let matches_empty = values.iter().any(|value| glob::fits(value, ""));
     Ok(match term.sign {
         "!=" => format!("{has} && !({fits})"),
-        _ if fits_nothing => format!("{has} && {fits}"),
+        _ if matches_empty => format!("{has} && {fits}"),
         _ => fits,
     })
 }
@@ -155,9 +155,10 @@ const PAGE: &str = "docs/devices/migrating.md#rules-of-udev";
 
 const EVERYTHING: &str = "SUBSYSTEM: the rule fits every device of the bus: add ATTR or KERNEL";
 const ABOVE: &str =
-    "of what is above only the ids and texts of a USB device are read: write match of a source";
-const INTERFACE: &str = "it is of an interface: write usbInterfaceClass in match of a source";
-const ONE_FILE: &str = "write one file, called unlike others: letters and digits count";
+    "of parent devices only ids and texts of a USB device are read: write match of a source";
+const INTERFACE: &str =
+    "it belongs to a USB interface: write usbInterfaceClass in match of a source";
+const ONE_FILE: &str = "write one file, with other letters and digits than other files";
 const CLASS: &str = "write letters, digits and ranges in brackets, [0-9a-f]";
 const DOMAIN_NOTE: &str = "rules name no resources: write yours in place of windlass.dev/<name>";
 

@@ -330,7 +330,7 @@ async fn a_pod_may_ask_for_a_stronger_limit_than_the_configuration_does() {
         (
             "c",
             "hard",
-            Some("\"hard\" is no enforcement: write none, watched, dmem, mps, driver or mig"),
+            Some("\"hard\" is not an enforcement: write none, watched, dmem, mps, driver or mig"),
         ),
     ] {
         let mut annotations = placed(&world.gpus[0]);

@@ -1,4 +1,4 @@
-//! The page's files, in the program.
+//! The page's files, embedded in the program.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -13,7 +13,8 @@ pub struct Asset {
     pub text: &'static str,
 }
 
-/// The header of this name: scripts, styles and data are the server's own, and no other site shows the page in a frame.
+/// Value of the header `Content-Security-Policy`: scripts, styles and data come from the page's own server, and no site
+/// may show the page in a frame.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' \
      data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -78,7 +79,7 @@ impl Asset {
         Self::ALL.iter().find(|asset| asset.name == name)
     }
 
-    /// Changes with the content: the value of `ETag`.
+    /// Value of `ETag`, which changes with the content.
     pub fn tag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         (self.name, self.text).hash(&mut hasher);

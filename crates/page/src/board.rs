@@ -2,9 +2,9 @@
 //!
 //! # Guarantees
 //!
-//! A reader that asks with the revision of its last answer gets every node that changed since, and no other. The
-//! revision of another board, such as that of a server before its restart, gets the complete document. Equal views
-//! are no change.
+//! A request with the revision of the last answer gets exactly the nodes that have changed since. A request with the
+//! revision of another board, such as that of a server before its restart, gets the complete document. An equal view
+//! of a node is no change.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,20 +19,22 @@ use crate::{
 
 /// Most events that are kept.
 const MAX_EVENTS: usize = 500;
-/// Most names of nodes that are gone. A reader from before the first of them gets the complete document.
+/// Most names of removed nodes that are kept. A reader with a revision before the first of them gets the complete
+/// document.
 const MAX_GONE: usize = 1_000;
 
-/// Most documents of one state that are kept as JSON: readers a few changes behind, and one from anywhere.
+/// Most documents with changes that are kept as JSON for one state, besides the complete document: most readers are a
+/// few changes behind.
 const MAX_WRITTEN: usize = 16;
 
 /// Everything that the page shows at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// The holders are the first that are known: they have not just come.
+    /// True if these are the first known holders: they may have held their devices for long, so they cause no events.
     pub has_first_holders: bool,
     /// Nodes that are new or have changed.
     pub changed: Vec<NodeView>,
-    /// Nodes that are there no more.
+    /// Names of removed nodes.
     pub gone: Vec<String>,
     /// Pods without a node.
     pub pending: Vec<PendingPod>,
@@ -47,17 +49,18 @@ pub struct Board {
     id: i64,
     number: u64,
     time: Timestamp,
-    /// Sums of the nodes, made once a change and read by every answer.
+    /// Sums over the nodes, computed once per change and part of every answer.
     summary: Summary,
     nodes: BTreeMap<String, Numbered<NodeView>>,
     gone: VecDeque<Numbered<String>>,
-    /// Changes up to this number may lack names of nodes that are gone.
+    /// Number of the last change whose removed nodes are no longer kept.
     forgotten: u64,
     pending: Numbered<Vec<PendingPod>>,
     events: VecDeque<Numbered<Event>>,
-    /// The first state has been taken: it is where the history begins.
+    /// True after the first state, with which the history begins.
     has_begun: bool,
-    /// Documents of the newest state as JSON, by the number after which each tells; `None` for the complete one.
+    /// Documents of the newest state as JSON, by the number since which each has the changes; `None` for the complete
+    /// document.
     written: BTreeMap<Option<u64>, Bytes>,
 }
 
@@ -95,7 +98,7 @@ impl Board {
         Revision { board: self.id, number: self.number }
     }
 
-    /// Takes a newer state, and notes the events that led to it.
+    /// Takes a newer state, and records its differences as events.
     pub fn update(&mut self, time: Timestamp, snapshot: Snapshot) {
         let next = self.number + 1;
         let mut events = Vec::new();
@@ -156,7 +159,7 @@ impl Board {
         written
     }
 
-    /// The complete document, or the changes since the revision that a reader names.
+    /// The changes since the revision `after`; the complete document without a known one.
     pub fn document(&self, after: Option<&str>) -> Document {
         self.document_after(after.and_then(|text| self.number_of(text)))
     }
@@ -175,7 +178,7 @@ impl Board {
             time: self.time,
             summary: self.summary.clone(),
             nodes: nodes.map(|node| node.value.clone()).collect(),
-            // One that came back is a node again.
+            // A node that was removed and has returned is among the nodes.
             gone: gone
                 .map(|gone| gone.value.clone())
                 .filter(|name| !self.nodes.contains_key(name))
@@ -185,7 +188,7 @@ impl Board {
         }
     }
 
-    /// The number of a revision of this board that is still known in full.
+    /// The number of a revision since which this board has all changes.
     fn number_of(&self, text: &str) -> Option<u64> {
         let Revision { board, number } = Revision::read(text)?;
         let is_known = board == self.id && (self.forgotten..=self.number).contains(&number);
@@ -212,8 +215,8 @@ mod tests {
         board.update(Timestamp::UNIX_EPOCH, snapshot);
     }
 
-    /// The document's nodes and those that are gone, in one line.
-    fn told(board: &Board, after: Option<&str>) -> String {
+    /// The document's nodes and the removed ones, in one line.
+    fn shown(board: &Board, after: Option<&str>) -> String {
         let document = board.document(after);
         let nodes = document.nodes.iter().map(|node| format!("{}={}", node.name, node.free_gpus));
         let nodes: Vec<_> = nodes.collect();
@@ -225,15 +228,15 @@ mod tests {
     fn a_reader_gets_everything_once_and_then_the_changes() {
         let mut board = board();
         update(&mut board, &[node("a", 1), node("b", 2)], &[]);
-        assert_eq!(told(&board, None), "all [a=1 b=2] gone []");
+        assert_eq!(shown(&board, None), "all [a=1 b=2] gone []");
         let first = board.revision().to_string();
-        assert_eq!(told(&board, Some(&first)), "new [] gone []");
+        assert_eq!(shown(&board, Some(&first)), "new [] gone []");
         update(&mut board, &[node("b", 3), node("a", 1)], &[]);
-        assert_eq!(told(&board, Some(&first)), "new [b=3] gone []");
+        assert_eq!(shown(&board, Some(&first)), "new [b=3] gone []");
         update(&mut board, &[], &["a"]);
-        assert_eq!(told(&board, Some(&first)), "new [b=3] gone [a]");
+        assert_eq!(shown(&board, Some(&first)), "new [b=3] gone [a]");
         update(&mut board, &[node("a", 9)], &[]);
-        assert_eq!(told(&board, Some(&first)), "new [a=9 b=3] gone []");
+        assert_eq!(shown(&board, Some(&first)), "new [a=9 b=3] gone []");
     }
 
     #[test]
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_for_any_number_of_revisions_take_a_bounded_room() {
+    fn the_number_of_kept_documents_is_bounded() {
         let mut board = board();
         for free in 0..100 {
             update(&mut board, &[node("a", free)], &[]);
@@ -292,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_is_not_of_this_board_gets_everything() {
+    fn a_revision_of_another_board_gets_everything() {
         let mut board = board();
         update(&mut board, &[node("a", 1)], &[]);
         for foreign in ["", "-", "1-1", "0-99", "0-x", "\u{1F980}", "0"] {
-            assert!(told(&board, Some(foreign)).starts_with("all [a=1]"), "{foreign}");
+            assert!(shown(&board, Some(foreign)).starts_with("all [a=1]"), "{foreign}");
         }
-        assert!(told(&board, Some("0-1")).starts_with("new"));
+        assert!(shown(&board, Some("0-1")).starts_with("new"));
     }
 
     #[test]
@@ -311,9 +314,9 @@ mod tests {
         for name in &names {
             update(&mut board, &[], &[name]);
         }
-        assert!(told(&board, Some(&first)).starts_with("all []"));
+        assert!(shown(&board, Some(&first)).starts_with("all []"));
         let newer = format!("{}-{}", board.id, 2);
-        assert!(told(&board, Some(&newer)).starts_with("new [] gone [n1 n2 "));
+        assert!(shown(&board, Some(&newer)).starts_with("new [] gone [n1 n2 "));
     }
 
     #[test]
@@ -333,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_that_were_there_before_the_first_look_have_not_just_come() {
+    fn the_first_known_holders_cause_no_events() {
         let device = |pod: Option<&str>, health| DeviceView {
             id: "1".to_owned(),
             health,
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_pods_are_told_when_they_change() {
+    fn pending_pods_are_in_the_document_when_they_change() {
         let mut board = board();
         let pod = PendingPod {
             pod: "x/a".to_owned(),

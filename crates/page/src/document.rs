@@ -1,4 +1,4 @@
-//! The document that the page and `windlass top` read. Absent fields are unknown, or mean nothing there.
+//! The document that the page and `windlass top` read. An absent field is unknown or does not apply.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,13 +9,14 @@ use crate::revision::Revision;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Document {
-    /// Names this state in the next question.
+    /// Revision of this state, for the next request.
     pub revision: Revision,
-    /// Everything is here. Otherwise absent nodes and lists are unchanged, and the history has new events alone.
+    /// True for a complete document. Otherwise absent nodes and lists are unchanged, and the history has only new
+    /// events.
     pub complete: bool,
     /// Program that made the document.
     pub source: Source,
-    /// The machine, or one of them, is simulated.
+    /// True if a node's machine is simulated.
     pub simulated: bool,
     /// Version of Windlass.
     pub version: String,
@@ -25,7 +26,7 @@ pub struct Document {
     pub summary: Summary,
     /// Nodes by name.
     pub nodes: Vec<NodeView>,
-    /// Nodes that are there no more.
+    /// Names of removed nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
     /// Pods without a node, the oldest first. Only the first ones are explained.
@@ -67,9 +68,9 @@ pub struct Summary {
 pub struct NodeView {
     /// Its name.
     pub name: String,
-    /// An agent of Windlass publishes its devices.
+    /// True if an agent of Windlass publishes its devices.
     pub agent: bool,
-    /// Its machine is simulated.
+    /// True if its machine is simulated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
     /// Healthy GPUs without a holder.
@@ -98,7 +99,7 @@ pub struct NodeView {
 pub struct DeviceView {
     /// Its stable id; on a node without an agent, its position.
     pub id: String,
-    /// Its number among devices of its kind.
+    /// Its index among devices of its kind.
     pub index: usize,
     /// Its kind: `gpu`, `nic`, `fpga`, …
     pub kind: String,
@@ -109,7 +110,7 @@ pub struct DeviceView {
     /// Reason that it is not healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Remedy for that.
+    /// Remedy for the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
     /// Resource under which it is offered.
@@ -144,7 +145,7 @@ pub struct DeviceView {
     /// Id of the device that it is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// It is partitioned: its parts are devices of their own.
+    /// True if it is partitioned: its parts are devices of their own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
     /// Pods and claims that have it, or a share of it.
@@ -156,12 +157,12 @@ pub struct DeviceView {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Health {
-    /// It serves.
+    /// The device works.
     #[default]
     Healthy,
-    /// It does not.
+    /// The device has failed.
     Unhealthy,
-    /// Nobody can tell, or not this version.
+    /// The health is not known, or this version does not know its name.
     #[serde(other)]
     Unknown,
 }
@@ -188,7 +189,7 @@ pub struct HolderView {
     /// Memory in use, as measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
-    /// It uses more than its share.
+    /// True if it uses more than its share.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub over_limit: bool,
 }
@@ -200,7 +201,7 @@ pub struct LinkView {
     pub a: usize,
     /// Position of the other one.
     pub b: usize,
-    /// Its kind, as `nvidia-smi topo` has it: `NV18`, `PIX`, `SYS`, …
+    /// Its kind in the words of `nvidia-smi topo`: `NV18`, `PIX`, `SYS`, …
     pub kind: String,
 }
 
@@ -228,18 +229,18 @@ pub struct PendingPod {
 pub struct RefusedNodes {
     /// The reason.
     pub reason: String,
-    /// Their number.
+    /// Number of nodes.
     pub nodes: usize,
 }
 
-/// Something that happened to a device.
+/// A change of a device or a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its time, as it was seen.
+    /// Time at which the change was seen.
     pub time: Timestamp,
     /// The node.
     pub node: String,
-    /// Id of the device; absent where the whole node came or went.
+    /// Id of the device; absent if the whole node appeared or was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// The pod or claim.
@@ -247,7 +248,7 @@ pub struct Event {
     pub pod: Option<String>,
     /// Its kind.
     pub kind: EventKind,
-    /// It in words.
+    /// The event in words.
     pub text: String,
 }
 
@@ -255,7 +256,7 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EventKind {
-    /// A device became unhealthy, or unhealthy for another reason.
+    /// A device became unhealthy, or the reason changed.
     Fault,
     /// A device became healthy.
     Recovery,
@@ -263,9 +264,9 @@ pub enum EventKind {
     Placed,
     /// A pod or a claim has released a device.
     Ended,
-    /// A device or a node is there.
+    /// A device or a node appeared.
     Appeared,
-    /// It is there no more.
+    /// A device or a node was removed.
     Gone,
 }
 

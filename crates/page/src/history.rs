@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::document::{DeviceView, Event, EventKind, Health, HolderView, NodeView};
 
-/// Appends the events that lead from one view of a node to the next. `None` stands for a node that is not there.
+/// Appends the events that lead from one view of a node to the next. `None` is an absent node.
 pub(crate) fn compare(
     time: Timestamp,
     before: Option<&NodeView>,
@@ -109,7 +109,7 @@ fn compare_holders(
 // === impl HolderView ===
 
 impl HolderView {
-    /// The claim, which several pods may use, else the pod.
+    /// Name of the holder: the claim, which several pods may use, else the pod.
     fn title(&self) -> &str {
         self.claim.as_deref().or(self.pod.as_deref()).unwrap_or("unknown")
     }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_device_is_told_from_a_share() {
+    fn a_whole_device_is_distinguished_from_a_share() {
         let whole = HolderView { claim: Some("x/c".to_owned()), ..HolderView::default() };
         let after = node(vec![DeviceView { holders: vec![whole], ..gpu("1") }]);
         check(Some(node(vec![gpu("1")])), Some(after), &["Placed 1 x/c whole device"]);

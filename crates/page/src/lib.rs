@@ -1,4 +1,4 @@
-//! The page that shows nodes, their devices and who has them.
+//! The page that shows nodes, their devices and the holders of devices.
 //!
 //! ```text
 //!  cluster half ──┐                  ┌─ assets: HTML, CSS, JavaScript modules
@@ -6,8 +6,8 @@
 //!  agent ─────────┘                  └─ history: the differences between two views
 //! ```
 //!
-//! The page needs three requests, below any prefix: its files, `state`, and `state?after=REVISION`. It has no library and
-//! no build step, and loads nothing from elsewhere.
+//! A server answers three requests below any prefix: for the page's files, for `state`, and for `state?after=REVISION`.
+//! The page has no library and no build step, and loads nothing from other servers.
 
 mod assets;
 mod board;

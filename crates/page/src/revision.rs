@@ -1,10 +1,10 @@
-//! Number of a board's state, as readers name it.
+//! Revision of a board's state, for requests of readers.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// A numbered state of one board. Readers take it as an opaque word.
+/// A numbered state of one board. Its text is opaque to readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
     /// Distinguishes the board from those of earlier processes.
@@ -41,6 +41,6 @@ impl Serialize for Revision {
 impl<'de> Deserialize<'de> for Revision {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::read(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is no revision")))
+        Self::read(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is not a revision")))
     }
 }

@@ -1,7 +1,7 @@
 //! Allowlist of a snapshot: folders, and names of readable files.
 //!
-//! A source that reads another file adds its name here. The test that replays every machine detects a missing
-//! one.
+//! The name of each file that a source of devices reads is here. The test that replays every machine detects a
+//! missing name.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ pub(super) struct Root {
     /// Depth of subfolders.
     pub(super) depth: u32,
     /// Excluded subfolders: by name, or by path if it contains a slash.
-    pub(super) leave: &'static [&'static str],
+    pub(super) excluded: &'static [&'static str],
     /// True if its files are device nodes.
     pub(super) nodes: bool,
 }
 
-/// Depth of `/sys/devices`. The deepest known devices are functions behind several switches with their
-/// drivers' entries: 16.
+/// Depth of `/sys/devices`. The deepest known entries are those of drivers of functions behind several
+/// switches, at depth 16.
 const DEEP: u32 = 24;
 
 /// Allowed folders.
@@ -65,7 +65,7 @@ pub(super) const ROOTS: &[Root] = &[
         path: "dev",
         depth: 4,
         // Mount points, and names given by people or disks.
-        leave: &[
+        excluded: &[
             "disk",
             "drbd",
             "fd",
@@ -82,9 +82,11 @@ pub(super) const ROOTS: &[Root] = &[
     },
 ];
 
-/// Prefixes of storage that people name, often after the host: a volume group's folder has its name.
+/// Node prefixes of storage whose links have names given by people, often after the host: a volume group's folder has
+/// the group's name.
 const NAMED_STORAGE: [&str; 5] = ["dm-", "drbd", "md", "rbd", "zd"];
 
+/// Single files outside the allowed folders.
 pub(super) const FILES: [&str; 4] =
     ["proc/devices", "proc/1/net/ipv6_route", "proc/1/net/route", "proc/sys/kernel/osrelease"];
 
@@ -138,18 +140,18 @@ const ALLOWED: &[&str] = &[
     // NVMe.
     "transport", "firmware_rev", "cntlid", "nsid", "size", "queue_count", "subsysnqn", "wwid", "nguid",
     "eui", "uuid",
-    // Work queues of DSA and the like.
+    // Work queues of DSA and similar accelerators.
     "group_id", "priority",
     // NVIDIA's driver in procfs.
     "information", "access", "mig-minors", "config", "monitor", "numa_status",
-    // Marks of ours.
+    // Markers of simulated and recorded hosts.
     "simulated", "recorded",
     // Temperatures and power of boards.
     "temp*",
 ];
 
-/// Files, lines and attributes with identifying text of any shape, in lower case. MAC addresses are
-/// recognised by shape.
+/// Names of files, lines and attributes whose text identifies the machine, in lower case. MAC addresses elsewhere are
+/// recognised by their shape.
 #[rustfmt::skip]
 pub(super) const SECRETS: &[&str] = &[
     "serial", "usbserial", "serial_number", "serialnumber", "serial_num", "xmc_serial_num", "unique_id", "hive_id",
@@ -172,14 +174,14 @@ pub(super) fn is_named_by_people(node: &str) -> bool {
 // === impl Root ===
 
 impl Root {
-    const fn of(path: &'static str, depth: u32, leave: &'static [&'static str]) -> Self {
-        Self { path, depth, leave, nodes: false }
+    const fn of(path: &'static str, depth: u32, excluded: &'static [&'static str]) -> Self {
+        Self { path, depth, excluded, nodes: false }
     }
 
     /// True for an excluded subfolder, by path below the root.
-    pub(super) fn leaves(&self, below: &str) -> bool {
+    pub(super) fn excludes(&self, below: &str) -> bool {
         let name = below.rsplit('/').next().unwrap_or(below);
-        self.leave.iter().any(|it| if it.contains('/') { *it == below } else { *it == name })
+        self.excluded.iter().any(|it| if it.contains('/') { *it == below } else { *it == name })
     }
 
     /// True if the file's text is allowed.

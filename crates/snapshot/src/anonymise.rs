@@ -1,9 +1,8 @@
 //! Anonymisation: identifying text is replaced by text of the same shape.
 //!
 //! Digits stay digits and letters stay letters, so that parsers still accept the text. Equal text gets equal
-//! substitutes, so that relations remain. Substitutes depend on the machine id, which is not in the snapshot:
-//! snapshots of one machine are comparable, but nobody can enumerate a vendor's addresses to find the
-//! original.
+//! substitutes, so that relations remain. Substitutes depend on the machine id, which is not in the snapshot. So
+//! snapshots of one machine are comparable, and enumerating a vendor's addresses does not find the original.
 
 mod shape;
 
@@ -29,9 +28,9 @@ pub struct Anonymiser {
     known: BTreeMap<Longest, String>,
 }
 
-/// Shortest secret that is replaced in any text, since `0001` is common. Shorter ones are replaced only in
-/// names that contain serial numbers: device ids, and links below [`NAMED_AFTER_SERIALS`].
-const SHORTEST_ELSEWHERE: usize = 6;
+/// Shortest secret that is replaced in any text: a shorter one, such as `0001`, is common. Shorter secrets are
+/// replaced only in names that contain serial numbers: device ids, and links below [`NAMED_AFTER_SERIALS`].
+const SHORTEST_IN_ANY_TEXT: usize = 6;
 
 /// Folders of links that udev names after serial numbers: `/dev/serial/by-id`.
 const NAMED_AFTER_SERIALS: &str = "/by-id/";
@@ -48,7 +47,7 @@ type Longest = (Reverse<usize>, String);
 // === impl Anonymiser ===
 
 impl Anonymiser {
-    /// The anonymiser of a machine. Without a machine id, substitutes differ each time.
+    /// The anonymiser of a machine. Without a machine id, substitutes differ from snapshot to snapshot.
     pub fn of(host: &Host) -> Self {
         let id = host.text("/etc/machine-id").unwrap_or_default();
         let half = |range| id.get(range).and_then(|half| u64::from_str_radix(half, 16).ok());
@@ -80,7 +79,7 @@ impl Anonymiser {
         Snapshot { entries, omissions: omissions.collect() }
     }
 
-    /// Replaces the same text in a JSON document.
+    /// Replaces identifying text in a JSON document, as in the last snapshot.
     pub fn anonymise_document(&self, document: &mut Value) {
         match document {
             Value::String(text) => *text = self.text(text),
@@ -126,7 +125,9 @@ impl Anonymiser {
         }
         let taken: BTreeSet<_> = self.known.values().collect();
         let mut substitutes = (0..).map(|again| self.substitute(secret, again));
-        let substitute = substitutes.find(|it| !taken.contains(it)).expect("there is another one");
+        let substitute = substitutes
+            .find(|it| !taken.contains(it))
+            .expect("there are more substitutes than secrets");
         for written in [as_ids_write, as_udev_writes] {
             self.known.insert(longest(&written(secret)), written(&substitute));
         }
@@ -180,7 +181,7 @@ impl Anonymiser {
         }
     }
 
-    /// A decimal number that sysfs has in hexadecimal elsewhere, such as KFD's unique id.
+    /// Substitute of a decimal number that another file of sysfs has in hexadecimal, such as KFD's unique id.
     fn number_in_hex(&self, text: &str) -> Option<String> {
         let number: u64 =
             text.trim().parse().ok().filter(|number| *number > u64::from(u32::MAX))?;
@@ -188,7 +189,8 @@ impl Anonymiser {
         Some(u64::from_str_radix(&anonymised, 16).ok()?.to_string())
     }
 
-    /// The line of a file, or the value of a field, with this name. The whole line is secret if the name says so.
+    /// Anonymises the line of a file, or the value of a field, with this name. If the name is secret, the whole line
+    /// is.
     fn line_of(&self, name: &str, text: &str) -> String {
         let bare = text.trim();
         if !is_secret(name) || is_insignificant(bare) {
@@ -220,8 +222,8 @@ impl Anonymiser {
         self.with_known(text, shortest_in(text))
     }
 
-    /// A device id, which may contain a serial number. With a PCI address it contains none, and `0001` may be
-    /// part of the address.
+    /// Anonymises a device id, which may contain a serial number. An id with a PCI address contains none, and a short
+    /// secret such as `0001` may be part of that address.
     fn id(&self, id: &str) -> String {
         let parts: Vec<_> = id.split('-').collect();
         let is_address = |parts: &[&str]| {
@@ -231,7 +233,7 @@ impl Anonymiser {
         if parts.windows(4).any(is_address) { self.text(id) } else { self.with_known(id, 0) }
     }
 
-    /// Replaces known secrets of at least `shortest` characters, and shapes.
+    /// Replaces known secrets of at least `shortest` characters, and text in the shape of an address or UUID.
     fn with_known(&self, text: &str, shortest: usize) -> String {
         let mut text = text.to_owned();
         for ((_, secret), substitute) in &self.known {
@@ -253,8 +255,8 @@ impl Anonymiser {
     }
 
     fn word(&self, word: &str) -> String {
-        let open = public_prefix(word);
-        let (kept, secret) = word.split_at(open);
+        let public = public_prefix(word);
+        let (kept, secret) = word.split_at(public);
         if secret.is_empty() || is_insignificant(secret) || self.is_substitute(word) {
             return word.to_owned();
         }
@@ -266,7 +268,7 @@ impl Anonymiser {
         self.known.values().any(|it| it == word)
     }
 
-    /// Substitute of the same shape. `again` resolves collisions.
+    /// Substitute of the same shape. Another value of `again` gives another substitute, to resolve collisions.
     fn substitute(&self, text: &str, again: u64) -> String {
         let essence: String = text
             .chars()
@@ -302,7 +304,7 @@ fn longest(text: &str) -> Longest {
 
 /// Shortest secret to replace in a text.
 fn shortest_in(text: &str) -> usize {
-    if text.contains(NAMED_AFTER_SERIALS) { 0 } else { SHORTEST_ELSEWHERE }
+    if text.contains(NAMED_AFTER_SERIALS) { 0 } else { SHORTEST_IN_ANY_TEXT }
 }
 
 fn is_secret(name: &str) -> bool {
@@ -319,14 +321,14 @@ fn is_secret_file(path: &Path) -> bool {
     is_secret(file_name(path)) && !is_root_hub
 }
 
-/// A serial number in udev's link names: `_` for blanks and invalid characters.
+/// A serial number as in udev's link names: `_` for blanks and invalid characters.
 fn as_udev_writes(serial: &str) -> String {
     let is_allowed = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
     let words: Vec<_> = serial.split_whitespace().collect();
     words.join("_").chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
 }
 
-/// A serial number in device ids.
+/// A serial number as in device ids: `-` for invalid characters.
 fn as_ids_write(serial: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     serial.chars().map(|c| if is_allowed(c) { c } else { '-' }).collect()

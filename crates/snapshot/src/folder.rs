@@ -1,4 +1,4 @@
-//! Snapshot folders.
+//! Writer of a snapshot to a folder.
 
 use std::{
     fs, io,
@@ -12,7 +12,7 @@ use super::{Entry, Snapshot};
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The folder is not empty.
-    #[error("{0} is not empty: name a folder that is, or that does not exist yet")]
+    #[error("{0} is not empty: name an empty or new folder")]
     NotEmpty(PathBuf),
     /// A file cannot be written.
     #[error("cannot write {0}")]

@@ -30,10 +30,11 @@ pub use folder::SnapshotError;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     entries: BTreeMap<PathBuf, Entry>,
-    /// Missing entries with reasons.
+    /// Entries that could not be read or were cut off, with reasons.
     pub omissions: Vec<Omission>,
 }
 
+/// An entry of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     /// A folder; listed since it may be empty.
@@ -46,7 +47,7 @@ enum Entry {
     Node,
 }
 
-/// A missing entry of interest.
+/// An entry that the snapshot lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Omission {
@@ -56,7 +57,7 @@ pub struct Omission {
     pub why: String,
 }
 
-/// Limits of a snapshot. A truncated snapshot says so.
+/// Limits of a snapshot. A snapshot that reached one has an omission with the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Most files, folders and links.
@@ -65,27 +66,27 @@ pub struct Bounds {
     pub bytes: usize,
     /// Most bytes per file; a longer file is left out.
     pub bytes_of_file: usize,
-    /// Longest duration.
+    /// Longest duration of the walk.
     pub time: Duration,
-    /// Deadline per file, since firmware answers some.
+    /// Deadline per file: reading some files waits for firmware.
     pub time_of_file: Duration,
 }
 
-/// Files beyond the allowlist.
+/// Files to read besides those of the allowlist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtraFiles {
     /// File names in sysfs.
     names: BTreeSet<String>,
-    /// Folders whose files are devices; only names are taken.
+    /// Folders whose files are devices; the snapshot has only their names.
     folders: BTreeSet<PathBuf>,
-    /// Mounts of containers; only their presence is taken.
+    /// Mounts of containers; the snapshot has only their presence.
     mounts: BTreeSet<PathBuf>,
 }
 
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Reads the host. Blocks; reports the number of entries to `seen` now and then.
+    /// Reads the host. Blocks; calls `seen` with the number of entries every few hundred entries.
     pub fn of(
         host: &Host,
         extra: &ExtraFiles,
@@ -139,8 +140,8 @@ impl ExtraFiles {
 // === impl Bounds ===
 
 impl Default for Bounds {
-    /// Far beyond any machine: eight fully partitioned MI300 have 4,000 entries in the recordings of AMD's
-    /// plugin.
+    /// Limits far above any machine's size: eight fully partitioned MI300 have 4,000 entries in the recordings of
+    /// AMD's plugin.
     fn default() -> Self {
         Self {
             entries: 300_000,

@@ -16,12 +16,13 @@ pub(super) struct Reader {
     pool: DeadlinePool<PathBuf, io::Result<Vec<u8>>>,
 }
 
+/// Outcome of reading a file.
 pub(super) enum ReadOutcome {
     Text(String),
     /// The file is missing.
-    Nothing,
+    Missing,
     /// The file is unreadable, with the reason.
-    Unread(String),
+    Unreadable(String),
 }
 
 // === impl Reader ===
@@ -40,17 +41,17 @@ impl Reader {
         let (most, file) = (self.most, path.clone());
         match self.pool.call(path, self.deadline, move || bytes(&file, most)) {
             Ok(answer) => self.judge(answer),
-            Err(Late) => ReadOutcome::Unread(format!("no answer within {:?}", self.deadline)),
+            Err(Late) => ReadOutcome::Unreadable(format!("no answer within {:?}", self.deadline)),
         }
     }
 
     fn judge(&self, answer: io::Result<Vec<u8>>) -> ReadOutcome {
         match answer.map(String::from_utf8) {
             Ok(Ok(text)) if text.len() <= self.most => ReadOutcome::Text(text),
-            Ok(Ok(_)) => ReadOutcome::Unread(format!("longer than {} bytes", self.most)),
-            Ok(Err(_)) => ReadOutcome::Unread("no text".to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => ReadOutcome::Nothing,
-            Err(error) => ReadOutcome::Unread(error.to_string()),
+            Ok(Ok(_)) => ReadOutcome::Unreadable(format!("longer than {} bytes", self.most)),
+            Ok(Err(_)) => ReadOutcome::Unreadable("no text".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ReadOutcome::Missing,
+            Err(error) => ReadOutcome::Unreadable(error.to_string()),
         }
     }
 }

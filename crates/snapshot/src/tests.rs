@@ -39,7 +39,7 @@ fn text<'a>(snapshot: &'a Snapshot, path: &str) -> Option<&'a str> {
 const FUNCTION: &str = "sys/devices/pci0000:00/0000:00:01.0";
 
 #[test]
-fn the_shape_is_read_as_a_whole_and_only_what_is_listed_of_the_text() {
+fn the_tree_is_complete_and_only_listed_files_have_text() {
     let (root, host) = host(&[
         (&format!("{FUNCTION}/vendor"), "0x10de\n"),
         (&format!("{FUNCTION}/config"), "with a serial number in it"),
@@ -81,7 +81,7 @@ fn a_file_that_never_answers_is_left_out_and_costs_no_other() {
 }
 
 #[test]
-fn a_host_without_end_is_cut_short_and_says_so() {
+fn an_endless_host_is_cut_off_with_an_omission() {
     let files: Vec<_> = (0..300).map(|n| format!("sys/class/misc/device{n}/uevent")).collect();
     let files: Vec<_> = files.iter().map(|path| (path.as_str(), "")).collect();
     let (root, host) = host(&files);
@@ -96,7 +96,7 @@ fn a_host_without_end_is_cut_short_and_says_so() {
 }
 
 #[test]
-fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
+fn identifying_text_has_the_same_substitute_everywhere() {
     let (root, host) = host(&[
         ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
         ("sys/devices/usb1/1-4/serial", "FT9X Y0Z77\n"),
@@ -144,7 +144,7 @@ fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
 }
 
 #[test]
-fn the_serial_number_of_a_root_hub_is_a_place_and_stays() {
+fn the_serial_number_of_a_root_hub_is_an_address_and_stays() {
     let hubs = [("usb1", "0000:00:14.0\n"), ("usb2", "xhci-hcd.1.auto\n")];
     let files =
         hubs.map(|(hub, serial)| (format!("sys/devices/0000:00:14.0/{hub}/serial"), serial));
@@ -155,7 +155,7 @@ fn the_serial_number_of_a_root_hub_is_a_place_and_stays() {
 }
 
 #[test]
-fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() {
+fn a_short_serial_number_is_replaced_in_names_that_contain_serial_numbers() {
     let (root, host) = host(&[
         ("sys/devices/usb1/1-4/serial", "AB12C\n"),
         ("sys/devices/usb1/1-5/serial", "X  1#ä\n"),
@@ -203,7 +203,7 @@ fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() 
 }
 
 #[test]
-fn a_serial_number_that_is_a_part_of_another_is_no_part_of_its_name() {
+fn a_serial_number_within_another_does_not_change_the_others_name() {
     let (_root, host) = host(&[
         ("sys/devices/usb1/1-4/serial", "AB12C\n"),
         ("sys/devices/usb1/1-5/serial", "AB12C-77\n"),
@@ -223,7 +223,7 @@ fn a_serial_number_that_is_a_part_of_another_is_no_part_of_its_name() {
 }
 
 #[test]
-fn names_that_people_gave_their_storage_are_not_recorded() {
+fn storage_names_given_by_people_are_not_recorded() {
     let (root, host) = host(&[
         ("dev/dm-0", ""),
         ("dev/md127", ""),
@@ -248,7 +248,7 @@ fn names_that_people_gave_their_storage_are_not_recorded() {
 }
 
 #[test]
-fn two_machines_have_nothing_in_common_that_identifies_them() {
+fn two_machines_share_no_identifying_text() {
     let masked = |id| {
         let serial = ("sys/devices/usb1/1-4/serial", "A10K2J3\n");
         let (_root, host) = host(&[("etc/machine-id", id), serial]);
@@ -258,7 +258,7 @@ fn two_machines_have_nothing_in_common_that_identifies_them() {
 }
 
 #[test]
-fn what_the_configuration_reads_is_read_as_well() {
+fn files_of_configured_sources_are_read() {
     let config = Config::parse(
         Path::new("w.yaml"),
         "sources:\n- name: board\n  find: {class: misc}\n  attributes: {cores: board/cores_count}\n  \
@@ -278,7 +278,7 @@ fn what_the_configuration_reads_is_read_as_well() {
 }
 
 #[test]
-fn a_folder_with_something_in_it_is_refused() {
+fn a_folder_that_is_not_empty_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     Snapshot::folder(&folder.path().join("new/deep")).expect("it is made");
     let error = Snapshot::folder(folder.path()).expect_err("it has a folder in it");
@@ -286,7 +286,7 @@ fn a_folder_with_something_in_it_is_refused() {
 }
 
 #[test]
-fn what_containers_are_given_is_there_and_nothing_that_was_recorded_is_lost() {
+fn mounts_of_containers_are_present_and_replace_no_entry() {
     let (root, host) = host(&[
         (&format!("{FUNCTION}/vendor"), "0x10de\n"),
         ("opt/firmware/a.bin", "its text is not read"),
@@ -307,7 +307,7 @@ fn what_containers_are_given_is_there_and_nothing_that_was_recorded_is_lost() {
 }
 
 #[test]
-fn a_short_serial_number_is_no_part_of_an_address() {
+fn a_short_serial_number_is_not_replaced_in_an_address() {
     let (_root, host) = host(&[("sys/devices/usb1/1-4/serial", "0001\n")]);
     let mut anonymiser = Anonymiser::of(&host);
     anonymiser.anonymise(snapshot(&host));

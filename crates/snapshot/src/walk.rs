@@ -1,4 +1,4 @@
-//! Walk through the host: allowed folders, no links, bounded steps.
+//! Walk through the host: enters allowed folders, follows no links, stops at the limits.
 
 use std::{
     fs,
@@ -75,7 +75,7 @@ impl Walk<'_> {
         }
         let before = self.snapshot.len();
         self.entries(root, folder, entries, depth);
-        // A folder without kept entries is dropped, since its name may come from its links.
+        // A folder whose entries are all dropped is dropped, too: its name may identify the machine as theirs did.
         if root.nodes && self.snapshot.len() > before {
             self.add(folder, Entry::Folder);
         }
@@ -104,16 +104,16 @@ impl Walk<'_> {
 
     fn enter(&mut self, root: &Root, folder: &Path, depth: u32) {
         let below = folder.strip_prefix(root.path).ok().and_then(Path::to_str);
-        if depth > 0 && below.is_some_and(|below| !root.leaves(below)) {
+        if depth > 0 && below.is_some_and(|below| !root.excludes(below)) {
             self.folder(root, folder, depth - 1);
         }
     }
 
-    /// Adds a link that stays below its root. Links to named storage are private.
+    /// Adds a link whose target is below the same root. A link to storage with a name given by people is dropped.
     fn link(&mut self, root: &Root, path: &Path) {
         let Some(target) = self.host.link(path).map(PathBuf::from) else { return };
         let part = Path::new(root.path).iter().next().expect("a root has a path");
-        let folder = path.parent().expect("what is in a folder has a parent");
+        let folder = path.parent().expect("an entry of a folder has a parent");
         if root.nodes && self.is_named_by_people(path) {
             return;
         }
@@ -122,7 +122,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds a path without content. Recorded entries stay, and paths below a link are its target's.
+    /// Adds a path without content. Existing entries stay. A path below a recorded link is skipped, since its target is
+    /// added instead.
     fn presence(&mut self, path: &Path) {
         let Some(real) = self.host.canonicalize(path) else { return };
         let Ok(found) = fs::metadata(self.host.path(&real)) else { return };
@@ -156,8 +157,8 @@ impl Walk<'_> {
                 self.bytes += text.len();
                 self.add(path, Entry::Text(text));
             }
-            ReadOutcome::Nothing => {}
-            ReadOutcome::Unread(why) => self.leave_out(path, why),
+            ReadOutcome::Missing => {}
+            ReadOutcome::Unreadable(why) => self.leave_out(path, why),
         }
         if self.reader.hanging() >= MAX_HANGING {
             self.stop(path, format!("{MAX_HANGING} files do not answer"));
@@ -207,7 +208,7 @@ impl Walk<'_> {
             None
         };
         if let Some(bound) = met {
-            self.stop(Path::new(""), format!("what follows: no more than {bound} are taken"));
+            self.stop(Path::new(""), format!("incomplete: no more than {bound} are recorded"));
         }
         self.full
     }

@@ -221,11 +221,11 @@ fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
 }
 
 #[test]
-fn a_level_that_cannot_be_had_is_refused_with_the_nearest_that_can() {
+fn an_impossible_level_is_refused_with_the_nearest_possible_one() {
     let output = ask("l40s-pcie", "--size 6 --nics 2 --within pix");
     assert_eq!(output.status.code(), Some(1));
-    let expected = "6 GPUs and 2 NICs requested, paired within PIX; the nearest that can be \
-                    had is NODE";
+    let expected = "6 GPUs and 2 NICs requested, paired within PIX; the nearest possible \
+                    level is NODE";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("free NICs    mlx5_0"), "{}", text(&output.stdout));
     let output = ask("t4-edge", "--size 1 --nics 1");

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Capacity: every GPU of the largest nodes may fail and recover at once.
+/// Capacity: enough for all GPUs of the largest nodes to fail and recover at once.
 const MAX: u32 = 32;
 
-/// Interval of new tokens: one node's load on the API server for hours on end.
+/// Interval of new tokens. It bounds one node's lasting load on the API server.
 const EVERY: Duration = Duration::from_secs(10);
 
 pub(super) struct Bucket {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storm_is_let_through_once_and_then_drop_by_drop() {
+    fn a_burst_passes_once_and_then_one_event_per_interval() {
         let start = Instant::now();
         let mut bucket = Bucket::full(start);
         assert!((0..MAX).all(|_| bucket.take(start).is_ok()));

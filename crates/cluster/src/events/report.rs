@@ -14,7 +14,7 @@ use windlass_resources::NodeState;
 
 use super::LONGEST_NOTE;
 
-/// Unhealthy devices in events so far, with the reported health.
+/// Devices whose last event was `Unhealthy`, with the health in that event.
 #[derive(Debug, Default)]
 pub(super) struct Reported(BTreeMap<DeviceId, String>);
 
@@ -23,12 +23,13 @@ pub(super) struct Reported(BTreeMap<DeviceId, String>);
 pub(super) struct Report {
     pub(super) device: DeviceId,
     pub(super) change: Change,
-    /// Equal for equal changes; `at` tells them apart.
+    /// Text of the event. Equal changes have equal notes and differ in `at`.
     pub(super) note: String,
     /// Time of the change.
     pub(super) at: Timestamp,
 }
 
+/// Kind of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The device became unhealthy; the text describes its health.
@@ -56,17 +57,17 @@ impl Reported {
     fn about(&self, device: &Device, state: &NodeState) -> Option<Report> {
         let (inventory, known) = (&state.inventory, self.0.get(&device.id));
         let health = device.health.to_string();
-        let (change, happened, at) = match device.health.state {
+        let (change, event, at) = match device.health.state {
             HealthState::Unknown => return None,
             HealthState::Healthy => match state.unclean.get(&device.id) {
                 Some(Failure { why, .. }) if known == Some(why) => return None,
                 Some(Failure { why, since, .. }) => {
-                    let happened = format!("is withheld: cleanup failed: {why}");
-                    (Change::Unhealthy(why.clone()), happened, *since)
+                    let event = format!("is withheld: cleanup failed: {why}");
+                    (Change::Unhealthy(why.clone()), event, *since)
                 }
                 None => {
-                    let happened = format!("is {health} again, was {}", known?);
-                    (Change::Recovered, happened, device.health.since)
+                    let event = format!("is {health} again, was {}", known?);
+                    (Change::Recovered, event, device.health.since)
                 }
             },
             HealthState::Unhealthy if known == Some(&health) => return None,
@@ -77,7 +78,7 @@ impl Reported {
                 (Change::Unhealthy(health.clone()), format!("is {health}"), at)
             }
         };
-        let note = note(device, &happened, inventory.simulated.as_deref());
+        let note = note(device, &event, inventory.simulated.as_deref());
         Some(Report { device: device.id.clone(), change, note, at })
     }
 }
@@ -88,8 +89,8 @@ fn is_fault_of_parent(device: &Device, inventory: &Inventory) -> bool {
     whole.is_some_and(|whole| whole.health.to_string() == device.health.to_string())
 }
 
-fn note(device: &Device, happened: &str, simulated: Option<&str>) -> String {
+fn note(device: &Device, event: &str, simulated: Option<&str>) -> String {
     let simulated = simulated.map(|profile| format!(" (simulated {profile})")).unwrap_or_default();
-    let note = format!("{} {}{simulated} {happened}", device.kind, device.id);
+    let note = format!("{} {}{simulated} {event}", device.kind, device.id);
     beginning(&note, LONGEST_NOTE).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Events as the API server accepts them: a new event, or a series of equal ones.
+//! Event objects of the API server: a new event, or one more occurrence in a series of equal events.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -28,12 +28,14 @@ pub(super) struct Series {
     open: BTreeMap<(DeviceId, String), Open>,
 }
 
+/// An event that equal reports continue as a series.
 struct Open {
     name: String,
     count: i32,
     last: Timestamp,
 }
 
+/// Request for a report: a new event, or an update of an event's series.
 #[derive(Debug)]
 pub(super) enum Write {
     Create(Box<Event>),
@@ -95,14 +97,13 @@ impl Series {
         }
     }
 
-    /// Name of a report's event, always the same, so that an event with a lost answer is not written twice.
+    /// Name of a report's event, a hash of its content. A retry after a lost answer writes no second event.
     fn name(&self, report: &Report) -> String {
         let about = (&self.node, &report.device, &report.note, report.at.as_nanosecond());
         format!("windlass-{:016x}", hash(&about))
     }
 
-    /// Reference to the Node as the kubelet writes it, and as `kubectl describe node` expects it: with the
-    /// name for the UID.
+    /// Reference to the Node with its name as UID, as the kubelet writes it and `kubectl describe node` expects it.
     fn node_reference(&self) -> ObjectReference {
         ObjectReference {
             api_version: Some("v1".to_owned()),

@@ -1,4 +1,4 @@
-//! Requests for labels and annotations by server-side apply, so that the API server knows which are ours.
+//! Requests for labels and annotations, by server-side apply: the API server tracks which of them the agent owns.
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -15,7 +15,7 @@ use windlass_config::PodIdentity;
 use super::Labels;
 use crate::{Client, ClusterError, MANAGER, client::Connection};
 
-/// Part of an object that gets the labels.
+/// Place to which labels or annotations are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Node,
@@ -25,7 +25,7 @@ pub(super) enum Target {
     Annotations,
 }
 
-/// Field manager of annotations. An apply removes the manager's other fields, so labels have another one.
+/// Field manager of annotations. An apply removes the manager's other fields, so labels have another manager.
 const ANNOTATOR: &str = "windlass-devices";
 
 /// A client and its connection, for one request.
@@ -47,7 +47,7 @@ impl Target {
     }
 }
 
-/// Applies exactly these labels to a target. Returns the keys that other writers own.
+/// Applies exactly these labels to a target. Returns the keys that were left out, since other writers own them.
 pub(super) async fn apply(
     client: &Client,
     connection: &Connection,
@@ -62,7 +62,7 @@ pub(super) async fn apply(
     }
 }
 
-/// Removes our labels from a target.
+/// Removes the agent's labels from a target.
 pub(super) async fn remove(
     client: &Client,
     connection: &Connection,
@@ -94,13 +94,13 @@ impl Writer<'_> {
         self.patch_node(&uid, &rest).await.map(|()| contested)
     }
 
-    /// UID of the Node. An apply creates a missing object, and only a kubelet may create a Node; with a UID
-    /// in the document the API server refuses instead.
+    /// UID of the Node. An apply without a UID would create a missing Node, which only a kubelet may do. With the UID
+    /// in the document the API server refuses.
     async fn node_uid(self) -> Result<String, ClusterError> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
-        let doing = || format!("cannot read Node {node}");
-        let found = self.connection.call(doing, nodes.get_metadata(node)).await?;
+        let context = || format!("cannot read Node {node}");
+        let found = self.connection.call(context, nodes.get_metadata(node)).await?;
         Ok(found.metadata.uid.unwrap_or_default())
     }
 
@@ -115,13 +115,13 @@ impl Writer<'_> {
         self.apply_node(&PatchParams::apply(MANAGER), &document).await
     }
 
-    async fn apply_node(self, how: &PatchParams, document: &Value) -> Result<(), ClusterError> {
+    async fn apply_node(self, params: &PatchParams, document: &Value) -> Result<(), ClusterError> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let document = Patch::Apply(document);
-        let request = nodes.patch_metadata(node, how, &document);
-        let doing = || format!("cannot write metadata of Node {node}");
-        self.connection.call(doing, request).await.map(drop)
+        let request = nodes.patch_metadata(node, params, &document);
+        let context = || format!("cannot write metadata of Node {node}");
+        self.connection.call(context, request).await.map(drop)
     }
 
     async fn apply_node_feature(self, labels: &Labels) -> Result<(), ClusterError> {
@@ -129,21 +129,21 @@ impl Writer<'_> {
         let name = node_feature_name(self.client.node());
         let owners = self.owners(&namespace).await;
         let document = node_feature_document(self.client.node(), labels, &owners);
-        // The whole object is ours: changes by others are overwritten.
-        let how = PatchParams::apply(MANAGER).force();
+        // The agent owns the whole object: changes by others are overwritten.
+        let params = PatchParams::apply(MANAGER).force();
         let document = Patch::Apply(&document);
         let objects = self.node_features(&namespace);
-        let request = objects.patch_metadata(&name, &how, &document);
-        let doing = || format!("cannot write NodeFeature {namespace}/{name}");
-        self.connection.call(doing, request).await.map(drop)
+        let request = objects.patch_metadata(&name, &params, &document);
+        let context = || format!("cannot write NodeFeature {namespace}/{name}");
+        self.connection.call(context, request).await.map(drop)
     }
 
     async fn delete_node_feature(self) -> Result<(), ClusterError> {
         let namespace = self.client.namespace(self.connection);
         let name = node_feature_name(self.client.node());
-        let (objects, how) = (self.node_features(&namespace), DeleteParams::default());
-        let doing = || format!("cannot delete NodeFeature {namespace}/{name}");
-        match self.connection.call(doing, objects.delete(&name, &how)).await {
+        let (objects, params) = (self.node_features(&namespace), DeleteParams::default());
+        let context = || format!("cannot delete NodeFeature {namespace}/{name}");
+        match self.connection.call(context, objects.delete(&name, &params)).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
@@ -165,8 +165,8 @@ impl Writer<'_> {
     async fn owners(self, namespace: &str) -> Vec<OwnerReference> {
         let Some(pod) = self.client.pod_in(namespace) else { return Vec::new() };
         let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
-        let doing = || format!("cannot read Pod {namespace}/{}", pod.name);
-        let found = self.connection.call(doing, pods.get_metadata(&pod.name)).await;
+        let context = || format!("cannot read Pod {namespace}/{}", pod.name);
+        let found = self.connection.call(context, pods.get_metadata(&pod.name)).await;
         let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature has no owner but the pod"));
         let its_owners = found.ok().and_then(|found| found.metadata.owner_references);
         let controller = its_owners.into_iter().flatten().find(|one| one.controller == Some(true));
@@ -201,7 +201,7 @@ fn node_feature_name(node: &str) -> String {
     format!("windlass-features-for-{node}")
 }
 
-/// The object. Its features stay empty, but its first version required all three.
+/// The NodeFeature object. Its three maps of features are empty, but required in v1alpha1.
 fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference]) -> Value {
     let mut document = json!({
         "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
@@ -221,7 +221,7 @@ fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference])
     document
 }
 
-/// Labels that a refusal names as owned by others.
+/// Labels that a refusal names as owned by other field managers.
 fn contested(refusal: &Status) -> Vec<String> {
     let causes = refusal.details.iter().flat_map(|details| &details.causes);
     let theirs = causes.filter(|cause| cause.reason == "FieldManagerConflict");

@@ -1,15 +1,15 @@
 //! State of one lease, and the next action.
 //!
 //! ```text
-//!   unknown ──absent, given up or expired: taken──> ours ──not renewed in time──> late
+//!   unknown ──absent, released or expired: taken──> ours ──not renewed in time──> late
 //!      │                                            ^  ^                           │
 //!      └──held by another──> theirs ──expired───────┘  └──────────renewed──────────┘
 //! ```
 //!
 //! From every state, a lease that another node has taken is `theirs`.
 //!
-//! Another node's lease expires by this node's clock, counted from the last change seen: clocks of nodes
-//! differ.
+//! Another node's lease expires by this node's clock, from the time at which this node saw its last change: clocks
+//! of nodes differ.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::LeaseState;
 
-/// A lease as last seen and written by this node.
+/// A lease, as last read and written by this node.
 #[derive(Debug)]
 pub(super) struct TrackedLease {
     node: String,
@@ -42,13 +42,14 @@ struct Observed {
     since: Instant,
 }
 
+/// Request to the API server for a lease.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
-    /// None: another node holds it.
+    /// Nothing: another node holds the lease.
     Leave,
-    /// It does not exist and is created.
+    /// Create the missing lease.
     Create(Box<Lease>),
-    /// It is taken or renewed. The write fails if the seen version has changed.
+    /// Take or renew the lease. The write fails if the lease has changed since it was read.
     Replace(Box<Lease>),
 }
 
@@ -59,17 +60,17 @@ impl TrackedLease {
         Self { node: node.to_owned(), duration, seen: None, renewed: None }
     }
 
-    /// Notes the lease in the API server.
-    pub(super) fn see(&mut self, lease: Option<Lease>, now: Instant) {
+    /// Records the lease as read from the API server.
+    pub(super) fn record_read(&mut self, lease: Option<Lease>, now: Instant) {
         let is_known = self.seen.as_ref().is_some_and(|seen| seen.lease == lease);
         if !is_known {
             self.seen = Some(Observed { lease, since: now });
         }
     }
 
-    /// Notes a successful write; `sent` is the time of the request.
-    pub(super) fn wrote(&mut self, lease: Lease, sent: Instant) {
-        self.see(Some(lease), sent);
+    /// Records a successful write; `sent` is the time of the request.
+    pub(super) fn record_write(&mut self, lease: Lease, sent: Instant) {
+        self.record_read(Some(lease), sent);
         self.renewed = Some(sent);
     }
 
@@ -87,8 +88,8 @@ impl TrackedLease {
         }
     }
 
-    /// State of the lease. It counts as ours for two thirds of its duration after a renewal, well before
-    /// another node may take it.
+    /// State of the lease. After a renewal it counts as ours for two thirds of its duration: this node stops offering
+    /// the device well before another node may take it.
     pub(super) fn state(&self, now: Instant) -> LeaseState {
         match (self.holder(), self.renewed) {
             (Some(holder), _) if *holder != self.node && !self.is_over(now) => {
@@ -105,7 +106,7 @@ impl TrackedLease {
         lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
     }
 
-    /// True if the lease has expired or was given up.
+    /// True if the lease has expired or was released.
     fn is_over(&self, now: Instant) -> bool {
         let Some(seen) = &self.seen else { return false };
         let spec = seen.lease.as_ref().and_then(|lease| lease.spec.as_ref());
@@ -152,32 +153,32 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_not_there_is_made_and_renewed() {
+    fn a_missing_lease_is_created_and_renewed() {
         let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
         assert_eq!(term.state(start), LeaseState::Unknown);
-        term.see(None, start);
+        term.record_read(None, start);
         let Action::Create(lease) = term.action("x", start, wall()) else { panic!("it is made") };
         assert_eq!(lease.metadata.name.as_deref(), Some("x"));
-        term.wrote(*lease, start);
+        term.record_write(*lease, start);
         assert_eq!(term.state(start), LeaseState::Ours);
         assert!(is_replaced(&term, start));
     }
 
     #[test]
-    fn a_lease_that_cannot_be_renewed_is_given_up_before_another_may_take_it() {
+    fn a_lease_without_renewal_is_late_before_another_node_may_take_it() {
         let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
-        term.wrote(lease_of("n1", "1"), start);
+        term.record_write(lease_of("n1", "1"), start);
         assert_eq!(term.state(start + LENGTH * 2 / 3 - Duration::from_secs(1)), LeaseState::Ours);
         assert_eq!(term.state(start + LENGTH * 2 / 3), LeaseState::Late);
     }
 
     #[test]
-    fn anothers_lease_is_left_until_it_has_not_changed_for_its_whole_time() {
+    fn another_nodes_lease_is_taken_once_unchanged_for_its_duration() {
         let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
-        term.see(Some(lease_of("n2", "1")), start);
+        term.record_read(Some(lease_of("n2", "1")), start);
         assert_eq!(term.state(start), LeaseState::Theirs("n2".to_owned()));
         assert_eq!(term.action("x", start + LENGTH / 2, wall()), Action::Leave);
-        term.see(Some(lease_of("n2", "2")), start + LENGTH / 2);
+        term.record_read(Some(lease_of("n2", "2")), start + LENGTH / 2);
         assert_eq!(term.action("x", start + LENGTH, wall()), Action::Leave, "it was renewed");
         assert!(is_replaced(&term, start + LENGTH * 3 / 2));
         assert_eq!(
@@ -188,11 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_was_given_up_is_taken_at_once_and_counted() {
+    fn a_released_lease_is_taken_at_once_and_counted_as_a_transition() {
         let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
         let mut lease = lease_of("n2", "1");
         lease.spec.as_mut().expect("one").holder_identity = Some(String::new());
-        term.see(Some(lease), start);
+        term.record_read(Some(lease), start);
         let Action::Replace(taken) = term.action("x", start, wall()) else { panic!("it is taken") };
         assert_eq!(taken.metadata.resource_version.as_deref(), Some("1"), "over what was seen");
         assert_eq!(taken.spec.expect("one").lease_transitions, Some(2));

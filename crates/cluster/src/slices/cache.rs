@@ -1,4 +1,4 @@
-//! Cache of the published slices: listed, then watched, with our own writes added.
+//! Cache of the published slices: filled by a list, updated by a watch and by the agent's own writes.
 
 use std::{collections::BTreeMap, pin::Pin, time::Duration};
 
@@ -21,7 +21,7 @@ pub(super) struct SliceCache<'a> {
     pub(super) slices: BTreeMap<String, ResourceSlice>,
     selector: String,
     limits: Limits,
-    /// The last version seen.
+    /// Resource version of the last event.
     version: String,
     /// The present watch, with its deadline.
     events: Option<(Events, Deadline)>,
@@ -31,16 +31,17 @@ pub(super) struct SliceCache<'a> {
 
 type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ResourceSlice>>> + Send>>;
 
+/// Event of the watch, after its effect on the cache.
 pub(super) enum CacheEvent {
     /// No change.
     None,
     /// Another writer changed a slice.
     Changed,
-    /// The API server has forgotten the last version seen.
+    /// The resource version is too old to watch from (HTTP 410).
     Expired,
 }
 
-const DOING: &str = "cannot watch the node's ResourceSlices";
+const CONTEXT: &str = "cannot watch the node's ResourceSlices";
 
 // === impl SliceCache ===
 
@@ -52,11 +53,11 @@ impl<'a> SliceCache<'a> {
     ) -> Result<Self, ClusterError> {
         let selector = format!("spec.driver={driver},spec.nodeName={}", client.node());
         let api: Api<ResourceSlice> = Api::all(connection.kube.clone());
-        let doing = || "cannot list the node's ResourceSlices".to_owned();
-        let which = ListParams::default().fields(&selector);
-        let list = match connection.call(doing, api.list(&which)).await {
+        let context = || "cannot list the node's ResourceSlices".to_owned();
+        let params = ListParams::default().fields(&selector);
+        let list = match connection.call(context, api.list(&params)).await {
             Err(error) if error.code() == Some(404) => {
-                return Err(ClusterError::NoSuchApi(doing()));
+                return Err(ClusterError::NoSuchApi(context()));
             }
             list => list?,
         };
@@ -66,7 +67,7 @@ impl<'a> SliceCache<'a> {
         Ok(Self { connection, api, slices, selector, limits, version, events: None, next_watch })
     }
 
-    /// Waits for a change. Can be dropped without loss.
+    /// Waits for an event. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<CacheEvent, ClusterError> {
         loop {
             let Some((events, deadline)) = &mut self.events else {
@@ -86,15 +87,15 @@ impl<'a> SliceCache<'a> {
                 }
                 Err(_) => {
                     let limit = self.watch_limit();
-                    return Err(ClusterError::Late(DOING.to_owned(), limit));
+                    return Err(ClusterError::Late(CONTEXT.to_owned(), limit));
                 }
             };
-            return self.apply(event.map_err(|error| ClusterError::of(DOING.to_owned(), error))?);
+            return self.apply(event.map_err(|error| ClusterError::of(CONTEXT.to_owned(), error))?);
         }
     }
 
     /// Adds a slice as the API server stored it.
-    pub(super) fn wrote(&mut self, slice: ResourceSlice) {
+    pub(super) fn record_write(&mut self, slice: ResourceSlice) {
         self.slices.insert(name(&slice), slice);
     }
 
@@ -106,9 +107,9 @@ impl<'a> SliceCache<'a> {
     /// Opens a watch. Returns `false` if the version is too old.
     async fn open(&mut self) -> Result<bool, ClusterError> {
         let seconds = u32::try_from(self.limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
-        let which = WatchParams::default().fields(&self.selector).timeout(seconds);
-        let question = self.api.watch(&which, &self.version);
-        let events = match self.connection.call(|| DOING.to_owned(), question).await {
+        let params = WatchParams::default().fields(&self.selector).timeout(seconds);
+        let request = self.api.watch(&params, &self.version);
+        let events = match self.connection.call(|| CONTEXT.to_owned(), request).await {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(false),
             events => events?,
         };
@@ -126,12 +127,12 @@ impl<'a> SliceCache<'a> {
             }
             WatchEvent::Error(status) if is_gone(&status) => return Ok(CacheEvent::Expired),
             WatchEvent::Error(status) => {
-                return Err(ClusterError::Refused(DOING.to_owned(), status));
+                return Err(ClusterError::Refused(CONTEXT.to_owned(), status));
             }
         };
         self.version = slice.metadata.resource_version.clone().unwrap_or_default();
         let known = self.slices.get(&name(&slice));
-        // Our own write returns as an event of a known version.
+        // The agent's own write returns as an event of a known version.
         let is_change = match known {
             Some(known) => is_deleted || version(known) < version(&slice),
             None => !is_deleted,
@@ -139,7 +140,7 @@ impl<'a> SliceCache<'a> {
         if is_deleted {
             self.slices.remove(&name(&slice));
         } else if is_change {
-            self.wrote(slice);
+            self.record_write(slice);
         }
         Ok(if is_change { CacheEvent::Changed } else { CacheEvent::None })
     }
@@ -149,7 +150,7 @@ pub(super) fn name(slice: &ResourceSlice) -> String {
     slice.metadata.name.clone().unwrap_or_default()
 }
 
-/// Version of a slice. Versions are growing numbers; any other version is the oldest.
+/// Resource version as a number, which grows with each write; `None`, the lowest, for a version that is not a number.
 fn version(slice: &ResourceSlice) -> Option<u128> {
     slice.metadata.resource_version.as_ref()?.parse().ok()
 }

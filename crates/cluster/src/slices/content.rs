@@ -1,5 +1,5 @@
-//! Content of a ResourceSlice, compared as the API server compares it: by the value of a quantity, not its
-//! spelling, and without the time of a taint.
+//! Content of a ResourceSlice, with the API server's equality: quantities are equal by value in any spelling, and
+//! the time of a taint does not count.
 
 use k8s_openapi::{
     api::resource::v1::{
@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use windlass_core::selector::Amount;
 
-/// Content of a slice: devices, or the counters that devices of the pool consume.
+/// Content of a slice: devices, or counter sets from which devices of the pool consume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SliceContent {
     /// Devices in the order of the scheduler's attempts.
@@ -31,7 +31,7 @@ impl SliceContent {
     /// Sets the content of a slice. Known taints keep their time.
     pub(super) fn put_into(&self, spec: &mut ResourceSliceSpec) {
         let known = spec.devices.take().unwrap_or_default();
-        let devices = self.devices.iter().cloned().map(|device| with_times(device, &known));
+        let devices = self.devices.iter().cloned().map(|device| with_taint_times(device, &known));
         let devices: Vec<_> = devices.collect();
         // A slice has devices or counters; an empty pool's slice has no devices at all.
         spec.devices = Some(devices).filter(|devices| !devices.is_empty());
@@ -39,23 +39,23 @@ impl SliceContent {
         spec.shared_counters = counters.filter(|counters| !counters.is_empty());
     }
 
-    /// True if the API server would store both alike.
+    /// True if both are equal to the API server.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
-        self.plain() == other.plain()
+        self.normalized() == other.normalized()
     }
 
-    /// The content with amounts in billionths and without times.
-    pub(super) fn plain(&self) -> Self {
-        let mut plain = self.clone();
-        plain.devices.iter_mut().for_each(make_plain);
-        let sets = plain.shared_counters.iter_mut();
+    /// The content with quantities in nano units and without times of taints.
+    pub(super) fn normalized(&self) -> Self {
+        let mut normalized = self.clone();
+        normalized.devices.iter_mut().for_each(normalize_device);
+        let sets = normalized.shared_counters.iter_mut();
         sets.flat_map(|set| set.counters.values_mut())
             .for_each(|counter| normalize(&mut counter.value));
-        plain
+        normalized
     }
 }
 
-fn with_times(mut device: Device, known: &[Device]) -> Device {
+fn with_taint_times(mut device: Device, known: &[Device]) -> Device {
     let Some(before) = known.iter().find(|known| known.name == device.name) else { return device };
     let before = before.taints.iter().flatten();
     let same = |taint: &DeviceTaint, other: &DeviceTaint| {
@@ -68,7 +68,7 @@ fn with_times(mut device: Device, known: &[Device]) -> Device {
     device
 }
 
-fn make_plain(device: &mut Device) {
+fn normalize_device(device: &mut Device) {
     device.attributes.take_if(|attributes| attributes.is_empty());
     device.capacity.take_if(|capacity| capacity.is_empty());
     device.taints.take_if(|taints| taints.is_empty());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn how_an_amount_is_written_and_when_a_taint_came_make_no_difference() {
+    fn spelling_of_a_quantity_and_time_of_a_taint_make_no_difference() {
         let now = Some("2026-01-02T03:04:05Z");
         assert!(content("80Gi", None).is_same_as(&content("81920Mi", now)));
         assert!(!content("80Gi", None).is_same_as(&content("80G", None)));

@@ -10,7 +10,7 @@ use super::SliceContent;
 /// Groups of dropped fields, by feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DroppedFields {
-    /// Sharing of a device among claims.
+    /// Sharing of a device by several claims.
     Sharing,
     /// Taints of devices.
     Taints,
@@ -55,8 +55,9 @@ impl DroppedFields {
         }
     }
 
+    /// Fields that were sent and are missing in the stored content.
     pub(super) fn between(sent: &SliceContent, stored: &SliceContent) -> BTreeSet<Self> {
-        let (sent, stored) = (sent.plain(), stored.plain());
+        let (sent, stored) = (sent.normalized(), stored.normalized());
         let mut lost = BTreeSet::new();
         if sent.shared_counters != stored.shared_counters {
             lost.insert(Self::Counters);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_told_by_its_feature_gate() {
+    fn a_dropped_field_is_reported_with_its_feature_gate() {
         let full = json!({
             "name": "gpu-0",
             "attributes": {"a": {"int": 1}, "b": {"ints": [1]}},

@@ -1,10 +1,11 @@
-//! Layout of counters: in slices of their own, or, before Kubernetes 1.35, beside the devices that consume
-//! them.
+//! Layout of counter sets: in separate slices, or, before Kubernetes 1.35, in one slice with the devices that
+//! consume them.
 
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::version::Info};
 
 use super::SliceContent;
 
+/// Layout of a pool's counter sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Each slice has either counters or devices.
@@ -14,7 +15,7 @@ pub(super) enum Layout {
     Together,
 }
 
-/// First minor version of Kubernetes 1 that requires separate counters.
+/// First minor version of Kubernetes 1 that requires counters in separate slices.
 const FIRST_APART: u32 = 35;
 
 // === impl Layout ===

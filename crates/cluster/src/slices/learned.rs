@@ -1,7 +1,7 @@
-//! The API server's treatment of our slices, as observed on one connection: refused devices, dropped fields.
+//! Responses of the API server to published slices, as observed on one connection: refused devices, dropped fields.
 //!
-//! An observation holds for exactly the content that was sent: a changed device is sent again. A new connection
-//! forgets all observations, since the API server may have been upgraded.
+//! An observation is valid for exactly the content that was sent: a changed device is sent again. A new connection
+//! starts without observations, since the API server may have been upgraded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::{DesiredSlices, DroppedFields, LeftOut, SliceContent, layout::Layout}
 pub(super) struct Learned {
     /// Refused devices with the reason, by pool and name.
     devices: BTreeMap<(String, String), (Device, String)>,
-    /// Pools that are refused as a whole: the refusal named no device.
+    /// Pools whose refusal named no device.
     pools: BTreeMap<String, RefusedPool>,
     /// Sent and stored content of slices that the API server changed, by pool and index.
     kept: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
@@ -29,7 +29,7 @@ pub(super) struct Learned {
 struct RefusedPool {
     desired: Vec<SliceContent>,
     why: String,
-    /// Previous content, to restore: a part may be overwritten.
+    /// Previous content, to restore: some slices of the pool may have been overwritten already.
     before: Vec<SliceContent>,
 }
 
@@ -39,7 +39,7 @@ pub(super) type Position<'a> = (&'a str, usize);
 // === impl Learned ===
 
 impl Learned {
-    /// The desired slices, without refused pools and devices.
+    /// The desired slices without refused devices; refused pools have their previous content.
     pub(super) fn apply(&self, desired: &DesiredSlices) -> DesiredSlices {
         let mut rest = desired.clone();
         for (pool, refused) in &self.pools {
@@ -71,12 +71,13 @@ impl Learned {
         sent: &SliceContent,
         published: &ResourceSlice,
     ) -> bool {
-        let published = SliceContent::of(published).plain();
-        let sent = sent.plain();
+        let published = SliceContent::of(published).normalized();
+        let sent = sent.normalized();
         let kept = self.kept.get(&(position.0.to_owned(), position.1));
         published == sent || kept.is_some_and(|kept| kept.0 == sent && kept.1 == published)
     }
 
+    /// Compares the sent content with the API server's answer, and records a difference.
     pub(super) fn stored(
         &mut self,
         (pool, at): Position<'_>,
@@ -94,10 +95,10 @@ impl Learned {
                 self.count += 1;
             }
         }
-        self.kept.insert(position, (sent.plain(), stored.plain()));
+        self.kept.insert(position, (sent.normalized(), stored.normalized()));
     }
 
-    /// Learns from a refusal: of the devices that it names, or else of the whole pool.
+    /// Records a refusal: for the devices that it names, or else for the whole pool.
     pub(super) fn refused(
         &mut self,
         pool: &str,
@@ -129,7 +130,7 @@ impl Learned {
         }
         for (device, why) in named {
             let mut device = device.clone();
-            // Desired taints have no time.
+            // Desired devices, with which this one is compared, have no taint times.
             device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
             let reason = format!("refused by the API server: {}", why.join("; "));
             let key = (pool.to_owned(), device.name.clone());
@@ -137,7 +138,7 @@ impl Learned {
         }
     }
 
-    /// Forgets refused pools with other content, once the desired slices are published.
+    /// Forgets refused pools whose desired content has changed, once the desired slices are published.
     pub(super) fn published(&mut self, desired: &DesiredSlices) {
         self.pools.retain(|pool, refused| desired.pools.get(pool) == Some(&refused.desired));
     }
@@ -151,7 +152,7 @@ impl Learned {
         &self.dropped_fields
     }
 
-    /// Reasons of refused pools.
+    /// Refused pools with their reasons, as one text; `None` without any.
     pub(super) fn refusals(&self) -> Option<String> {
         let refusals = self.pools.iter();
         let refusals: Vec<_> = refusals
@@ -169,13 +170,13 @@ impl Learned {
         let consumes =
             device.consumes_counters.as_ref().is_some_and(|consumed| !consumed.is_empty());
         if consumes && self.dropped_fields.contains(&DroppedFields::Counters) {
-            // Without its counters it would be allocated beside devices on the same hardware.
+            // Without its counters the device would be allocated beside devices on the same hardware.
             return Some("it consumes counters, and the API server keeps none".to_owned());
         }
         if !self.dropped_fields.contains(&DroppedFields::Taints) {
             return None;
         }
-        // Without its taint it would be allocated.
+        // Without its taint the device would be allocated.
         let taint = device.taints.iter().flatten().find(|taint| taint.effect != "None")?;
         let DeviceTaint { key, value, .. } = taint;
         let value = value.as_deref().unwrap_or_default();
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_consumes_counters_is_left_out_where_none_are_kept() {
+    fn a_device_with_counters_is_left_out_if_the_api_server_drops_counters() {
         let consumed = json!([{"counterSet": "c", "counters": {"m": {"value": "1"}}}]);
         let devices = json!([{"name": "gpu-0"}, {"name": "part", "consumesCounters": consumed}]);
         let devices = serde_json::from_value(devices).expect("devices");

@@ -1,5 +1,5 @@
-//! Limits of devices and pools in the API server, checked in advance: one refused device would cost its
-//! whole slice.
+//! Limits of the API server for devices and pools, checked before a publication: the API server refuses a whole
+//! slice for one invalid device.
 //!
 //! The limits are those of Kubernetes' `resource.k8s.io/v1` (`pkg/apis/resource/validation`).
 
@@ -111,7 +111,7 @@ fn is_one_value(attribute: &DeviceAttribute) -> bool {
     // Kubernetes counts bytes.
     let mut lengths = texts.map(String::len);
     let mut all_versions = version.iter().chain(versions.iter().flatten());
-    values.iter().filter(|is_there| **is_there).count() == 1
+    values.iter().filter(|is_some| **is_some).count() == 1
         && lengths.all(|length| length <= MAX_VALUE_CHARS)
         && all_versions.all(|version| is_semver(version))
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_keeps_all_limits_is_taken() {
+    fn a_device_within_all_limits_is_accepted() {
         let device = json!({
             "name": "gpu-0",
             "attributes": {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_breaks_a_limit_says_which() {
+    fn a_violated_limit_is_named_with_its_field() {
         let long = "x".repeat(65);
         let many: serde_json::Map<_, _> =
             (0..33).map(|index| (format!("a{index}"), json!({"int": 1}))).collect();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_names_of_nodes_and_sources() {
+    fn a_pool_name_is_a_path_of_dns_names() {
         for good in ["n1", "n1/nvidia", "ip-10-0-0-1.eu.internal/coral-usb"] {
             assert_eq!(check_pool(good), Ok(()));
         }

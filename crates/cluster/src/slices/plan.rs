@@ -1,8 +1,9 @@
-//! Plan that makes a pool's published slices equal the desired ones: a pure function.
+//! Plan of the requests that make a pool's published slices equal the desired ones: a pure function.
 //!
-//! A slice's name begins with its index in the pool: the scheduler sorts by name, and so tries devices in
-//! the desired order. A pool is complete if it has as many slices of the newest generation as each of them
-//! says. So a single change keeps the generation, and several changes make a new one for all slices.
+//! A slice's name begins with its index in the pool: the scheduler sorts slices by name, and so tries devices in
+//! the desired order. The scheduler uses a pool if the number of its newest slices equals their
+//! `resourceSliceCount`. So a change of one slice keeps the generation. Changes of several slices make a new
+//! generation, which all slices get.
 
 use k8s_openapi::{
     api::resource::v1::{ResourcePool, ResourceSlice, ResourceSliceSpec},
@@ -11,6 +12,7 @@ use k8s_openapi::{
 
 use super::SliceContent;
 
+/// Driver and node that slices belong to.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
     pub(super) driver: String,
@@ -26,20 +28,21 @@ pub(super) struct PoolPlan {
     pub(super) create: Vec<(usize, ResourceSlice)>,
 }
 
+/// A pool with its desired slices, in order.
 #[derive(Clone, Copy)]
 pub(super) struct DesiredPool<'a> {
     pub(super) name: &'a str,
     pub(super) slices: &'a [SliceContent],
 }
 
-/// Hexadecimal digits of the index in a slice's name; names sort as text.
+/// Hexadecimal digits of the index in a slice's name. Their number is fixed, since names sort as text.
 const INDEX_DIGITS: usize = 5;
 
 // === impl PoolPlan ===
 
 impl PoolPlan {
-    /// Plan for a pool with these published slices. `is_kept` tells if a slice counts as the desired one at
-    /// its index.
+    /// Plan for a pool with these published slices. `is_kept(index, slice)` is true if the published slice needs no
+    /// update.
     pub(super) fn new(
         owner: &Owner,
         desired: DesiredPool<'_>,
@@ -54,14 +57,14 @@ impl PoolPlan {
             generation,
             resource_slice_count: count,
         };
-        let is_right = |(index, slice): (usize, &ResourceSlice)| {
+        let is_current = |(index, slice): (usize, &ResourceSlice)| {
             slice.spec.pool == pool(newest) && is_kept(index, slice)
         };
-        let there = || places.iter().enumerate().filter_map(|(at, slice)| Some((at, (*slice)?)));
-        let wrong = there().filter(|found| !is_right(*found)).count();
-        let is_new = wrong > 1 || places.contains(&None);
+        let present = || places.iter().enumerate().filter_map(|(at, slice)| Some((at, (*slice)?)));
+        let outdated = present().filter(|found| !is_current(*found)).count();
+        let is_new = outdated > 1 || places.contains(&None);
         let pool = pool(if is_new { newest + 1 } else { newest });
-        let update = there().filter(|found| is_new || !is_right(*found));
+        let update = present().filter(|found| is_new || !is_current(*found));
         let update = update.map(|(at, slice)| (at, updated(slice, &pool, &desired.slices[at])));
         let missing = (0..desired.slices.len()).filter(|at| places[*at].is_none());
         let create = missing.map(|at| (at, created(owner, &pool, at, &desired.slices[at])));

@@ -1,4 +1,4 @@
-//! Reconciliation of published with desired slices: plans are made from the cache, and carried out.
+//! Reconciliation of published with desired slices: makes plans from the cache, and executes them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -28,21 +28,22 @@ pub(super) struct SliceReconciler {
     outcome: watch::Sender<Arc<PublishState>>,
 }
 
+/// Next step after a reconciliation.
 pub(super) enum Next {
-    /// None: all is published.
+    /// Nothing to do: all desired slices are published.
     Done,
-    /// Other writers undo our work: try again at this time.
+    /// Another writer keeps changing the slices: try again at this time.
     Wait(Instant),
     /// The cache is outdated: list again after this pause.
     ListAgain(Duration),
 }
 
-/// Result of carrying out plans.
+/// Result of executing plans.
 enum Execution {
     Done,
     /// Another writer changed a slice.
     Overtaken,
-    /// The API server refused a slice, and its reason is learned.
+    /// The API server refused a slice, and its reason is recorded.
     Refused,
 }
 
@@ -65,12 +66,12 @@ impl SliceReconciler {
         }
     }
 
-    /// Starts a new connection, perhaps to another API server.
+    /// Forgets what is known of the API server: a new connection may reach another one.
     pub(super) fn begin(&mut self) {
         self.learned = Learned::default();
     }
 
-    /// Asks once for the API server's layout, if any slice has counters.
+    /// Finds the API server's layout of counters by its version, once, if any slice has counters.
     pub(super) async fn find_layout(
         &mut self,
         desired: Option<&DesiredSlices>,
@@ -81,8 +82,8 @@ impl SliceReconciler {
         if !matters || self.learned.layout.is_some() {
             return Ok(());
         }
-        let doing = || "cannot read the API server's version".to_owned();
-        let version = connection.call(doing, connection.kube.apiserver_version()).await;
+        let context = || "cannot read the API server's version".to_owned();
+        let version = connection.call(context, connection.kube.apiserver_version()).await;
         self.learned.layout = Some(match version {
             // A server that hides its version counts as new.
             Err(error) if matches!(error.code(), Some(403 | 404)) => Layout::Apart,
@@ -100,7 +101,7 @@ impl SliceReconciler {
         });
     }
 
-    /// Publishes the desired slices, unless other writers undo it again and again.
+    /// Publishes the desired slices. Returns the time of the next attempt if other writers keep changing them.
     pub(super) async fn reconcile(
         &mut self,
         desired: Option<&DesiredSlices>,
@@ -120,7 +121,7 @@ impl SliceReconciler {
         }
         while !plans.is_empty() {
             let known = self.learned.count();
-            let execution = self.carry_out(plans, desired, cache).await?;
+            let execution = self.execute(plans, desired, cache).await?;
             plans = self.plans(desired, cache);
             // Each refusal and each dropped field changes the next plan, once.
             let has_learned = self.learned.count() > known;
@@ -162,8 +163,8 @@ impl SliceReconciler {
         plans
     }
 
-    /// Carries out plans, until a request is refused or overtaken.
-    async fn carry_out(
+    /// Executes plans, until a request is refused or overtaken.
+    async fn execute(
         &mut self,
         plans: Plans,
         desired: &DesiredSlices,
@@ -184,7 +185,7 @@ impl SliceReconciler {
                 match api.write(&slice).await? {
                     Outcome::Done(stored) => {
                         self.learned.stored((&pool, at), &sent, &stored);
-                        cache.wrote(stored);
+                        cache.record_write(stored);
                     }
                     Outcome::Overtaken => return Ok(Execution::Overtaken),
                     Outcome::Invalid(status) => {

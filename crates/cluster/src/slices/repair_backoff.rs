@@ -1,8 +1,7 @@
-//! Back-off of repairs: changes by others are undone at once, unless they return at once.
+//! Back-off of repairs. A repair restores slices that another writer changed.
 //!
-//! Two writers that undo each other's work would never end. A change that returns as soon as it is undone
-//! is a fight, and each round is answered later. Occasional deletions are none, however many: each second
-//! without one takes a round away.
+//! Two writers that undo each other's work would never end. So the pause grows with the number of recent repairs. That
+//! number falls by one each second, so occasional changes are repaired without a pause, however many.
 
 use std::time::Duration;
 
@@ -14,25 +13,25 @@ use crate::Limits;
 /// Time of the next repair.
 pub(super) struct RepairBackoff {
     limits: Limits,
-    /// Rounds of the present fight.
-    rounds: u32,
-    /// End of the last round.
+    /// Number of recent repairs.
+    recent: u32,
+    /// Time of the last repair.
     since: Instant,
     /// Time of a postponed repair.
     due: Option<Instant>,
 }
 
-/// Rounds that are answered at once: slices may be deleted one by one.
+/// Repairs without a pause: slices may be deleted one by one.
 const AT_ONCE: u32 = 4;
 
-/// Most rounds that count: more would not lengthen the pause, but delay the end of the fight.
-const MAX_ROUNDS: u32 = AT_ONCE + 16;
+/// Most recent repairs that count: more would not lengthen the pause, but keep it long after the last change.
+const MAX_RECENT: u32 = AT_ONCE + 16;
 
 // === impl RepairBackoff ===
 
 impl RepairBackoff {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, rounds: 0, since: Instant::now(), due: None }
+        Self { limits, recent: 0, since: Instant::now(), due: None }
     }
 
     /// Permits a repair now, or returns the time of the next one.
@@ -43,13 +42,13 @@ impl RepairBackoff {
         self.due.map_or(Ok(()), Err)
     }
 
-    /// Pause before changes that did not last are made again.
+    /// Counts a repair, and returns the pause before it.
     pub(super) fn pause(&mut self) -> Duration {
         let Limits { retry_first, retry_most, .. } = self.limits;
-        let whiles = self.since.elapsed().as_millis() / retry_first.as_millis().max(1);
-        let over = u32::try_from(whiles).unwrap_or(u32::MAX);
-        self.rounds = (self.rounds.saturating_sub(over) + 1).min(MAX_ROUNDS);
-        let pause = match self.rounds.saturating_sub(AT_ONCE) {
+        let periods = self.since.elapsed().as_millis() / retry_first.as_millis().max(1);
+        let forgiven = u32::try_from(periods).unwrap_or(u32::MAX);
+        self.recent = (self.recent.saturating_sub(forgiven) + 1).min(MAX_RECENT);
+        let pause = match self.recent.saturating_sub(AT_ONCE) {
             0 => Duration::ZERO,
             late => backoff(retry_first, retry_most, late),
         };
@@ -64,11 +63,11 @@ mod tests {
 
     use super::*;
 
-    /// Seconds until each of this many repairs, if every repair is undone after the given time.
-    async fn waits(repairs: &mut RepairBackoff, stands: Duration, times: usize) -> Vec<u64> {
+    /// Seconds before each of this many repairs, if every repair lasts for the given time.
+    async fn waits(repairs: &mut RepairBackoff, lasts: Duration, times: usize) -> Vec<u64> {
         let mut waits = Vec::new();
         for _ in 0..times {
-            advance(stands).await;
+            advance(lasts).await;
             let begun = Instant::now();
             while let Err(due) = repairs.try_now() {
                 advance(due - Instant::now()).await;
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wipe_is_answered_at_once_each_time_and_a_fight_ever_later_until_something_stands() {
+    async fn repairs_are_immediate_unless_another_writer_repeats_its_change_at_once() {
         let mut repairs = RepairBackoff::new(Limits::default());
         let (at_once, a_while) = (Duration::from_millis(100), Duration::from_millis(1500));
         assert_eq!(waits(&mut repairs, a_while, 50).await, [0; 50]);

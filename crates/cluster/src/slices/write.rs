@@ -19,6 +19,7 @@ pub(super) struct SliceApi<'a> {
     pub(super) connection: &'a Connection,
 }
 
+/// Outcome of a request that reached the API server.
 pub(super) enum Outcome<T> {
     Done(T),
     /// Another writer changed the slice.
@@ -36,12 +37,12 @@ impl SliceApi<'_> {
             uid: slice.metadata.uid.clone(),
             resource_version: slice.metadata.resource_version.clone(),
         };
-        let how = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let name = name(slice);
-        let doing = || format!("cannot delete ResourceSlice {name}");
-        match self.connection.call(doing, self.api.delete(&name, &how)).await {
+        let context = || format!("cannot delete ResourceSlice {name}");
+        match self.connection.call(context, self.api.delete(&name, &params)).await {
             Err(error) if error.is_not_found() => Ok(Outcome::Done(())),
-            answer => judged(answer.map(drop)),
+            answer => outcome_of(answer.map(drop)),
         }
     }
 
@@ -76,24 +77,24 @@ impl SliceApi<'_> {
 
     async fn update(&self, slice: &ResourceSlice) -> Result<Outcome<ResourceSlice>, ClusterError> {
         let name = name(slice);
-        let doing = || format!("cannot update ResourceSlice {name}");
-        let how = as_windlass();
-        match self.connection.call(doing, self.api.replace(&name, &how, slice)).await {
+        let context = || format!("cannot update ResourceSlice {name}");
+        let params = as_windlass();
+        match self.connection.call(context, self.api.replace(&name, &params, slice)).await {
             Err(error) if error.is_not_found() => Ok(Outcome::Overtaken),
-            answer => judged(answer),
+            answer => outcome_of(answer),
         }
     }
 
     async fn create(&self, slice: &ResourceSlice) -> Result<Outcome<ResourceSlice>, ClusterError> {
-        let doing = || format!("cannot create a ResourceSlice of pool {}", slice.spec.pool.name);
-        judged(self.connection.call(doing, self.api.create(&as_windlass(), slice)).await)
+        let context = || format!("cannot create a ResourceSlice of pool {}", slice.spec.pool.name);
+        outcome_of(self.connection.call(context, self.api.create(&as_windlass(), slice)).await)
     }
 
     /// Reference to the Node as the owner of slices: they are deleted with it.
     async fn owner(&self, node: &str) -> Result<OwnerReference, ClusterError> {
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
-        let doing = || format!("cannot read Node {node}");
-        let found = self.connection.call(doing, nodes.get_metadata(node)).await?;
+        let context = || format!("cannot read Node {node}");
+        let found = self.connection.call(context, nodes.get_metadata(node)).await?;
         Ok(OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
@@ -105,10 +106,10 @@ impl SliceApi<'_> {
     }
 }
 
-fn judged<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
+fn outcome_of<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
     match answer {
         Ok(done) => Ok(Outcome::Done(done)),
-        // "Unprocessable content".
+        // HTTP 422: the API server's validation refused the content.
         Err(ClusterError::Refused(_, status)) if status.code == 422 => Ok(Outcome::Invalid(status)),
         Err(error) if error.status().is_some_and(is_overtaken) => Ok(Outcome::Overtaken),
         Err(error) => Err(error),

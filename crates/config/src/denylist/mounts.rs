@@ -1,10 +1,11 @@
-//! Mounts: a denylist for those that are read-only, an allowlist for those that are writable.
+//! Denylist of read-only mounts, and allowlist of writable ones.
 
 use std::path::Path;
 
 use super::of_nodes;
 
-/// Sockets by which a container could start others with any rights, and folders with containers' secrets.
+/// Sockets and folders of container runtimes below `/run`: with a socket a container can start privileged containers,
+/// and the folders have secrets of containers.
 const RUNTIMES: &[&str] = &[
     "containerd",
     "crio",
@@ -20,14 +21,15 @@ const RUNTIMES: &[&str] = &[
     "buildkit",
 ];
 
-/// Folders of the whole machine, below which much is harmless.
-const WHOLE: &[&str] = &[
+/// Folders that are refused themselves, while many files below them are harmless.
+const TOO_BROAD: &[&str] = &[
     "/", "/boot", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var",
     "/var/lib", "/var/tmp", "/var/log",
 ];
 
-/// Files, and folders in which nothing is harmless, with the danger. A socket on a read-only mount is still a socket.
-const KEPT: &[(&str, &str)] = &[
+/// Dangerous files, and folders in which every file is dangerous, with the danger. A read-only mount still gives access
+/// to a socket.
+const DANGEROUS: &[(&str, &str)] = &[
     ("/etc/kubernetes", CLUSTER),
     ("/etc/cni", CLUSTER),
     ("/etc/rancher", CLUSTER),
@@ -45,7 +47,7 @@ const KEPT: &[(&str, &str)] = &[
     ("/var/lib/docker", CONTAINERS),
     ("/var/log/containers", CONTAINERS),
     ("/var/log/pods", CONTAINERS),
-    ("/var/lib/windlass", "has what the agent itself must know"),
+    ("/var/lib/windlass", "has the agent's own state"),
     ("/etc/NetworkManager", SECRETS),
     ("/etc/gshadow", SECRETS),
     ("/etc/krb5.keytab", SECRETS),
@@ -79,7 +81,7 @@ const KEPT: &[(&str, &str)] = &[
     ("/var/spool/cron", PROGRAMS),
 ];
 
-/// A socket by which root makes udev run programs; the rest of its folder is harmless.
+/// Socket by which root makes udev run programs; the rest of its folder is harmless.
 const UDEV: &str = "/run/udev/control";
 
 /// Folders of keys, wherever they are.
@@ -89,29 +91,31 @@ const CLUSTER: &str = "has the node's own rights in the cluster";
 
 const CONTAINERS: &str = "has the files of every container";
 
-const PROGRAMS: &str = "says what the node runs with all rights";
+const PROGRAMS: &str = "decides which programs the node runs as root";
 
 const SECRETS: &str = "has the secrets of the node's own users";
 
-/// Below these nothing that the node runs or believes is kept, by the Filesystem Hierarchy Standard and by habit.
+/// Folders for data, by the Filesystem Hierarchy Standard and by convention. The node neither executes nor trusts files
+/// below them.
 const FOR_DATA: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", "/srv"];
 
-/// Below these each program has a folder of its own name: the node's own programs as well, so the name decides.
+/// Folders in which each program has a folder with its own name. The node's programs have theirs there, too, so a
+/// source may write only to folders with its own names.
 const BY_OWNER: &[&str] =
     &["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
 
 /// Danger of a file or folder of the host, even if it is read-only.
 pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     let shown = path.display();
-    let path = &*by_its_name(path);
+    let path = &*without_links(path);
     let overlaps = |other: &Path| path.starts_with(other) || other.starts_with(path);
     if overlaps(kubelet_dir) {
         return Some(format!("{shown} has the kubelet's sockets and every pod's secrets"));
     }
-    if WHOLE.iter().any(|whole| path == Path::new(whole)) {
+    if TOO_BROAD.iter().any(|whole| path == Path::new(whole)) {
         return Some(format!("{shown} exposes the whole machine: name what is needed in it"));
     }
-    if let Some((_, why)) = KEPT.iter().find(|(folder, _)| path.starts_with(folder)) {
+    if let Some((_, why)) = DANGEROUS.iter().find(|(folder, _)| path.starts_with(folder)) {
         return Some(format!("{shown} {why}"));
     }
     if overlaps(Path::new(UDEV)) {
@@ -132,11 +136,11 @@ pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     runtime.then(|| format!("{shown} exposes the container runtime, and with it the machine"))
 }
 
-/// Danger of writing to the path. The node runs and believes files in too many places to list them, so the places without
-/// such files are listed.
+/// Danger of a writable mount of the path. The node executes or trusts files in too many places to list them, so this
+/// is an allowlist.
 pub(crate) fn of_writing(path: &Path, owners: &[String]) -> Option<String> {
     let shown = path.display();
-    let path = &*by_its_name(path);
+    let path = &*without_links(path);
     let is_for_data = || {
         let below = |folder: &&str| path.starts_with(folder) && path != Path::new(folder);
         FOR_DATA.iter().any(below) || path == Path::new("/dev/shm")
@@ -148,7 +152,7 @@ pub(crate) fn of_writing(path: &Path, owners: &[String]) -> Option<String> {
     };
     (!is_for_data() && !is_owned()).then(|| {
         format!(
-            "{shown} would be writable, and the node may run or believe what is there: leave `writable` out, or mount \
+            "{shown} would be writable, and the node may execute or trust files there: leave `writable` out, or mount \
              something below {}, or below {} in a folder that is called {}",
             FOR_DATA.join(", "),
             BY_OWNER.join(", "),
@@ -157,8 +161,8 @@ pub(crate) fn of_writing(path: &Path, owners: &[String]) -> Option<String> {
     })
 }
 
-/// `/var/run` is a link to `/run` on every system that Kubernetes runs on.
-fn by_its_name(path: &Path) -> std::borrow::Cow<'_, Path> {
+/// The path below `/run` if it is below `/var/run`: that is a link on every system on which Kubernetes runs.
+fn without_links(path: &Path) -> std::borrow::Cow<'_, Path> {
     match path.strip_prefix("/var/run") {
         Ok(below) if below.as_os_str().is_empty() => Path::new("/run").into(),
         Ok(below) => Path::new("/run").join(below).into(),

@@ -1,4 +1,4 @@
-//! A map completed by another: absent keys are taken over.
+//! Merge of two maps: absent keys are copied from the other map.
 
 use super::tree::{Key, Node, Value};
 
@@ -15,8 +15,8 @@ impl Node {
         }
     }
 
-    /// Takes from another map the keys that this one lacks, as if they were written on its first line. A
-    /// key that both have and `within` names is completed in the same way.
+    /// Copies keys that this map lacks from another map, as if they were written on its first line. The maps of keys in
+    /// `within` are merged in the same way.
     pub(crate) fn complete(&mut self, from: &Self, within: &[&str]) {
         let line = self.line;
         let (Value::Map(own), Value::Map(others)) = (&mut self.value, &from.value) else { return };
@@ -35,7 +35,7 @@ impl Node {
         }
     }
 
-    /// Gives every node an id of its own again.
+    /// Assigns new unique ids to all nodes.
     pub(crate) fn renumber(&mut self) {
         self.number(&mut 0);
     }

@@ -3,7 +3,7 @@
 use serde::de::{Expected, Unexpected};
 use windlass_core::selector::nearest;
 
-/// A value of another type than the key takes.
+/// Message for a value of a type that the key does not accept.
 pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> String {
     let expected = expected_in_words(&expected.to_string());
     match found {
@@ -22,7 +22,7 @@ pub(crate) fn unknown_word(word: &str, known: &[&str]) -> String {
     format!("{} is not a known value: {known}", shown(word))
 }
 
-/// An unknown key. All known ones are listed only if none is near: they can be forty.
+/// Message for an unknown key. It lists the known keys only if none is similar: they can be forty.
 pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
     let advice = if let Some(near) = nearest(name, known.iter().copied()) {
         format!("did you mean `{near}`?")
@@ -48,7 +48,7 @@ fn found_in_words(found: &Unexpected<'_>) -> String {
     }
 }
 
-/// The expectation of serde and of the standard library's types.
+/// The expectation of serde or of a type of the standard library, in the words of the file.
 fn expected_in_words(expected: &str) -> String {
     let number = |least: &str, most: &str| format!("a number from {least} to {most}");
     match expected {

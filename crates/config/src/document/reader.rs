@@ -1,7 +1,7 @@
-//! Reads a tree into structs, with every mistake. A node that cannot be read is noted and left out, and reading begins
-//! again.
+//! Reads a tree into structs, and reports every mistake. A node that cannot be read is recorded and omitted; then
+//! reading starts again.
 //!
-//! A tuple of structs is one map, of which each struct reads the keys that it knows.
+//! A tuple of structs is read from one map: each struct reads the keys that it knows.
 
 use std::{cell::RefCell, collections::BTreeSet, fmt};
 
@@ -24,7 +24,7 @@ use super::{
 /// Result of reading a document.
 #[derive(Debug)]
 pub struct Reading<T> {
-    /// The readable part; `None` for a document of another kind.
+    /// The readable part; `None` if the root is unreadable, or if there are too many mistakes.
     pub value: Option<T>,
     /// Mistakes, in the order of the lines.
     pub mistakes: Vec<Diagnostic>,
@@ -50,14 +50,14 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
     let mut mistakes = Vec::new();
     let value = loop {
         reader.notes.take();
-        reader.maimed.take();
+        reader.incomplete.take();
         let failure = match T::deserialize(Cursor { node: root, reader: &reader, part: None }) {
             Ok(value) => break Some(value),
             Err(Failure { is_blank: true, .. }) => continue,
             Err(failure) => failure.or_at(root),
         };
-        // A node that lacks an omitted part is wrong for that reason only.
-        if !reader.maimed.borrow().contains(&failure.id) {
+        // The failure of a node with an omitted child is a consequence, not a mistake of its own.
+        if !reader.incomplete.borrow().contains(&failure.id) {
             mistakes.push(Diagnostic::new(failure.line, failure.problem));
         }
         if failure.id == root.id || mistakes.len() >= MAX_MISTAKES {
@@ -72,7 +72,7 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
     Reading { value, mistakes, ignored, omitted: reader.omitted }
 }
 
-/// Nobody reads more mistakes, and each costs another reading.
+/// Most reported mistakes. Each costs another pass.
 const MAX_MISTAKES: usize = 100;
 
 /// State of a reading.
@@ -81,14 +81,15 @@ struct Reader {
     unknown: UnknownKeys,
     /// Nodes that cannot be read.
     omitted: BTreeSet<u32>,
-    /// Nodes that lack one of those.
-    maimed: RefCell<BTreeSet<u32>>,
-    /// Keys, by struct and name, that count as absent where they have no value. serde does not tell which these are:
-    /// the first failure does.
+    /// Nodes with an omitted child.
+    incomplete: RefCell<BTreeSet<u32>>,
+    /// Keys, by struct and name, that count as absent if they have no value. serde does not say which keys accept
+    /// null, so each enters this set at its first failure.
     blank: RefCell<BTreeSet<(&'static str, String)>>,
     notes: RefCell<Notes>,
 }
 
+/// Diagnostics about keys, collected anew in each pass.
 #[derive(Default)]
 struct Notes {
     wrong: Vec<Diagnostic>,
@@ -100,30 +101,31 @@ struct Notes {
 struct Cursor<'n, 'r> {
     node: &'n Node,
     reader: &'r Reader,
-    /// The keys that the structs of a tuple know, which share the node.
+    /// Known keys of the structs of a tuple, which are read from this node together; `None` for a single struct.
     part: Option<&'r RefCell<Vec<&'static str>>>,
 }
 
-/// The reason why a node cannot be read; the caller places it.
+/// Reason that a node cannot be read. The caller adds the node's id and line.
 #[derive(Debug, Default)]
 struct Failure {
     id: u32,
     line: u64,
     problem: String,
-    /// The key that a struct needs.
+    /// A required key that is absent.
     missing: Option<&'static str>,
-    /// A list was expected: a list without a value is a mistake.
+    /// True if a list was expected: a list without a value is a mistake.
     wants_list: bool,
-    /// A key without a value was found, which counts as absent from now on.
+    /// True if the cause is a key without a value, which counts as absent in the next pass.
     is_blank: bool,
 }
 
-/// The line of a failure that is not placed yet.
+/// Line of a failure whose node is not known yet.
 const NOWHERE: u64 = 0;
 
 // === impl Failure ===
 
 impl Failure {
+    /// This failure at its node, or at the given one if it has none yet.
     fn or_at(self, node: &Node) -> Self {
         if self.line == NOWHERE { Self { id: node.id, line: node.line, ..self } } else { self }
     }
@@ -182,11 +184,11 @@ impl UnknownKeys {
 // === impl Reader ===
 
 impl Reader {
-    /// True for a node that is left out of its parent.
+    /// True for an omitted node. Its parent is then incomplete.
     fn omits(&self, node: &Node, parent: &Node) -> bool {
         let omitted = self.omitted.contains(&node.id);
         if omitted {
-            self.maimed.borrow_mut().insert(parent.id);
+            self.incomplete.borrow_mut().insert(parent.id);
         }
         omitted
     }
@@ -219,7 +221,7 @@ impl<'n, 'r> Cursor<'n, 'r> {
         Self { node, part: None, ..self }
     }
 
-    /// A map's entries under the names that a struct `of` this name has for them.
+    /// Entries of a map that the struct named `of` knows, under the struct's field names.
     fn fields(
         self,
         of: &'static str,
@@ -244,7 +246,7 @@ impl<'n, 'r> Cursor<'n, 'r> {
         known.into_iter().map(|(name, _, node)| (name, node)).collect()
     }
 
-    /// The map that a struct is read from. serde would also read one from a list, in the order of the code.
+    /// The map from which a struct is read. serde's own structs also accept a list, in the order of the fields.
     fn map(self) -> Result<&'n [(Key, Node)], Failure> {
         match &self.node.value {
             Value::Map(entries) => Ok(entries),
@@ -279,7 +281,7 @@ impl<'n, 'r> Cursor<'n, 'r> {
         }
     }
 
-    /// Places the failure of a struct: at the key that has no value, if it needs one.
+    /// Adds the line to a failure of a struct: that of a required key without a value, else that of the map.
     fn placed(self, failure: Failure) -> Failure {
         let missing = failure.missing.and_then(|name| Some((name, self.node.child(name)?)));
         let blank = missing.filter(|(_, node)| {
@@ -425,7 +427,7 @@ impl<'n> SeqAccess<'n> for Items<'n, '_> {
 
 struct Entries<'n, 'r> {
     cursor: Cursor<'n, 'r>,
-    /// The struct that is read, if it is one.
+    /// Name of the struct that is read; empty for a map.
     of: &'static str,
     rest: std::vec::IntoIter<(&'n str, &'n Node)>,
     value: Option<(&'n str, &'n Node)>,

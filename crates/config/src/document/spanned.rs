@@ -1,4 +1,4 @@
-//! Wrappers for values in a document: a value with its line, and a list for which one value may stand.
+//! Wrappers for values in a document: a value with its line, and a list that may be written as a single value.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -17,11 +17,11 @@ pub struct Spanned<T> {
     pub value: T,
 }
 
-/// A list, for which a single value may stand.
+/// A list that may be written as a single value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OneOrMany<T>(pub Vec<T>);
 
-/// The names by which the reader recognises them.
+/// Names of newtypes by which the reader recognises these wrappers.
 pub(super) const SPANNED: &str = "Spanned";
 pub(super) const ONE_OR_MANY: &str = "OneOrMany";
 

@@ -17,7 +17,7 @@ pub struct Node {
     pub(super) id: u32,
     /// The line on which it begins, from 1.
     pub line: u64,
-    /// The source of a scalar, for texts that look like numbers.
+    /// Source text of a scalar, since a string may look like a number.
     pub(super) written: String,
     pub(super) value: Value,
 }
@@ -41,12 +41,11 @@ pub(super) struct Key {
     pub(super) text: String,
 }
 
-/// Most lists and maps within each other: each takes stack. The deepest that means something, a file in a manifest in
-/// a list of manifests, is a dozen deep.
+/// Deepest nesting of lists and maps, since each level uses stack. The deepest real document, a file in a manifest in a
+/// list of manifests, has a dozen levels.
 const MAX_DEPTH: usize = 32;
 
-/// Most lists, maps and scalars of a document, each counted as often as an alias repeats it. A node has some dozen
-/// rules.
+/// Most lists, maps and scalars of a document, with aliases expanded. A real configuration has some dozen rules.
 const MAX_VALUES: usize = 250_000;
 
 /// Parses a document; an empty one is a mistake.
@@ -78,8 +77,8 @@ pub fn is_empty_document(text: &str) -> bool {
     text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
 }
 
-/// Error message for an empty document. Nobody means the defaults by it: the file is being written, or a template rendered
-/// to nothing.
+/// Error message for an empty document. It does not mean the defaults: more likely the file is just being written, or a
+/// template rendered to nothing.
 pub fn nothing(text: &str) -> Diagnostic {
     let first = text.lines().position(|line| !line.trim().is_empty());
     let line = first.map_or(text.lines().count(), |above| above + 1).max(1);
@@ -87,7 +86,7 @@ pub fn nothing(text: &str) -> Diagnostic {
     Diagnostic::new(line as u64, text)
 }
 
-/// JSON may be indented with tabs, which YAML refuses. JSON's own texts have tabs as `\t`.
+/// Replaces tabs in JSON: JSON permits them for indentation, and YAML does not. JSON strings contain tabs only as `\t`.
 fn without_tabs(text: &str) -> Cow<'_, str> {
     if text.trim_start().starts_with(['{', '[']) {
         Cow::Owned(text.replace('\t', " "))
@@ -110,12 +109,12 @@ fn diagnostic(error: &serde_saphyr::Error) -> Diagnostic {
     let text = error.without_snippet().to_string();
     let first = text.lines().next().unwrap_or_default();
     let problem = first.rsplit_once(" at line ").map_or(first, |(problem, _)| problem);
-    Diagnostic::new(line, beyond(problem).unwrap_or_else(|| problem.to_owned()))
+    Diagnostic::new(line, exceeded_limit(problem).unwrap_or_else(|| problem.to_owned()))
 }
 
-/// The limit that a document exceeds, if it exceeds one. The library tells by its messages alone when an alias repeats
-/// too much.
-fn beyond(problem: &str) -> Option<String> {
+/// Message for the limit that a document exceeds; `None` for other problems. The library reports an excess of aliases
+/// only by the text of its messages.
+fn exceeded_limit(problem: &str) -> Option<String> {
     let of_aliases = ["alias replay", "alias expansion", "budget breached: AliasAnchorRatio"];
     if of_aliases.iter().any(|begin| problem.starts_with(begin)) {
         return Some(
@@ -246,7 +245,7 @@ impl Node {
     }
 }
 
-/// Two nodes are equal if their values are, wherever they stand.
+/// Nodes with equal values are equal, on any line.
 impl PartialEq for Node {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value

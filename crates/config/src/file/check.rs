@@ -19,7 +19,7 @@ use crate::{
     source::SourceRule,
 };
 
-/// Everything that the types of a configuration allow by mistake. `unread` are the mistakes of its reading.
+/// Mistakes that the types of a configuration cannot exclude. `unread` are the mistakes found while it was read.
 pub(super) fn mistakes(config: &Config, root: &Node, unread: &[Diagnostic]) -> Vec<Diagnostic> {
     let policy = &config.policy;
     let sources = spanned(&policy.sources, root.list("sources"), |node| node.line_of("name"));
@@ -142,8 +142,8 @@ impl Checker<'_> {
     fn selector(&mut self, selector: &Selector, node: &Node) {
         let line = node.line;
         // A kind that could not be read is a mistake already.
-        let is_told = self.unread.iter().any(|mistake| mistake.line >= line);
-        if selector.kind.is_none() && selector.source.is_none() && !is_told {
+        let is_reported = self.unread.iter().any(|mistake| mistake.line >= line);
+        if selector.kind.is_none() && selector.source.is_none() && !is_reported {
             self.wrong(line, "which devices? write kind, source, or both");
         }
         let is_instance = selector.kind.is_some_and(DeviceKind::is_instance);
@@ -158,7 +158,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A sample of the selected devices, if they are of a source that is built in or of this configuration.
+    /// A sample of the selected devices, if their source is built in or configured.
     fn sample(&self, selector: &Selector) -> Option<SampleDevice> {
         let source = selector.source().or_else(|| selector.kind?.facts().only_source.as_ref())?;
         let described = self.sources.iter().find(|described| described.value.name == *source);
@@ -169,7 +169,7 @@ impl Checker<'_> {
     }
 }
 
-/// Error message for sharing devices that cannot be shared so.
+/// Error message for a sharing method that the devices do not support.
 fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
     let Sharing::Shared(shared) = sharing else { return None };
     let family = devices.source().map(SourceName::family);

@@ -123,7 +123,7 @@ labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t, devices: true
 "#;
 
 #[test]
-fn the_defaults_are_asked_for_in_writing() {
+fn an_empty_file_is_refused_and_braces_are_the_defaults() {
     assert_eq!(parse("{}"), Ok(Config::default()));
     assert_eq!(parse("health:\nresources:\n"), Ok(Config::default()));
     let nothing = "the configuration says nothing: write `{}` for the defaults";
@@ -234,7 +234,7 @@ fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
 }
 
 #[test]
-fn shares_are_of_gpus_whose_memory_is_limited_and_virtual_gpus_are_nvidias() {
+fn shares_need_a_memory_limiter_and_virtual_gpus_are_nvidias() {
     parse("shares: {source: intel, memory: a.com/m}").expect("good");
     refused(&[
         ("shares: {source: nics, memory: a.com/m}", "source: nics: write nvidia, amd or intel"),
@@ -246,7 +246,7 @@ fn shares_are_of_gpus_whose_memory_is_limited_and_virtual_gpus_are_nvidias() {
 }
 
 #[test]
-fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
+fn contradictory_rules_for_nics_and_shares_are_refused() {
     refused(&[
         ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
         ("nics: {info: {ens1: {a: b}}}", "write a PCI address such as 0000:3b:02.0, or *"),
@@ -384,7 +384,7 @@ fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
     }
 }
 
-/// A text that aliases multiply by a thousand, again and again.
+/// A document whose nested aliases multiply its size by a thousand several times.
 fn bomb() -> String {
     let levels = (1..9).map(|level| {
         let below = format!("*a{}, ", level - 1).repeat(10);
@@ -394,7 +394,7 @@ fn bomb() -> String {
 }
 
 #[test]
-fn mistakes_are_refused_with_the_line_and_what_to_write() {
+fn mistakes_are_refused_with_line_and_correction() {
     check_mistakes([
         (
             "kubeletDir: /k\nkubletDir: /x\n".to_owned(),
@@ -473,7 +473,7 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
 }
 
 #[test]
-fn amounts_of_gpus_have_names_of_their_own() {
+fn resources_of_amounts_have_distinct_names() {
     let taken = "is the name of another resource already";
     check_mistakes([
         (
@@ -501,7 +501,7 @@ fn amounts_of_gpus_have_names_of_their_own() {
 }
 
 #[test]
-fn memory_is_not_overwritten_where_a_daemon_keeps_the_gpu() {
+fn memory_is_not_overwritten_on_gpus_under_mps() {
     let step = "gpu: {release: [{memory: overwrite, timeout: 1m}]}\n";
     let sliced = rule("a.com/x", "kind: gpu", "method: timeSlicing, replicas: 2");
     let config =
@@ -517,7 +517,7 @@ fn memory_is_not_overwritten_where_a_daemon_keeps_the_gpu() {
 }
 
 #[test]
-fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
+fn mistakes_in_rules_are_refused_with_line_and_correction() {
     check_mistakes([
         (format!("resources:\n{}", gpus("gpu", "")), 2, "write it like nvidia.com/gpu"),
         (format!("resources:\n{}", gpus(&format!("a.com/{}", "x".repeat(64)), "")), 2, "1 to 63"),
@@ -729,7 +729,7 @@ fn json(yaml: &str) -> Value {
 }
 
 #[test]
-fn the_schema_knows_every_key_and_refuses_what_the_reader_refuses() {
+fn the_schema_has_every_key_and_refuses_the_same_documents_as_the_reader() {
     let schema = schema();
     let schema = jsonschema::validator_for(&schema).expect("a schema");
     let errors: Vec<_> =

@@ -67,7 +67,7 @@ pub fn wrong_steps(source: SourceName, cleanup: &CleanupSteps) -> Vec<String> {
     checker.wrong
 }
 
-/// A source whose devices have folders.
+/// A source of PCI devices, which have folders in sysfs.
 fn on_pci(source: SourceName) -> SourceRule {
     SourceRule::new(source, Find::Bus("pci".to_owned()))
 }
@@ -132,7 +132,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// `match` may exclude the dangerous nodes of a pattern; nodes are judged once more when they are found.
+    /// A pattern is not judged if the source has a `match`, which may exclude dangerous nodes. Discovery judges each
+    /// node that it finds again.
     fn found_nodes(&mut self, pattern: &str) {
         match denylist::not_a_node(pattern) {
             Some(wrong) => self.note(wrong),
@@ -179,7 +180,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Evaluates the expression for a sample device, to tell before discovery if it has no answer for any device.
+    /// Lints the expression with a sample device: its mistakes are found before discovery.
     fn expression(&mut self) {
         let Some(expression) = &self.rule.expression else { return };
         self.wrong.extend(mistakes(expression, &self.rule.sample()));
@@ -307,7 +308,9 @@ impl<'a> Checker<'a> {
     fn url(&mut self, url: &str) {
         self.text(url);
         if !url.starts_with("http://") {
-            self.note(format!("{url:?}: write http://host:port/path; only plain HTTP is spoken"));
+            self.note(format!(
+                "{url:?}: write http://host:port/path; only plain HTTP is supported"
+            ));
         }
     }
 
@@ -339,7 +342,7 @@ fn no_file_inside(file: &Path) -> Option<String> {
     })
 }
 
-/// Sources that share a resource in another way than an earlier source, with the message.
+/// Sources whose sharing of a resource differs from an earlier source's, with the message.
 pub fn sharing_conflicts(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
     let conflict = |(nth, later): (usize, &&SourceRule)| {
         let text = sharing_conflict(later, sources[..nth].iter().copied())?;
@@ -348,7 +351,7 @@ pub fn sharing_conflicts(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
     sources.iter().enumerate().filter_map(conflict).collect()
 }
 
-/// Error message for a source whose resource an earlier source shares in another way.
+/// Error message for a source whose sharing of a resource differs from an earlier source's.
 pub fn sharing_conflict<'a>(
     later: &SourceRule,
     mut earlier: impl Iterator<Item = &'a SourceRule>,

@@ -1,11 +1,11 @@
-//! The attributes that a described source may know of its devices.
+//! Attributes that devices of a configured source may have.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
 use super::{DOMAIN, Find, SourceRule};
 use crate::sample_device::{Others, SampleDevice, any};
 
-/// Attributes of some devices of a bus or a class, and of some nodes.
+/// Attributes that devices of a bus or a class, and device nodes, may have.
 const OF_DEVICES: &[&str] = &[
     "name",
     "subsystem",
@@ -30,7 +30,7 @@ const OF_DEVICES: &[&str] = &[
     "iommuGroup",
 ];
 
-/// Attributes of every file; its further ones may be of any type.
+/// Attributes of every device file. The file's content adds attributes of any name and type.
 const OF_FILES: [&str; 2] = ["name", "path"];
 
 /// Attributes of boards on the network.

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::device::DeviceId;
 
-/// Parts of product names, one of which has to be in the name.
+/// Substrings of product names. An accepted product contains at least one.
 const USE_PRODUCT: &str = "nvidia.com/use-gputype";
-/// Parts of product names, none of which may be in the name.
+/// Substrings of product names. An accepted product contains none.
 const NO_USE_PRODUCT: &str = "nvidia.com/nouse-gputype";
-/// Ids, one of which has to be the GPU's.
+/// Ids of accepted GPUs.
 const USE_ID: &str = "nvidia.com/use-gpuuuid";
-/// Ids, none of which may be the GPU's.
+/// Ids of refused GPUs.
 const NO_USE_ID: &str = "nvidia.com/nouse-gpuuuid";
 
 /// A pod's choice of GPUs. The default accepts all.
@@ -20,7 +20,7 @@ pub struct AcceptedGpus {
     ids: Choice,
 }
 
-/// Wanted and refused texts. Without wanted ones, all are wanted.
+/// Wanted and refused texts. An empty `wanted` list accepts all but the refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Choice {
     wanted: Vec<String>,
@@ -39,7 +39,7 @@ impl AcceptedGpus {
         }
     }
 
-    /// True if any product will do.
+    /// True if the annotations name no product.
     pub fn accepts_all_products(&self) -> bool {
         self.products == Choice::default()
     }
@@ -64,7 +64,7 @@ impl AcceptedGpus {
 // === impl Choice ===
 
 impl Choice {
-    /// Reads two annotations, of texts that are separated by commas.
+    /// Reads two annotations with comma-separated texts, each normalised by `form`.
     fn of(
         annotations: &BTreeMap<String, String>,
         [wanted, refused]: [&str; 2],
@@ -78,8 +78,8 @@ impl Choice {
         Self { wanted: texts(wanted), refused: texts(refused) }
     }
 
-    fn accepts(&self, is_it: impl Fn(&str) -> bool) -> bool {
-        let names = |texts: &[String]| texts.iter().any(|text| is_it(text));
+    fn accepts(&self, matches: impl Fn(&str) -> bool) -> bool {
+        let names = |texts: &[String]| texts.iter().any(|text| matches(text));
         (self.wanted.is_empty() || names(&self.wanted)) && !names(&self.refused)
     }
 }

@@ -7,7 +7,7 @@ use crate::device::DeviceId;
 
 /// The GPUs of a node, in the order of their indices.
 ///
-/// The document says what there is, never who holds it: it changes with the inventory alone.
+/// The document lists devices and no allocations, so it changes with the inventory alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDevices {
@@ -25,7 +25,7 @@ pub struct NodeDevices {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDevice {
-    /// Its id, the one that placements name.
+    /// Device id, as in placements.
     pub id: DeviceId,
     /// Product name, as the driver gives it: `NVIDIA H100 80GB HBM3`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -33,13 +33,13 @@ pub struct NodeDevice {
     /// Memory in MiB; zero where it is unknown.
     #[serde(default)]
     pub memory_mib: u32,
-    /// Reason against new pods on it; `None` while it is healthy.
+    /// Reason against new pods on it; `None` if it can take pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
     /// True if the obstacle is a failure of the GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// The only pods that get it; `None` for all.
+    /// Pods to which the GPU is restricted; `None` for all pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_for: Option<OnlyFor>,
 }
@@ -48,9 +48,9 @@ pub struct NodeDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OnlyFor {
-    /// Those that ask for whole GPUs as `nvidia.com/gpu`.
+    /// Pods that request whole GPUs, `nvidia.com/gpu`.
     Whole,
-    /// Those that ask for shares.
+    /// Pods that request shares of GPUs.
     Shares,
 }
 
@@ -64,7 +64,7 @@ impl NodeDevices {
     ///
     /// # Errors
     ///
-    /// The text is no such document.
+    /// The text does not parse.
     pub fn from_annotation(text: &str) -> Result<Self, UnreadableAnnotation> {
         let annotation = Self::ANNOTATION;
         serde_json::from_str(text).map_err(|source| UnreadableAnnotation { annotation, source })

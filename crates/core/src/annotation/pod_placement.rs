@@ -1,4 +1,4 @@
-//! The GPUs that the cluster half decided for a pod, as the Binding writes them on it.
+//! GPUs that the cluster half chose for a pod. The Binding writes them on the pod.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +21,10 @@ pub struct PodPlacement {
 pub struct DecidedDevice {
     /// The GPU's id on its node.
     pub id: DeviceId,
-    /// Memory in MiB; `None` asks for none in particular.
+    /// Memory in MiB; `None` if the pod requests no amount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u32>,
-    /// Compute in thousandths of the GPU; `None` asks for none in particular.
+    /// Compute in thousandths of the GPU; `None` if the pod requests no amount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_milli: Option<u16>,
 }
@@ -34,10 +34,10 @@ pub struct DecidedDevice {
 impl PodPlacement {
     /// Key of the annotation on the pod.
     pub const ANNOTATION: &'static str = "windlass.dev/placement";
-    /// Key of the agent's annotation, where a pod got other GPUs than were decided.
+    /// Key of the agent's annotation for a pod that got GPUs other than the chosen ones.
     pub const CORRECTION: &'static str = "windlass.dev/placed";
 
-    /// Placements among a pod's annotations, unread: the agent's correction before the decision.
+    /// Values of a pod's placement annotations, not parsed: the agent's correction, then the decision.
     pub fn texts(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
         let keys = [Self::CORRECTION, Self::ANNOTATION].into_iter();
         keys.filter_map(|key| annotations.get(key)).map(String::as_str)
@@ -52,7 +52,7 @@ impl PodPlacement {
     ///
     /// # Errors
     ///
-    /// The text is no such document.
+    /// The text does not parse.
     pub fn from_annotation(text: &str) -> Result<Self, UnreadableAnnotation> {
         let annotation = Self::ANNOTATION;
         serde_json::from_str(text).map_err(|source| UnreadableAnnotation { annotation, source })
@@ -72,7 +72,7 @@ impl DecidedDevice {
         Self { id, memory_mib: None, compute_milli: None }
     }
 
-    /// A share of a GPU. Zero asks for none in particular.
+    /// A share of a GPU. Zero requests no amount.
     pub fn share(id: DeviceId, memory_mib: u32, compute_milli: u16) -> Self {
         Self {
             id,
@@ -81,7 +81,7 @@ impl DecidedDevice {
         }
     }
 
-    /// The pod holds all of the GPU.
+    /// True if the pod holds the whole GPU.
     pub fn is_whole(&self) -> bool {
         self.memory_mib.is_none() && self.compute_milli.is_none()
     }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_no_number_is_unreadable() {
+    fn a_document_without_devices_or_with_a_negative_amount_is_unreadable() {
         for bad in ["", "{}", r#"{"devices":[{"id":"GPU-a","memoryMib":-1}]}"#] {
             assert!(PodPlacement::from_annotation(bad).is_err(), "{bad}");
         }

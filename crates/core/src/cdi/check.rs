@@ -13,9 +13,10 @@ pub struct Mistake {
     pub what: String,
 }
 
-/// Longest class of a kind, and longest label of a vendor.
+/// Longest class of a kind, and longest label of a vendor, in characters.
 const MAX_LABEL: usize = 63;
 
+/// Longest vendor, in characters.
 const MAX_VENDOR: usize = 253;
 
 /// Mount options that make the source a host path.
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
+    fn each_mistake_is_named_with_its_place_and_its_correction() {
         for (right, wrong, expected) in [
             (r#""0.6.0""#, r#""0.9.0""#, "cdiVersion: \"0.9.0\" is not a released version"),
             (r#""0.6.0""#, r#""0.5.0""#, "cdiVersion: annotations came with 0.6.0"),

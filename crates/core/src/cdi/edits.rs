@@ -74,7 +74,7 @@ pub struct SpecMount {
     pub host_path: PathBuf,
     /// Path in the container.
     pub container_path: PathBuf,
-    /// File system type, for mounts that are no bind mounts.
+    /// File system type, for mounts other than bind mounts.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub mount_type: Option<String>,
     /// Options of `mount(8)`.
@@ -111,7 +111,7 @@ pub struct NetDevice {
     pub name: String,
 }
 
-/// Cache and memory bandwidth, as `resctrl` has them. Windlass reads these of other vendors and writes none.
+/// Cache and memory bandwidth, by `resctrl`. Windlass reads them in other vendors' documents and writes none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IntelRdt {
@@ -145,12 +145,12 @@ const READ_WRITE: &str = "rw";
 const READ_ONLY: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
 
 /// Mount options of sockets and their folders.
-const SPOKEN_THROUGH: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
+const SOCKET: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
 
 // === impl ContainerEdits ===
 
 impl ContainerEdits {
-    /// True if the container stays as it is.
+    /// True without any edit.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -213,7 +213,7 @@ impl SpecMount {
 
     /// A socket or a folder of sockets.
     pub fn socket(host_path: impl Into<PathBuf>, container_path: impl Into<PathBuf>) -> Self {
-        Self::with(&SPOKEN_THROUGH, host_path.into(), container_path.into())
+        Self::with(&SOCKET, host_path.into(), container_path.into())
     }
 
     fn with(options: &[&str], host_path: PathBuf, container_path: PathBuf) -> Self {

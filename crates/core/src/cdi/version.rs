@@ -1,6 +1,6 @@
 //! The CDI version that a document needs.
 //!
-//! Runtimes refuse documents that use more than their version has, and versions newer than they know.
+//! Runtimes refuse a document that uses a feature newer than its declared version, and a version newer than their own.
 
 use super::{ContainerEdits, Spec};
 

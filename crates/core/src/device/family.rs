@@ -20,14 +20,14 @@ pub struct Family {
     pub has_toolkit: bool,
     /// True if the driver manages GPUs: MPS, time slices, compute processes, resets.
     pub is_managed: bool,
-    /// Means that may limit the memory of a control group on its GPUs.
+    /// Mechanism that can limit a cgroup's memory on its GPUs.
     pub memory_limiter: Option<MemoryLimiter>,
     /// Name of the capacity with a GPU's memory, if the driver reports it.
     pub memory: Option<&'static AttributeName>,
     /// True if programming a device changes its function, as for FPGAs. Its attributes show the
     /// function.
     pub is_programmed: bool,
-    /// Attribute that tells a device described by its driver from one found on the bus alone.
+    /// Attribute of devices that their driver describes. Devices found on the bus alone lack it.
     pub described_by: Option<&'static AttributeName>,
     /// Attributes that its devices may have.
     pub attributes: &'static [&'static [AttributeGroup]],
@@ -44,10 +44,10 @@ pub enum Partitioning {
     Mig,
 }
 
-/// Means that limits the memory of a control group on a GPU, and reports the memory of processes.
+/// Mechanism that limits a cgroup's memory on a GPU, and reports the memory of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryLimiter {
-    /// NVIDIA's driver, which lists processes too.
+    /// NVIDIA's driver, which also lists processes.
     Driver,
     /// The kernel, by the controller `dmem`; its DRM drivers describe their clients by `fdinfo`.
     Kernel,
@@ -60,7 +60,7 @@ pub struct AttributeGroup {
     pub domain: &'static str,
     /// Type of the values.
     pub value_type: AttributeType,
-    /// Identifiers.
+    /// Names within the domain.
     pub names: &'static [&'static str],
 }
 
@@ -193,7 +193,7 @@ const fn group(
 impl SourceName {
     /// NVIDIA's GPUs and their MIG instances.
     pub const NVIDIA: Self = Self::fixed("nvidia");
-    /// Default source of GPUs where a rule names none.
+    /// Source of GPUs for a rule that names none.
     pub const USUAL_GPUS: Self = Self::NVIDIA;
     /// Network interfaces.
     pub const NICS: Self = Self::fixed("nics");
@@ -206,7 +206,7 @@ impl SourceName {
     /// NVMe drives: located for topology, never allocated.
     pub const NVME: Self = Self::fixed("nvme");
 
-    /// Sources of GPUs whose memory may be limited by control group.
+    /// Sources of GPUs whose memory can be limited per cgroup.
     pub fn with_limited_memory() -> impl Iterator<Item = Self> {
         let limited = FAMILIES.iter().filter(|family| family.memory_limiter.is_some());
         limited.map(|family| Self::fixed(family.name))

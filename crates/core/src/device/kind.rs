@@ -16,7 +16,7 @@ pub struct KindFacts {
     pub plural: &'static str,
     /// Prefix of short names; `None` if the source decides.
     pub prefix: Option<&'static str>,
-    /// The source meant where none is named.
+    /// Source for a rule that names none.
     pub default_source: Option<SourceName>,
     /// The only source of this kind.
     pub only_source: Option<SourceName>,

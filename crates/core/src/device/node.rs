@@ -16,8 +16,8 @@ pub struct DeviceNode {
     /// Permitted access.
     #[serde(skip_serializing_if = "Access::is_usual")]
     pub access: Access,
-    /// True if other devices have the same node, as all AMD GPUs have `/dev/kfd`. An unshared node belongs to
-    /// one device; two devices that both have it are not allocated together.
+    /// True if other devices have the same node, as all AMD GPUs have `/dev/kfd`. Two devices with the same
+    /// unshared node are not allocated together.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
     /// Sysfs folder whose `uevent` names the device's current node numbers. They are checked again at
@@ -40,7 +40,7 @@ pub enum Access {
     ReadWriteMake,
 }
 
-/// Text that is no access.
+/// Text that is not an access mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an access to a device node: write r, w, rw or rwm")]
 pub struct InvalidAccess(String);
@@ -94,7 +94,7 @@ impl Access {
 impl FromStr for Access {
     type Err = InvalidAccess;
 
-    /// Accepts the letters in any order, as files of other plugins have them.
+    /// Accepts the letters in any order: configurations of other plugins use several.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut letters: Vec<_> = text.chars().collect();
         letters.sort_unstable();

@@ -1,4 +1,4 @@
-//! Combined capacity of a GPU's MIG partitions, and which of them exclude each other.
+//! Combined capacity of a GPU's MIG partitions, and the pairs that exclude each other.
 
 use super::{Partition, PossiblePartition};
 use crate::attribute::{AttributeName, Capacities, Quantity};
@@ -6,7 +6,7 @@ use crate::attribute::{AttributeName, Capacities, Quantity};
 /// Combined capacity of a GPU for its partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionCapacity {
-    /// The most of each capacity that coexisting partitions can have.
+    /// Largest sum of each capacity over coexisting partitions.
     pub amounts: Capacities,
     /// Number of memory slices.
     pub slices: u32,
@@ -22,7 +22,7 @@ impl PartitionCapacity {
         let mut room = Self { amounts: Capacities::new(), slices };
         for (name, amount) in partitions.iter().flat_map(|it| &it.capacity) {
             if !room.amounts.contains_key(name) {
-                let most = like(*amount, most_of(name, partitions, slices));
+                let most = in_unit_of(*amount, largest_sum(name, partitions, slices));
                 room.amounts.insert(name.clone(), most);
             }
         }
@@ -41,14 +41,14 @@ impl PartitionCapacity {
     /// Computes the needs of each partition once: a GPU has hundreds of pairs.
     pub fn exclusions(&self, partitions: &[PossiblePartition]) -> Vec<[usize; 2]> {
         let all: Vec<_> = partitions.iter().map(|it| (&it.partition, self.needs(it))).collect();
-        let mut rivals = Vec::new();
+        let mut exclusive = Vec::new();
         for (at, (one, needs)) in all.iter().enumerate() {
             let others = all.iter().enumerate().skip(at + 1);
-            let rival =
+            let conflicting =
                 others.filter(|(_, (it, its))| one.overlaps(it) || !self.is_enough(needs, its));
-            rivals.extend(rival.map(|(other, _)| [at, other]));
+            exclusive.extend(conflicting.map(|(other, _)| [at, other]));
         }
-        rivals
+        exclusive
     }
 
     /// Required amounts, in the order of `amounts`.
@@ -58,13 +58,13 @@ impl PartitionCapacity {
 
     fn is_enough(&self, one: &[u64], other: &[u64]) -> bool {
         let both = one.iter().zip(other).map(|(one, other)| one + other);
-        both.zip(self.amounts.values()).all(|(both, most)| both <= number(*most))
+        both.zip(self.amounts.values()).all(|(both, most)| both <= amount_of(*most))
     }
 }
 
-/// The largest sum over coexisting partitions. Only one `+me` profile fits on a GPU, so such profiles do not
-/// add up.
-fn most_of(name: &AttributeName, partitions: &[PossiblePartition], slices: u32) -> u64 {
+/// Largest sum of a capacity over coexisting partitions. Only one `+me` profile fits on a GPU, so sums leave
+/// these profiles out.
+fn largest_sum(name: &AttributeName, partitions: &[PossiblePartition], slices: u32) -> u64 {
     let is_plain = |it: &Partition| !it.profile.as_str().contains('+');
     let amounts: Vec<_> = partitions.iter().map(|it| (&it.partition, it.amount(name))).collect();
     let at = |slice: u32| usize::try_from(slice).expect("a handful of slices");
@@ -79,13 +79,13 @@ fn most_of(name: &AttributeName, partitions: &[PossiblePartition], slices: u32) 
     from[0].max(single)
 }
 
-fn number(quantity: Quantity) -> u64 {
+fn amount_of(quantity: Quantity) -> u64 {
     match quantity {
         Quantity::Bytes(number) | Quantity::Count(number) => number,
     }
 }
 
-fn like(quantity: Quantity, number: u64) -> Quantity {
+fn in_unit_of(quantity: Quantity, number: u64) -> Quantity {
     match quantity {
         Quantity::Bytes(_) => Quantity::Bytes(number),
         Quantity::Count(_) => Quantity::Count(number),
@@ -96,7 +96,7 @@ fn like(quantity: Quantity, number: u64) -> Quantity {
 
 impl PossiblePartition {
     fn amount(&self, name: &AttributeName) -> u64 {
-        self.capacity.get(name).copied().map_or(0, number)
+        self.capacity.get(name).copied().map_or(0, amount_of)
     }
 }
 

@@ -14,12 +14,12 @@ pub(super) struct QuietPeriod {
     relapses: u32,
 }
 
-/// Most doublings: a minute becomes half an hour. A longer wait outlasts most repairs.
+/// Most doublings: one minute becomes half an hour. A longer quiet period would outlast most repairs.
 const MAX_RELAPSES: u32 = 5;
 
-/// A recovery counts as lasting after this many healthy periods: an hour for a minute, more than the longest
-/// wait.
-const FORGOTTEN_AFTER: u32 = 60;
+/// Healthy time that resets the doubling, in quiet periods: an hour for a period of one minute, longer than the
+/// longest quiet period.
+const RESET_AFTER: u32 = 60;
 
 // === impl QuietPeriod ===
 
@@ -57,7 +57,7 @@ impl QuietPeriod {
         if before.is_healthy() {
             let recovered = self.last_failure.is_some();
             let healthy_for = Duration::try_from(now.duration_since(before.since));
-            let soon = healthy_for.is_ok_and(|time| time < self.period * FORGOTTEN_AFTER);
+            let soon = healthy_for.is_ok_and(|time| time < self.period * RESET_AFTER);
             let relapses = if recovered && soon { self.relapses + 1 } else { 0 };
             self.relapses = relapses.min(MAX_RELAPSES);
         }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_doubles_up_to_a_bound_and_a_long_healthy_time_is_forgiven() {
+    fn the_quiet_period_doubles_up_to_a_bound_and_a_long_healthy_time_resets_it() {
         let mut quiet = QuietPeriod::new(Duration::from_secs(1));
         assert_eq!(quiet.ends_at(), None);
         let mut waits = Vec::new();

@@ -7,7 +7,7 @@ use super::{Action, xid};
 /// Reason for an unhealthy device. Distinct up to the command line, since each needs another response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The driver reported this XID, which the policy counts.
+    /// The driver reported this XID, and the XID policy calls it critical.
     Xid(u64),
     /// The driver reported a double-bit ECC error.
     DoubleBitEcc,
@@ -45,7 +45,7 @@ pub enum Reason {
     OutOfBounds,
 }
 
-/// Text that names no reason.
+/// Text that is not the name of a reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a health reason")]
 pub struct UnknownReason(String);

@@ -26,7 +26,7 @@ pub struct HealthRecord {
 // === impl HealthRecord ===
 
 impl HealthRecord {
-    /// The record after a reboot, which resets every device: failures stay, the wait ends.
+    /// The record after a reboot, which resets every device: past failures stay, the quiet period ends.
     #[must_use]
     pub fn as_history(self) -> Self {
         Self { state: HealthState::Unknown, last_failure: None, relapses: 0, ..self }

@@ -52,7 +52,7 @@ fn a_slow_first_probe_costs_no_quiet_period_and_a_later_one_does() {
 }
 
 #[test]
-fn a_probe_that_keeps_failing_is_one_trouble_and_a_storm_is_counted() {
+fn a_probe_that_keeps_failing_is_one_failure_and_repeated_faults_are_counted() {
     let mut tracker = HealthTracker::new(QUIET, at(0));
     for second in 1..=5 {
         tracker.observe(&Observation::Failed(Reason::Lost, "GPU is lost".into()), at(second));
@@ -68,7 +68,7 @@ fn a_probe_that_keeps_failing_is_one_trouble_and_a_storm_is_counted() {
 }
 
 #[test]
-fn evidence_outlives_recovery_and_is_bounded() {
+fn failures_outlive_recovery_and_are_bounded() {
     let mut tracker = HealthTracker::new(QUIET, at(0));
     for code in 100..120 {
         let fault = Observation::Fault(Reason::Xid(code), String::new());
@@ -98,7 +98,7 @@ fn a_device_that_flaps_is_quiet_for_longer_each_time() {
 }
 
 #[test]
-fn what_was_unhealthy_in_an_earlier_life_waits_out_its_quiet_period() {
+fn an_unhealthy_device_waits_out_its_quiet_period_across_a_restart() {
     let mut earlier = HealthTracker::new(QUIET, at(0));
     earlier.observe(&Observation::Passed, at(1));
     earlier.observe(&xid(), at(10));
@@ -115,8 +115,7 @@ fn what_was_unhealthy_in_an_earlier_life_waits_out_its_quiet_period() {
 }
 
 #[test]
-fn a_clock_set_back_between_two_lives_costs_one_quiet_period_and_one_set_forward_still_takes_a_probe()
- {
+fn a_clock_set_back_during_a_restart_costs_one_quiet_period_and_one_set_forward_takes_a_probe() {
     let mut earlier = HealthTracker::new(QUIET, at(0));
     earlier.observe(&xid(), at(1_000));
     let back = HealthTracker::resume(earlier.record(), QUIET, at(10));
@@ -129,7 +128,7 @@ fn a_clock_set_back_between_two_lives_costs_one_quiet_period_and_one_set_forward
 }
 
 #[test]
-fn after_a_reboot_evidence_is_history_and_no_reason_to_wait() {
+fn after_a_reboot_failures_are_history_and_start_no_quiet_period() {
     let mut earlier = HealthTracker::new(QUIET, at(0));
     earlier.observe(&xid(), at(10));
     let mut tracker = HealthTracker::resume(earlier.record().as_history(), QUIET, at(11));

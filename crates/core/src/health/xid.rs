@@ -34,8 +34,8 @@ pub struct XidRule {
     pub verdict: Verdict,
     /// Meaning, after the catalogue.
     pub meaning: &'static str,
-    /// Immediate action of the catalogue. It serves the program that ran, the verdict the next one; so they
-    /// may differ.
+    /// Immediate action of the catalogue. It concerns the program that ran, the verdict concerns the next pod;
+    /// so the two may differ.
     pub action: Action,
     /// Reason for the verdict.
     pub reason: &'static str,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn program_errors_pass_and_unknown_codes_count() {
+    fn program_errors_are_not_critical_and_unknown_codes_are() {
         for (code, expected) in [(13, Application), (63, Informational), (79, Critical)] {
             assert_eq!(judge(code).0, expected, "XID {code}");
         }

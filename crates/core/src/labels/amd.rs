@@ -28,10 +28,10 @@ const SIMD_UNITS: AttributeName = AttributeName::new(DOMAIN, "simdUnits");
 /// The labels; empty without AMD GPUs.
 pub(super) fn gpus(input: &LabelInput<'_>) -> Vec<Label> {
     let devices = input.inventory.devices.iter();
-    let is_meant = |device: &&Device| {
+    let is_labelled = |device: &&Device| {
         device.source == SourceName::AMD && !device.partitioned && !device.health.has_vanished()
     };
-    let gpus: Vec<_> = devices.filter(is_meant).collect();
+    let gpus: Vec<_> = devices.filter(is_labelled).collect();
     let Some(first) = gpus.first() else { return Vec::new() };
     let attribute = |name: AttributeName| {
         move |gpu: &Device| gpu.attributes.get(&name).map(ToString::to_string)
@@ -44,11 +44,11 @@ pub(super) fn gpus(input: &LabelInput<'_>) -> Vec<Label> {
         counts("simd-count", &gpus, |gpu| amount(gpu, &SIMD_UNITS)),
         counts("cu-count", &gpus, |gpu| amount(gpu, &COMPUTE_UNITS)),
     ];
-    let cuttable = gpus.iter().any(|gpu| gpu.attributes.contains_key(&PARTITION_PROFILE));
+    let partitionable = gpus.iter().any(|gpu| gpu.attributes.contains_key(&PARTITION_PROFILE));
     let mut labels: Vec<_> = counted.into_iter().flatten().collect();
     labels.extend(
         ["compute-partitioning-supported", "memory-partitioning-supported"]
-            .map(|name| in_domain(DOMAIN, format_args!("gpu.{name}"), cuttable)),
+            .map(|name| in_domain(DOMAIN, format_args!("gpu.{name}"), partitionable)),
     );
     let version = attribute(DRIVER)(first);
     labels.extend(version.map(|version| in_domain(DOMAIN, "gpu.driver-version", version)));
@@ -64,6 +64,7 @@ fn partition_profile(gpus: &[&Device]) -> Option<Label> {
     same.then(|| in_domain(DOMAIN, "gpu.compute-memory-partition", first))
 }
 
+/// Labels of one fact: its value if all GPUs agree, else the number of GPUs by value.
 fn counts(name: &str, gpus: &[&Device], fact: impl Fn(&Device) -> Option<String>) -> Vec<Label> {
     let mut values: BTreeMap<String, usize> = BTreeMap::new();
     for value in gpus.iter().filter_map(|gpu| fact(gpu)) {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_gpus_share_is_one_label_and_what_they_differ_in_is_counted() {
+    fn a_common_fact_is_one_label_and_a_differing_fact_is_counted_by_value() {
         let alike = labelled(vec![gpu("a", 196_592), gpu("b", 196_592)]);
         for (key, value) in [
             ("amd.com/gpu.vram", "192G"),

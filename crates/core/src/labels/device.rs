@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_tells_its_slices() {
+    fn a_profile_name_contains_its_slices() {
         for (profile, expected) in [
             ("1g.5gb", Some((1, 1))),
             ("1c.3g.20gb", Some((3, 1))),

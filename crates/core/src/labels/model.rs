@@ -61,7 +61,7 @@ impl Model<'_> {
         self.gpus.len()
     }
 
-    /// Number of GPUs that are not cut into instances.
+    /// Number of GPUs without MIG instances.
     pub(super) fn whole(&self) -> usize {
         self.gpus.iter().filter(|gpu| !gpu.is_partitioned).count()
     }

@@ -1,4 +1,4 @@
-//! Labels of a resource, `nvidia.com/gpu.product` and so on, as gpu-feature-discovery has them.
+//! Labels of a resource by gpu-feature-discovery's names: `nvidia.com/gpu.product` and so on.
 //!
 //! Keys contain the default name of the resource, even if the configuration renames it.
 
@@ -40,7 +40,7 @@ pub(super) fn instances(
     std::iter::once(nvidia("mig.strategy", strategy)).chain(labels).collect()
 }
 
-/// Instances stand for whole GPUs only if all GPUs are cut and all instances have one profile.
+/// Instances take the name of whole GPUs only if all GPUs are partitioned and all instances have one profile.
 fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
     let Some(cut) = gpus.iter().find(|gpu| gpu.is_partitioned) else { return Vec::new() };
     let has_parts = |gpu: &Gpu<'_>| gpu.is_partitioned && gpu.has_instances(instances);
@@ -74,7 +74,7 @@ fn of_mig_profile(resource: &str, alike: &[&Instance<'_>]) -> Vec<Label> {
     base.into_iter().chain(amounts).collect()
 }
 
-/// Labels of every resource. Devices outside the resource, such as cut GPUs, have zero replicas.
+/// Labels of every resource. Devices outside the resource, such as partitioned GPUs, have zero replicas.
 fn base(
     resource: &str,
     count: usize,

@@ -31,9 +31,9 @@ pub(super) fn sanitised(text: &str) -> String {
 }
 
 /// A product name with a suffix; a long name is cut, the suffix stays.
-pub(super) fn product(model: &str, rest: &str) -> String {
-    let room = MAX_LABEL.saturating_sub(rest.len());
-    format!("{}{rest}", model.get(..room).unwrap_or(model))
+pub(super) fn product(model: &str, suffix: &str) -> String {
+    let room = MAX_LABEL.saturating_sub(suffix.len());
+    format!("{}{suffix}", model.get(..room).unwrap_or(model))
 }
 
 /// A model name for use in keys, equal on every node.
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_long_model_is_kept() {
+    fn a_long_model_is_cut_before_its_suffix() {
         let long = "x".repeat(80);
         let spelt = value(&product(&long, "-MIG-1g.5gb-SHARED"));
         assert_eq!(spelt.len(), 63);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn long_models_that_begin_the_same_stay_apart() {
+    fn long_models_with_a_common_prefix_stay_distinct() {
         let begin = "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation";
         let (one, other) = (model_in_key(begin), model_in_key(&format!("{begin}-2")));
         assert_ne!(one, other);

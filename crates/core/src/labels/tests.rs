@@ -46,7 +46,7 @@ impl Node {
         self
     }
 
-    /// Cuts the last GPU into instances.
+    /// Partitions the last GPU into instances.
     fn cut(mut self, profiles: &[&str], offering: Option<Offering>) -> Self {
         let gpu = self.last();
         gpu.partitioned = true;
@@ -162,7 +162,7 @@ fn whole_gpus_are_described_as_they_are_shared() {
 }
 
 #[test]
-fn gpus_that_are_cut_have_no_replicas_and_are_not_shared() {
+fn partitioned_gpus_have_no_replicas_and_are_not_shared() {
     let cut = Node::default().gpu(A100, "8.0", Some(time_sliced(2))).cut(&[], None);
     assert_eq!(base(&cut, InstanceNames::None), ["NVIDIA-A100-SXM4-40GB", "1", "0", "none"]);
     let both = cut.gpu(A100, "8.0", Some(time_sliced(2)));
@@ -221,7 +221,7 @@ fn instances_are_described_by_their_profile() {
 }
 
 #[test]
-fn instances_that_are_alike_take_the_place_of_gpus() {
+fn instances_of_one_profile_take_the_name_of_gpus() {
     let cut = |node: Node| node.gpu(A100, "8.0", None).cut(&["3g.20gb", "3g.20gb"], Some(ONCE));
     let node = cut(cut(Node::default()));
     let expected = ["NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "4", "1", "none"];
@@ -232,7 +232,7 @@ fn instances_that_are_alike_take_the_place_of_gpus() {
 }
 
 #[test]
-fn instances_that_cannot_take_the_place_of_gpus_are_invalid() {
+fn instances_that_cannot_take_the_name_of_gpus_are_invalid() {
     let a100 = || Node::default().gpu(A100, "8.0", Some(ONCE));
     for (node, why) in [
         (a100().cut(&[], None), "a GPU without instances"),
@@ -256,7 +256,7 @@ fn the_strategy_is_a_label_unless_there_is_none() {
 }
 
 #[test]
-fn of_several_models_the_most_frequent_is_described_and_each_for_itself() {
+fn the_most_frequent_model_has_the_plain_labels_and_each_model_its_own() {
     let node = Node::default()
         .gpu(T4, "7.5", Some(time_sliced(4)))
         .gpu(A100, "8.0", Some(ONCE))
@@ -291,7 +291,7 @@ fn of_several_models_the_most_frequent_is_described_and_each_for_itself() {
 }
 
 #[test]
-fn of_models_that_are_as_frequent_the_first_is_described() {
+fn the_first_of_equally_frequent_models_has_the_plain_labels() {
     let node = Node::default().gpu(T4, "7.5", Some(ONCE)).gpu(A100, "8.0", Some(ONCE));
     assert_eq!(base(&node, InstanceNames::None)[0], "Tesla-T4");
     let node = Node::default().gpu(T4, "7.5", None).cut(&[], None).gpu(A100, "8.0", Some(ONCE));
@@ -299,7 +299,7 @@ fn of_models_that_are_as_frequent_the_first_is_described() {
 }
 
 #[test]
-fn the_driver_is_told_under_new_names_and_old_ones() {
+fn driver_versions_have_current_and_former_label_names() {
     let mut node = Node::default()
         .gpu(T4, "7.5", Some(ONCE))
         .with(named("driverVersion"), AttributeValue::version("580.95.05"))
@@ -327,7 +327,7 @@ fn the_driver_is_told_under_new_names_and_old_ones() {
 }
 
 #[test]
-fn the_mode_is_what_all_gpus_are_built_for() {
+fn the_mode_is_the_pci_class_of_all_gpus() {
     let class = |class: &str| AttributeValue::string(class);
     let name = AttributeName::new("windlass.dev", "pciClass");
     let gpu = |node: Node, of: &str| node.gpu(T4, "7.5", Some(ONCE)).with(name.clone(), class(of));
@@ -371,7 +371,7 @@ fn capabilities_are_those_of_any_gpu() {
 }
 
 #[test]
-fn a_node_without_gpus_says_only_what_it_is_sure_of() {
+fn a_node_without_gpus_has_only_labels_of_the_host() {
     let mut node = Node::default();
     assert_eq!(node.labels(InstanceNames::Mixed), Labels::new());
     node.host.vgpu = Vgpu::Absent;
@@ -379,7 +379,7 @@ fn a_node_without_gpus_says_only_what_it_is_sure_of() {
 }
 
 #[test]
-fn a_virtual_gpu_tells_whose_it_is() {
+fn a_virtual_gpu_has_labels_of_its_host_driver() {
     let mut node = Node::default().gpu(T4, "7.5", Some(ONCE));
     node.host.vgpu = Vgpu::Present(VgpuHost {
         driver_version: Some("460.16".into()),
@@ -392,7 +392,7 @@ fn a_virtual_gpu_tells_whose_it_is() {
 }
 
 #[test]
-fn a_gpu_that_failed_keeps_its_labels_and_one_that_is_gone_has_none() {
+fn a_failed_gpu_keeps_its_labels_and_a_vanished_one_has_none() {
     let now = Timestamp::UNIX_EPOCH;
     for (reason, count) in [(Reason::Lost, "2"), (Reason::Vanished, "1")] {
         let mut node = Node::default().gpu(T4, "7.5", Some(ONCE)).gpu(T4, "7.5", Some(ONCE));
@@ -448,7 +448,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn every_label_is_one_that_kubernetes_accepts(
+    fn kubernetes_accepts_every_label(
         texts in proptest::collection::vec(any_text(), 10),
         replicas in any::<u32>(),
         instances in prop_oneof![

@@ -1,4 +1,4 @@
-//! Note of the hook: the limits that a container has, as the driver or the kernel reported them.
+//! Note of the hook: a container's memory limits, as read back from the driver or the kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::dmem::DmemRegion;
 ///
 /// # Guarantees
 ///
-/// A value has absolute paths without `..`, a boot id, and one GPU or more, each once. Both constructors check.
+/// Paths are absolute and without `..`. There is at least one GPU, and each occurs once. Both constructors check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MemoryLimitNote {
@@ -27,12 +27,12 @@ pub struct MemoryLimitNote {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LimitedGpu {
-    /// UUID of the GPU; with a region, the device's id.
+    /// UUID of the GPU; the device id if `region` is present.
     pub uuid: String,
-    /// Region of the kernel's controller that limits the GPU; `None` for NVIDIA's driver.
+    /// Region by which the kernel's `dmem` controller limits the GPU; `None` if NVIDIA's driver limits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<DmemRegion>,
-    /// Hard limit in bytes: the record's, which the driver may round up to its page.
+    /// Hard limit in bytes. The driver may round the record's limit up to its page size.
     pub hard_bytes: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct LimitedGpu {
 const LIMITED: &str = ".limited-";
 const JSON: &str = ".json";
 
-/// Most bytes of a container's id in a file name. Ids of containerd and CRI-O have 64.
+/// Longest container id in a file name, in bytes. Ids of containerd and CRI-O have 64.
 const MAX_ID: usize = 128;
 
 // === impl MemoryLimitNote ===
@@ -67,7 +67,7 @@ impl MemoryLimitNote {
         json(self)
     }
 
-    /// Boot in which the limits were set. They end with it.
+    /// Boot id of the host when the limits were set. A reboot clears them.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
@@ -87,7 +87,7 @@ impl MemoryLimitNote {
         &self.gpus
     }
 
-    /// Path of a container's note beside its record; `None` for an id that no runtime gives.
+    /// Path of a container's note beside its record; `None` for an invalid container id.
     pub fn path(record: &Path, container: &str) -> Option<PathBuf> {
         let name = format!("{}{LIMITED}{container}{JSON}", stem(record)?);
         is_id(container).then(|| record.with_file_name(name))
@@ -111,7 +111,7 @@ fn stem(record: &Path) -> Option<&str> {
     record.file_stem()?.to_str()
 }
 
-/// True for the id of a container, in runc's alphabet.
+/// True for a valid container id: runc's characters, at most [`MAX_ID`] of them.
 fn is_id(container: &str) -> bool {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_+-.".contains(letter);
     !container.is_empty() && container.len() <= MAX_ID && container.chars().all(is_plain)
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notes_name_tells_its_record_and_its_container() {
+    fn a_notes_file_name_contains_its_record_and_its_container() {
         let record = Path::new("/state/gpu-1.json");
         let path = MemoryLimitNote::path(record, "0a1b_+-.").expect("an id");
         assert_eq!(path, Path::new("/state/gpu-1.limited-0a1b_+-..json"));

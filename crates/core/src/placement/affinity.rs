@@ -1,17 +1,17 @@
 //! Affinity of two devices: the weight of their connection.
 //!
-//! PCIe levels are ordered and spaced as in NVIDIA's best-effort policy; one NVLink outweighs all of them.
-//! Linked GPUs send nothing over PCIe, so their PCIe level does not count.
+//! PCIe levels have the values of NVIDIA's best-effort policy; one NVLink outweighs all of them. Linked GPUs do
+//! not communicate over PCIe, so their PCIe level does not count.
 
 use crate::{
     nvlink::NvLinkPair,
     topology::{Connection, PcieLevel},
 };
 
-/// Four points per GB/s and direction; 100 for an NVLink of generations 2 to 4.
+/// Points per GB/s of one direction: 100 for an NVLink of generations 2 to 4.
 const PER_GB_PER_S: i64 = 4;
 
-/// More than any number of links: parts of one device are nearest.
+/// Affinity of parts of one device: greater than that of any number of links.
 const SAME_DEVICE: i64 = 10_000;
 
 /// Radix of [`Affinity::packed`].
@@ -22,10 +22,10 @@ const FIRST: i64 = 1 << 31;
 
 /// Two affinity measures in one sortable number.
 ///
-/// Sums of packed numbers are sums of both; comparisons go by the first measure.
+/// The sum of packed numbers packs the sums of both measures. Comparisons go by the first measure, then by PCIe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Affinity {
-    /// Affinity by links or PCIe; by links alone where PCIe must not replace them.
+    /// Affinity by links, else by PCIe; by links alone for objectives with a term for links.
     pub(super) first: i64,
     /// Affinity by PCIe level.
     pub(super) pcie: i64,
@@ -87,7 +87,7 @@ impl Affinity {
         Self { first: packed / FIRST, pcie: packed % FIRST }
     }
 
-    /// Affinity by links, else by PCIe.
+    /// Affinity of the path that data takes: links, else PCIe.
     pub(super) fn by_data(self) -> i64 {
         if self.first > 0 { self.first } else { self.pcie }
     }

@@ -39,8 +39,8 @@ impl Connections {
             numa_nodes: set.iter().filter_map(|&at| topology.device(at).numa_node).collect(),
             ..Self::default()
         };
-        for (place, &a) in set.iter().enumerate() {
-            for &b in &set[place + 1..] {
+        for (nth, &a) in set.iter().enumerate() {
+            for &b in &set[nth + 1..] {
                 let connection = topology.connection(a, b);
                 summary.via_switch |= connection.nvlink.is_some_and(|pair| pair.via_switch);
                 *summary.pairs.entry(connection.to_string()).or_default() += 1;

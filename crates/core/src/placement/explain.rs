@@ -38,10 +38,10 @@ pub struct Alternative {
     pub connections: Connections,
     /// Score of the set.
     pub score: Score,
-    /// The first term that differs. The alternative may be better in it if the first search stopped at its
-    /// bound.
+    /// The first term that differs. The alternative may be better in it if the first search stopped at its work
+    /// limit.
     pub lost_by: Term,
-    /// True if no other set is better than this one, the chosen set aside.
+    /// True if no set besides the chosen one is better.
     pub exact: bool,
 }
 
@@ -55,13 +55,13 @@ struct TermComparison {
 
 /// Chooses as [`super::choose`] does, and finds the runner-up.
 ///
-/// Every other set lacks one of the chosen devices. So the search runs again without each of them; the best
-/// result is the runner-up.
+/// Every other set lacks one of the chosen devices. So the search runs again without each of them in turn; the
+/// best result is the runner-up.
 pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation, PlacementError> {
-    let question = ResolvedRequest::read(topology, request)?;
-    let found = question.best(topology, |_| true).ok_or_else(|| question.no_node(topology))?;
-    let optional = found.positions.iter().filter(|at| !question.required.contains(at));
-    let others = optional.filter_map(|&without| question.best(topology, |at| at != without));
+    let resolved = ResolvedRequest::read(topology, request)?;
+    let found = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
+    let optional = found.positions.iter().filter(|at| !resolved.required.contains(at));
+    let others = optional.filter_map(|&without| resolved.best(topology, |at| at != without));
     let second = others.reduce(SearchResult::or);
     let alternative = second.map(|second| Alternative {
         devices: topology.ids(&second.positions),
@@ -71,10 +71,10 @@ pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation,
         exact: second.exact,
     });
     Ok(Explanation {
-        policy: question.policy,
-        available: topology.ids(&question.available),
-        required: topology.ids(&question.required),
-        near: topology.ids(&question.near),
+        policy: resolved.policy,
+        available: topology.ids(&resolved.available),
+        required: topology.ids(&resolved.required),
+        near: topology.ids(&resolved.near),
         choice: Choice::of(topology, &found),
         alternative,
     })
@@ -89,10 +89,10 @@ impl Explanation {
         let term = alternative.lost_by;
         let of = |score: &Score| score.terms().find(|(other, _)| *other == term);
         let is_better = alternative.score > self.choice.score;
-        let later = if is_better { "better, found only by a longer search: " } else { "" };
+        let prefix = if is_better { "better, found only by a longer search: " } else { "" };
         Some(match (of(&self.choice.score), of(&alternative.score)) {
             (Some((_, ours)), Some((_, theirs))) => {
-                format!("{later}{}", TermComparison { term, ours, theirs })
+                format!("{prefix}{}", TermComparison { term, ours, theirs })
             }
             _ => "equal on every term; ties go to the lower index".to_owned(),
         })

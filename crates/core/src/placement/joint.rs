@@ -37,7 +37,7 @@ pub struct JointRequest<'a> {
 /// Number and candidates of one kind of device.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Candidate ids. Ids outside the topology are gone and count as unavailable.
+    /// Candidate ids. Ids outside the topology belong to removed devices and count as unavailable.
     pub available: &'a [&'a str],
     /// Ids that the answer must contain; a subset of `available`.
     pub required: &'a [&'a str],
@@ -72,7 +72,7 @@ pub struct JointChoice {
     pub score: Score,
     /// Number of branches that the search visited.
     pub steps: u64,
-    /// True if no choice is better. False if the search stopped at its bound, or if PCIe levels form no tree.
+    /// True if no choice is better. False if the search stopped at its work limit, or if PCIe levels form no tree.
     pub exact: bool,
 }
 
@@ -105,8 +105,8 @@ pub enum JointError {
     Both(DeviceId),
     /// No choice keeps all pairs within the permitted distance.
     #[error(
-        "{gpus} GPUs and {nics} NICs requested, paired within {within}; the nearest that can be \
-         had is {nearest}"
+        "{gpus} GPUs and {nics} NICs requested, paired within {within}; the nearest possible \
+         level is {nearest}"
     )]
     TooFar {
         /// Requested GPUs.
@@ -124,19 +124,18 @@ pub enum JointError {
 ///
 /// # Flow
 ///
-/// Of all sets of GPUs and NICs of the sizes asked for that hold the required ones, the best by the terms
-/// of the score, compared in order; then the lowest positions, of the GPUs first. Where no NIC is asked
-/// for, or no GPU, it is [`super::choose`] with the aligned policy.
+/// Candidates are all sets of GPUs and NICs that have the requested sizes and contain the required devices. The
+/// best one is the answer: the terms of the score are compared in order. The lowest positions break ties, GPUs
+/// before NICs. A request for GPUs alone or NICs alone is [`super::choose`] with the aligned policy.
 ///
 /// # Guarantees
 ///
-/// Equal questions get equal answers, in whatever order the devices are named. Every pair is within the
-/// alignment's level.
+/// Equal requests get equal answers, in any order of their ids. Every pair is within the alignment's level.
 ///
 /// # Errors
 ///
-/// Numbers that cannot be met, required devices that are not available, a device named as both kinds,
-/// and with [`Alignment::Required`] a level that cannot be had, with the nearest that can.
+/// More devices are requested than available, a required device is unavailable, one device is named as both kinds, or
+/// no choice is within the level of [`Alignment::Required`]. The last error names the nearest possible level.
 pub fn choose_joint(
     topology: &Topology,
     request: JointRequest<'_>,
@@ -188,7 +187,7 @@ impl<'a> Wanted<'a> {
         super::choose(topology, self.request())
     }
 
-    /// Checks that nothing is required of a kind that was not requested.
+    /// Checks that a kind without requested devices has no required ones.
     fn none(self) -> Result<(), PlacementError> {
         match self.required.len() {
             0 => Ok(()),

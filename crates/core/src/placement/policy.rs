@@ -14,9 +14,9 @@ pub enum Policy {
     /// The best connected set; of equals the one with the most useful remainder.
     #[default]
     Aligned,
-    /// From the groups with the most devices in use, so that other groups stay free.
+    /// Devices of the groups with the most devices in use, so that other groups stay free.
     Packed,
-    /// From the groups with the fewest devices in use.
+    /// Devices of the groups with the fewest devices in use.
     Distributed,
     /// Like `aligned`, but on one NUMA node.
     NumaStrict,
@@ -24,7 +24,7 @@ pub enum Policy {
     First,
 }
 
-/// Text that names no policy.
+/// Text that is not the name of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a placement policy: write aligned, packed, distributed, numa-strict or first"
@@ -35,7 +35,7 @@ pub struct UnknownPolicy(String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Term {
-    /// Affinity by links inside the set, without PCIe between devices. Parts of one device count as linked.
+    /// Affinity by links alone inside the set. Parts of one device count as linked.
     Links,
     /// Pairs of GPU and NIC on different NUMA nodes.
     SysPairs,
@@ -57,7 +57,7 @@ pub enum Term {
     Pcie,
     /// PCIe affinity among the remaining devices.
     RemainingPcie,
-    /// Nearness to NICs, which a request without NICs leaves to others.
+    /// Nearness of the set to NICs; less is better, since the request has no NICs and others may.
     NearNics,
     /// NUMA nodes of the set and of the container's other devices.
     NumaNodes,
@@ -77,13 +77,14 @@ pub enum Term {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Score {
     terms: &'static [Term],
-    /// Values in the order of the terms, signed so that more is better; 0 beyond.
+    /// Values in the order of the terms, signed so that more is better; 0 after the last term.
     values: [i64; MAX_TERMS],
 }
 
 /// Length of the longest list of terms.
 const MAX_TERMS: usize = 9;
 
+/// Terms for the devices of replicas.
 pub(super) const SHARED: &[Term] =
     &[Term::Affinity, Term::Shares, Term::Remaining, Term::Pcie, Term::NumaNodes];
 
@@ -200,7 +201,7 @@ impl Term {
         }
     }
 
-    /// The value with the sign that makes more better.
+    /// The value, negated if less is better.
     pub(super) fn signed(self, value: i64) -> i64 {
         if self.more_is_better() { value } else { -value }
     }

@@ -1,4 +1,6 @@
-//! Placement as numbers: interchangeable devices form a class, of which only the count matters.
+//! Numeric form of a placement request. Interchangeable devices form a class, and the search chooses a count per class.
+//!
+//! A packed affinity is one number with two measures, by links and by PCIe ([`super::affinity`]).
 
 use super::{
     Topology,
@@ -7,7 +9,7 @@ use super::{
     topology::{Group, PlacedDevice},
 };
 
-/// Input of the search: classes to take from, beside the required devices.
+/// Input of the search: the required devices, and classes of the optional ones.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) terms: &'static [Term],
@@ -20,21 +22,21 @@ pub(super) struct Problem {
     /// Packed affinity between members of two classes, `weights[a * classes + b]`; symmetric.
     weights: Vec<i64>,
     /// Contribution of the required devices.
-    pub(super) start: Start,
+    pub(super) start: GivenTotals,
     pub(super) groups: Vec<GroupLoad>,
 }
 
 /// Contribution of the required devices and the container's other devices.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Start {
-    /// Packed affinity among them.
+pub(super) struct GivenTotals {
+    /// Packed affinity among these devices.
     pub(super) weight: i64,
     pub(super) near_nics: i64,
-    /// Bits of their NUMA nodes.
+    /// NUMA nodes of these devices, as bits.
     pub(super) numa: u64,
 }
 
-/// Interchangeable devices: all terms but the position are equal.
+/// Interchangeable devices: exchanging one for another changes no term but the position.
 #[derive(Debug)]
 pub(super) struct Class {
     /// Ascending positions; a choice takes the first ones.
@@ -83,12 +85,12 @@ pub(super) struct Positions<'a> {
 }
 
 /// Packed affinity of two positions.
-type Weigh = fn(&Topology, usize, usize) -> i64;
+type AffinityMeasure = fn(&Topology, usize, usize) -> i64;
 
 /// Numbers groups and NUMA nodes.
 struct Numbering<'a> {
     topology: &'a Topology,
-    weigh: Weigh,
+    weigh: AffinityMeasure,
     groups: Vec<&'a Group>,
     numa_nodes: Vec<u32>,
 }
@@ -96,7 +98,7 @@ struct Numbering<'a> {
 // === impl Problem ===
 
 impl Problem {
-    /// The problem of choosing `size` devices, whose optional ones must be eligible.
+    /// The problem of choosing `size` devices; optional ones must be eligible.
     pub(super) fn new(
         topology: &Topology,
         positions: Positions<'_>,
@@ -111,7 +113,7 @@ impl Problem {
         let free: Vec<_> = available.iter().copied().filter(|at| !is_required(at)).collect();
         let given: Vec<_> = required.iter().chain(near).copied().collect();
         let others: Vec<_> = free.iter().chain(positions.beside).copied().collect();
-        let are_twins = |a, b| {
+        let are_interchangeable = |a, b| {
             let alike = |&other: &usize| weigh(topology, a, other) == weigh(topology, b, other);
             others.iter().filter(|&&other| other != a && other != b).all(alike)
         };
@@ -122,9 +124,10 @@ impl Problem {
         let mut classes: Vec<Class> = Vec::with_capacity(free.len());
         for &at in &free {
             let traits = traits(at);
-            let is_twin =
-                |class: &&mut Class| class.traits == traits && are_twins(class.members[0], at);
-            match classes.iter_mut().find(is_twin) {
+            let is_same = |class: &&mut Class| {
+                class.traits == traits && are_interchangeable(class.members[0], at)
+            };
+            match classes.iter_mut().find(is_same) {
                 Some(class) => class.add(at),
                 None => classes.push(Class::new(at, traits)),
             }
@@ -166,8 +169,8 @@ impl Problem {
     }
 }
 
-/// With links as a term of their own, PCIe does not replace missing links.
-fn weigh_by(terms: &[Term]) -> Weigh {
+/// Affinity of an objective. If links are a term of their own, PCIe does not replace missing links.
+fn weigh_by(terms: &[Term]) -> AffinityMeasure {
     if terms.contains(&Term::Links) { Topology::packed_links } else { Topology::packed_affinity }
 }
 
@@ -205,7 +208,7 @@ impl Class {
 // === impl Numbering ===
 
 impl<'a> Numbering<'a> {
-    fn of(topology: &'a Topology, positions: Positions<'_>, weigh: Weigh) -> Self {
+    fn of(topology: &'a Topology, positions: Positions<'_>, weigh: AffinityMeasure) -> Self {
         let devices = || positions.available.iter().map(|&at| topology.device(at));
         let near = positions.near.iter().map(|&at| topology.device(at));
         let mut groups: Vec<_> = devices().map(|device| &device.group).collect();
@@ -230,8 +233,8 @@ impl<'a> Numbering<'a> {
         }
     }
 
-    fn start(&self, required: &[usize], near: &[usize]) -> Start {
-        let mut start = Start::default();
+    fn start(&self, required: &[usize], near: &[usize]) -> GivenTotals {
+        let mut start = GivenTotals::default();
         for (nth, &at) in required.iter().enumerate() {
             let others = required[nth + 1..].iter().chain(near);
             start.weight +=
@@ -243,7 +246,7 @@ impl<'a> Numbering<'a> {
         start
     }
 
-    /// Unavailable devices count as in use.
+    /// Loads of all groups. Unavailable devices count as in use.
     fn loads(&self, positions: Positions<'_>) -> Vec<GroupLoad> {
         let mut loads = vec![GroupLoad::default(); self.groups.len()];
         let others = (0..self.topology.len())

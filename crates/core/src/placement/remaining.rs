@@ -1,6 +1,7 @@
-//! Usefulness of the remaining devices for later requests of pairs, quads and octets.
+//! Usefulness of the remaining devices for later requests of 2, 4 and 8 devices (pairs, quads and octets).
 //!
-//! Exact for few devices: the best division into such sets. For many: the best partners of each device.
+//! Few devices have an exact value, by their best division into such sets. Many devices have an approximate value, by
+//! the best partners of each device.
 
 mod neighbours;
 mod sets;
@@ -9,7 +10,7 @@ use super::{affinity::Affinity, policy::Term, problem::Problem};
 use neighbours::Neighbours;
 use sets::Sets;
 
-/// Largest number of free devices for exact division: 4,096 sets.
+/// Largest number of free devices for exact division: 12 devices have 4,096 subsets.
 pub(super) const FEW: usize = 12;
 
 /// Set sizes with the weight of a connection. A set of `k` devices has `k (k - 1) / 2` connections; 21 = 3 x
@@ -24,7 +25,7 @@ pub(super) struct Remaining {
     pcie: Option<Neighbours>,
 }
 
-/// Evaluator by affinity.
+/// Evaluator by affinity, exact or approximate.
 #[derive(Debug)]
 enum Data {
     Sets(Sets),
@@ -55,7 +56,7 @@ impl Remaining {
 
     /// Usefulness by PCIe of the devices that remain after taking `counts` of each class.
     pub(super) fn by_pcie(&self, problem: &Problem, counts: &[usize]) -> i64 {
-        let pcie = self.pcie.as_ref().expect("only terms of the problem are asked for");
+        let pcie = self.pcie.as_ref().expect("only terms of the problem are evaluated");
         pcie.usefulness(problem, counts)
     }
 }

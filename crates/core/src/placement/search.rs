@@ -17,13 +17,14 @@ use super::{
 use bound::{Bounds, Branch};
 use partial::Partial;
 
-/// Bound on branches times classes per branch: some 10 ms, during which the kubelet blocks. Real machines
+/// Most work, in branches times classes per branch: some 10 ms, during which the kubelet blocks. Real machines
 /// with 16 devices take tens of steps, arbitrary link graphs thousands.
 const MAX_WORK: u64 = 800_000;
 
-/// Bound on branches of a joint search.
+/// Most branches of a joint search.
 pub(super) const MAX_STEPS: u64 = 50_000;
 
+/// The best set that a search found.
 #[derive(Debug)]
 pub(super) struct SearchResult {
     /// Positions, ascending.
@@ -31,7 +32,7 @@ pub(super) struct SearchResult {
     pub(super) score: Score,
     /// Visited branches.
     pub(super) steps: u64,
-    /// True if no set is better; false if the search stopped at its bound.
+    /// True if no set is better; false if the search stopped at its work limit.
     pub(super) exact: bool,
 }
 
@@ -59,7 +60,7 @@ pub(super) fn best_set(problem: &Problem) -> SearchResult {
         search.grow_some();
     }
     let exact = search.branch(0, problem.missing, problem.eligible());
-    let best = search.best.expect("as many devices as are missing are eligible");
+    let best = search.best.expect("enough devices are eligible");
     SearchResult { positions: best.positions, score: best.score, steps: search.steps, exact }
 }
 
@@ -95,8 +96,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Tries every way to take the `missing` devices from `class` on, of `left` eligible ones. Returns false
-    /// if the bound cut it short.
+    /// Tries every way to take `missing` devices from `class` and later classes, which have `left` eligible ones.
+    /// Returns false if the search stopped at its work limit.
     fn branch(&mut self, class: usize, missing: usize, left: usize) -> bool {
         self.steps += 1;
         if missing == 0 {

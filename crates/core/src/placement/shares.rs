@@ -1,7 +1,7 @@
 //! Replica placement: shares of shared devices for a request.
 //!
-//! The policy decides first; required replicas count as picked. Ties are broken by connections to the
-//! container's other devices, then by the inventory's order. Deterministic.
+//! The policy decides first; required replicas count as chosen. Connections to the container's other devices
+//! break ties, then the inventory's order. Deterministic.
 
 mod explain;
 mod fill;
@@ -26,14 +26,14 @@ pub enum Span {
     /// Any number, as the policy decides.
     #[default]
     AnyDevices,
-    /// One: an MPS client has all its shares on one GPU.
+    /// One device: an MPS client has all its shares on one GPU.
     OneDevice,
 }
 
 /// A shared device with its free replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedDevice<'a> {
-    /// Device id. Ids outside the topology are gone and have no replicas.
+    /// Device id. Ids outside the topology belong to removed devices and have no replicas.
     pub id: &'a str,
     /// Numbers of its free replicas.
     pub free: &'a [u32],
@@ -55,7 +55,7 @@ pub struct ShareRequest<'a> {
     pub size: usize,
     /// Objective.
     pub policy: Policy,
-    /// Number of devices in the answer.
+    /// Permitted number of devices in the answer.
     pub span: Span,
 }
 
@@ -73,7 +73,7 @@ pub struct ShareChoice {
     pub policy: Policy,
     /// Number of branches that the search for connected devices visited.
     pub steps: u64,
-    /// True if no devices are better connected; false if the search stopped at its bound.
+    /// True if no devices are better connected; false if the search stopped at its work limit.
     pub exact: bool,
 }
 
@@ -128,7 +128,7 @@ pub enum ShareError {
     /// The required replicas are on several NUMA nodes.
     #[error("replicas of one NUMA node requested, and the required ones are on several")]
     RequiredOnNodes,
-    /// No NUMA node has enough replicas, of those with the required ones.
+    /// No NUMA node with the required replicas has enough.
     #[error("{size} replicas of one NUMA node requested, and none has more than {most} available")]
     NoNumaNode {
         /// Requested number.
@@ -143,7 +143,7 @@ pub fn choose(topology: &Topology, request: ShareRequest<'_>) -> Result<ShareCho
     Ok(ShareChoice::of(&filled(topology, request)?))
 }
 
-/// The candidates after the choice.
+/// Candidates with their chosen replicas.
 fn filled<'a>(
     topology: &'a Topology,
     request: ShareRequest<'_>,
@@ -152,9 +152,9 @@ fn filled<'a>(
     let mut pools = pools(topology, request.devices);
     let required = take_required(topology, &mut pools, request.required)?;
     check_size(&pools, required, size)?;
-    // A single device is on a single node anyway.
+    // A single device is on a single NUMA node, so the span suffices.
     let pools = match (span, policy) {
-        (Span::OneDevice, _) => limit::that_suffice_alone(pools, size)?,
+        (Span::OneDevice, _) => limit::of_one_device(pools, size)?,
         (Span::AnyDevices, Policy::NumaStrict) => limit::of_one_node(topology, pools, size)?,
         (Span::AnyDevices, _) => pools,
     };

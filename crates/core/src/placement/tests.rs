@@ -1,4 +1,4 @@
-//! Placement on machines that are checked by eye.
+//! Placement on small machines with known answers.
 
 pub(super) mod brute_force;
 
@@ -51,7 +51,7 @@ pub(super) fn nic(index: u32, numa: u32) -> Device {
     Device { id, kind: DeviceKind::Nic, ..gpu(index, bus, numa) }
 }
 
-/// The device elsewhere: at the end of a sysfs path.
+/// The device moved to the end of a sysfs path.
 pub(super) fn placed(device: Device, path: &str, numa_node: Option<u32>) -> Device {
     let pci = path.rsplit('/').next().and_then(|end| end.parse().ok());
     let path = PciePath::from_sysfs(path);
@@ -104,7 +104,7 @@ fn ask(
 const ALL: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 #[test]
-fn one_numa_node_is_preferred_where_links_are_equal() {
+fn one_numa_node_is_preferred_if_links_are_equal() {
     assert_eq!(chosen(&switched(), &ALL, &[], 4), "0123");
     assert_eq!(chosen(&switched(), &[1, 2, 4, 5, 6, 7], &[], 4), "4567");
     assert_eq!(chosen(&two_sockets(), &[3, 4, 5], &[], 2), "45");
@@ -118,7 +118,7 @@ fn nvlink_outweighs_the_numa_node() {
 }
 
 #[test]
-fn a_single_device_is_taken_where_it_breaks_the_least() {
+fn a_single_device_leaves_the_most_useful_remainder() {
     // 0-1 is a pair, 2 and 3 are unlinked: a single device comes from 2 and 3.
     let bridged = linked(&[(0, 1, 4)]);
     assert_eq!(chosen(&bridged, &[0, 1, 2, 3], &[], 1), "2");
@@ -127,7 +127,7 @@ fn a_single_device_is_taken_where_it_breaks_the_least() {
 }
 
 #[test]
-fn a_quad_is_not_broken_to_serve_one() {
+fn a_linked_quad_is_kept_whole_for_a_request_of_one() {
     // With four and five free, the device comes from the five, although the four would lose fewer
     // connections.
     let devices: Vec<_> = (0..9)
@@ -191,7 +191,7 @@ fn each_policy_has_its_way() {
 }
 
 #[test]
-fn parts_are_distributed_over_their_wholes_or_packed_into_one() {
+fn partitions_are_distributed_over_gpus_or_packed_into_one() {
     let mut devices: Vec<_> = (0..6).map(|index| gpu(index, 0x10, 0)).collect();
     for device in &mut devices {
         let whole = format!("WHOLE-{}", device.index / 3);
@@ -211,7 +211,7 @@ fn parts_are_distributed_over_their_wholes_or_packed_into_one() {
 }
 
 #[test]
-fn what_has_vanished_is_not_in_use() {
+fn a_vanished_device_is_not_in_use() {
     let mut devices: Vec<_> = (0..4).map(|index| gpu(index, 0x10, 0)).collect();
     for device in &mut devices {
         let whole = format!("WHOLE-{}", device.index / 2);
@@ -234,7 +234,7 @@ fn what_has_vanished_is_not_in_use() {
 }
 
 #[test]
-fn a_choice_is_near_the_devices_that_the_container_has_besides() {
+fn a_choice_is_near_the_containers_other_devices() {
     let mut devices = two_sockets();
     devices.push(nic(0, 1));
     let topology = Topology::from_devices(&devices);

@@ -9,7 +9,7 @@ use crate::{
 
 use super::affinity::{Affinity, links, pcie};
 
-/// Devices by position, which is the inventory's order.
+/// Devices by position: the inventory's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     devices: Vec<PlacedDevice>,

@@ -40,7 +40,7 @@ pub enum Literal {
     Version,
     /// `quantity("40Gi")`
     Quantity,
-    /// Bytes or `null`, which no device has.
+    /// Bytes or `null`; no device value has such a type.
     Other,
 }
 
@@ -79,11 +79,11 @@ impl DeviceExpression {
     /// All references in source order, tests by `has()` included.
     pub fn references(&self) -> Vec<Reference> {
         let mut all = Vec::new();
-        walk(&self.parsed, &mut |node| all.extend(mentioned(node)));
+        walk(&self.parsed, &mut |node| all.extend(reference_of(node)));
         all
     }
 
-    /// The attributes that can change the answer; `None` if any can, such as in a loop over all attributes.
+    /// The attributes that the answer depends on; `None` if it may depend on any, as in a loop over all attributes.
     pub fn attributes_read(&self) -> Option<BTreeSet<AttributeName>> {
         let (mut devices, mut fields, mut maps, mut names) = (0, 0, 0, Vec::new());
         walk(&self.parsed, &mut |node| {
@@ -95,7 +95,7 @@ impl DeviceExpression {
                 }
                 _ => {}
             }
-            if let Some(Reference::Attribute(domain, name)) = mentioned(node) {
+            if let Some(Reference::Attribute(domain, name)) = reference_of(node) {
                 names.push(AttributeName::published(&domain, &name));
             }
         });
@@ -108,13 +108,13 @@ impl DeviceExpression {
         let mut all = Vec::new();
         walk(&self.parsed, &mut |node| {
             if let Expr::Call(call) = &node.expr {
-                all.extend(compared(call));
+                all.extend(comparisons_of(call));
             }
         });
         all
     }
 
-    /// The operands of a conjunction `a && b && c`; the whole expression if it is none.
+    /// The operands of a conjunction `a && b && c`; any other expression is returned whole.
     pub fn conjuncts(&self) -> Vec<Self> {
         let is_conjunction =
             matches!(&self.parsed.expr, Expr::Call(call) if call.func_name == LOGICAL_AND);
@@ -124,7 +124,7 @@ impl DeviceExpression {
         parts.ok().filter(|parts| !parts.is_empty()).unwrap_or_else(|| vec![self.clone()])
     }
 
-    /// A problem with line and column of a name.
+    /// A problem, prefixed with line and column of a name in the expression.
     pub fn located(&self, name: &str, problem: &str) -> String {
         let text = self.as_str();
         let quoted = || place_of(&text.replace(['"', '\''], " "), name);
@@ -157,7 +157,7 @@ fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
-/// Visits all nodes except those where a loop variable shadows `device`.
+/// Visits all nodes except the bodies of loops whose variable shadows `device`.
 fn walk<'a>(node: &'a IdedExpr, visit: &mut dyn FnMut(&'a IdedExpr)) {
     visit(node);
     match &node.expr {
@@ -192,23 +192,23 @@ fn is_device(node: &IdedExpr) -> bool {
     matches!(&node.expr, Expr::Ident(name) if name == DEVICE)
 }
 
-/// The device value that a node refers to, tests and optional access included.
-fn mentioned(node: &IdedExpr) -> Option<Reference> {
+/// The device value that a node refers to, including `has()` and optional access.
+fn reference_of(node: &IdedExpr) -> Option<Reference> {
     match &node.expr {
         Expr::Select(select) => select_of(select),
         Expr::Call(call) if [INDEX, OPT_INDEX, OPT_SELECT].contains(&call.func_name.as_str()) => {
-            element(call)
+            index_of(call)
         }
         _ => None,
     }
 }
 
-/// The device value that a node evaluates to; `has()` and optional access do not.
-fn valued(node: &IdedExpr) -> Option<Reference> {
+/// The device value that a node evaluates to, excluding `has()` and optional access.
+fn value_of(node: &IdedExpr) -> Option<Reference> {
     match &node.expr {
         Expr::Select(select) if select.test => None,
         Expr::Call(call) if call.func_name != INDEX => None,
-        _ => mentioned(node),
+        _ => reference_of(node),
     }
 }
 
@@ -223,7 +223,7 @@ fn select_of(select: &SelectExpr) -> Option<Reference> {
 }
 
 /// `device.attributes["d"]["name"]`, and its optional form.
-fn element(call: &CallExpr) -> Option<Reference> {
+fn index_of(call: &CallExpr) -> Option<Reference> {
     let [operand, name] = call.args.as_slice() else { return None };
     let reference = domain(operand)?;
     Some(reference(text(name)?))
@@ -256,10 +256,10 @@ fn text(node: &IdedExpr) -> Option<&str> {
 }
 
 /// Comparisons of a call: with a literal, or with each element of a list.
-fn compared(call: &CallExpr) -> Vec<Comparison> {
+fn comparisons_of(call: &CallExpr) -> Vec<Comparison> {
     let [one, other] = call.args.as_slice() else { return Vec::new() };
     let with = |reference: &IdedExpr, with: &IdedExpr| {
-        Some(Comparison { reference: valued(reference)?, literal: written(with)? })
+        Some(Comparison { reference: value_of(reference)?, literal: literal_of(with)? })
     };
     match (call.func_name.as_str(), &other.expr) {
         (IN, Expr::List(list)) => list.elements.iter().filter_map(|it| with(one, it)).collect(),
@@ -270,7 +270,7 @@ fn compared(call: &CallExpr) -> Vec<Comparison> {
     }
 }
 
-fn written(node: &IdedExpr) -> Option<Literal> {
+fn literal_of(node: &IdedExpr) -> Option<Literal> {
     match &node.expr {
         Expr::Literal(literal) => Some(match literal {
             LiteralValue::String(text) => Literal::Text(text.inner().to_owned()),
@@ -283,7 +283,7 @@ fn written(node: &IdedExpr) -> Option<Literal> {
         Expr::Call(call) if call.target.is_none() => match (call.func_name.as_str(), &*call.args) {
             ("semver", [_]) => Some(Literal::Version),
             ("quantity", [_]) => Some(Literal::Quantity),
-            (NEGATE, [number]) => match written(number)? {
+            (NEGATE, [number]) => match literal_of(number)? {
                 Literal::Number(number) => Some(Literal::Number(format!("-{number}"))),
                 _ => None,
             },
@@ -311,7 +311,7 @@ impl Reference {
         }
     }
 
-    /// Type of the device's value; `None` for a missing attribute.
+    /// Type of the device's value; `None` for an attribute that the device lacks.
     pub fn type_in(&self, device: &Device) -> Option<ValueType> {
         match self {
             Self::Attribute(..) => self.attribute_of(device).map(ValueType::of),
@@ -320,7 +320,7 @@ impl Reference {
         }
     }
 
-    /// The device's value as a CEL literal.
+    /// The device's value as a CEL literal; `None` if the device lacks it.
     pub fn value_in(&self, device: &Device) -> Option<String> {
         match self {
             Self::Attribute(..) => self.attribute_of(device).map(|value| match value {

@@ -1,8 +1,8 @@
 //! Static checks of an expression: known names and bounded work.
 //!
-//! Expressions come from files that others may write, and the agent evaluates them on its only thread. So
-//! their work is bounded before the first evaluation: evaluated nodes with loops multiplied out, plus the
-//! size of every value that an operator may traverse.
+//! Expressions come from files that others may write, and the agent evaluates them on its only thread. So a check
+//! bounds their work before the first evaluation. Work is the number of evaluated nodes, times the rounds of
+//! enclosing loops, plus the size of every value that an operator may traverse.
 
 use cel::common::{
     ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr},
@@ -19,13 +19,13 @@ const MAX_DEPTH: usize = 24;
 /// Most work: some tenths of a second. DRA's cost limit is the same number in other units.
 const MAX_WORK: u64 = 1_000_000;
 
-/// Bytes of all attributes and capacities of one device, with names. GPUs have about half.
+/// Assumed size of all attributes and capacities of one device, in bytes with names. GPUs have about half.
 const DEVICE_SIZE: u64 = 2_048;
 
-/// Attributes and capacities of one device: twice the limit of DRA.
+/// Assumed number of attributes and capacities of one device: twice the limit of DRA.
 const DEVICE_ITEMS: u64 = 64;
 
-/// Longest text of a converted number.
+/// Longest text of a converted number, in bytes.
 const NUMBER_SIZE: u64 = 512;
 
 /// Work to compile a regular expression. Large repetitions cost more.
@@ -59,14 +59,14 @@ const TRUTHS: &[&str] = &[
 const TYPES: &[&str] =
     &["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 
-/// A check error with the name that locates it.
+/// A check error, with the name in the expression that it concerns.
 #[derive(Debug)]
 pub(super) struct CheckError {
     pub(super) problem: String,
     pub(super) name: Option<String>,
 }
 
-/// Checks an expression about a device with these fields.
+/// Checks an expression over a `device` with these fields.
 pub(super) fn check(
     expression: &IdedExpr,
     fields: &'static [&'static str],
@@ -80,7 +80,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Saturating upper bounds.
+/// Upper bounds on an expression's evaluation and on its value, saturating.
 #[derive(Clone, Copy)]
 struct Weight {
     /// Evaluation steps.

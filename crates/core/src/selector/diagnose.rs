@@ -15,11 +15,11 @@ impl DeviceExpression {
             return None;
         }
         let parts = self.conjuncts();
-        // A false conjunct makes the whole false, even if others fail to evaluate.
-        let is_to_blame = |part: &&Self| {
+        // A false conjunct makes the whole expression false, even if other conjuncts fail to evaluate.
+        let is_failing = |part: &&Self| {
             matches!((part.matches(device), &answer), (Ok(false), Ok(_)) | (Err(_), Err(_)))
         };
-        let part = parts.iter().find(is_to_blame).unwrap_or(self);
+        let part = parts.iter().find(is_failing).unwrap_or(self);
         Some(match part.matches(device) {
             Ok(_) => format!("{} is false{}", in_a_line(part.as_str()), part.values(device)),
             Err(error) if error.is_missing_attribute() => {

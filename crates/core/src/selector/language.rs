@@ -156,7 +156,7 @@ mod quantities {
         a.plus(*b)
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "what declares it hands references")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "add_member_overload passes references")]
     pub(super) fn add_int(a: &Amount, b: &CelInt) -> Result<Amount, ExecutionError> {
         a.plus(b.into())
     }
@@ -165,7 +165,7 @@ mod quantities {
         a.minus(*b)
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "what declares it hands references")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "add_member_overload passes references")]
     pub(super) fn sub_int(a: &Amount, b: &CelInt) -> Result<Amount, ExecutionError> {
         a.minus(b.into())
     }

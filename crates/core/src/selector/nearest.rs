@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_pen_is_understood_and_another_word_is_not() {
+    fn a_misspelled_name_is_suggested_and_another_word_is_not() {
         let names = ["pciVendor", "pciDevice", "driver", "port", "name"];
         for (word, expected) in [
             ("pciVendro", Some("pciVendor")),

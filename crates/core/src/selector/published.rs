@@ -54,7 +54,7 @@ impl PublishedExpression {
         self.selects(&PreparedDevice::from(device))
     }
 
-    /// The attributes that can change the answer; `None` where any can.
+    /// The attributes that the answer depends on; `None` if it may depend on any.
     pub fn attributes_read(&self) -> Option<BTreeSet<AttributeName>> {
         self.0.attributes_read()
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_published_device_has_a_driver_and_nothing_of_ours() {
+    fn a_published_device_has_dras_fields_and_none_of_windlass() {
         let name = |name| AttributeName::published("gpu.example.com", name);
         let device = PublishedDevice {
             id: "gpu.example.com/n1/gpu-0".to_owned(),
@@ -137,7 +137,7 @@ mod tests {
         assert!("device.driver == 'd'".parse::<DeviceExpression>().is_err());
     }
     #[test]
-    fn an_expression_tells_the_attributes_that_it_reads_or_that_it_may_read_any() {
+    fn attributes_read_are_listed_unless_any_may_be_read() {
         let read = |text: &str| {
             let expression: PublishedExpression = text.parse().expect("an expression");
             let names = expression.attributes_read()?;

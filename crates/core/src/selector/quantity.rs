@@ -4,7 +4,7 @@ use cel::{ExecutionError, common::types::CelInt};
 
 use crate::attribute::Quantity;
 
-/// The resolution of Kubernetes: nano units per unit.
+/// Nano units per unit. Kubernetes has the same resolution.
 const PER_ONE: i128 = 1_000_000_000;
 
 /// Suffixes in nano units.
@@ -38,7 +38,7 @@ impl Amount {
     /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// The value in nano units; different texts may be equal.
+    /// The value in nano units. Different texts may have equal values.
     pub fn billionths(self) -> i128 {
         self.0
     }
@@ -133,7 +133,8 @@ fn unit(suffix: &str) -> Option<i128> {
     10_i128.checked_pow(u32::try_from(exponent.checked_add(9)?).ok()?)
 }
 
-/// A decimal number times a unit: its digits as one integer, divided by the power of its fraction.
+/// A decimal number times a unit, rounded up: all digits as one integer times the unit, divided by the power of ten
+/// of the fraction.
 fn scaled(digits: &str, unit: i128) -> Option<i128> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let mantissa: i128 = format!("{whole}{fraction}").parse().ok()?;
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_read_as_kubernetes_reads_them() {
+    fn quantities_parse_as_in_kubernetes() {
         for (text, billionths) in [
             ("0", 0),
             ("40Gi", (40 << 30) * PER_ONE),

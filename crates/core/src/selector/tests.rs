@@ -120,7 +120,7 @@ fn quantities_and_versions_are_compared_as_kubernetes_compares_them() {
 }
 
 #[test]
-fn a_wrong_expression_is_refused_with_the_place_and_what_is_right() {
+fn a_wrong_expression_is_refused_with_its_place_and_correction() {
     let deep = format!("{}true{}", "[".repeat(200), "]".repeat(200));
     let chained = format!("device{}", ".x".repeat(5_000));
     let choices = "true ? 1 : ".repeat(51);
@@ -179,7 +179,7 @@ fn an_expression_without_an_answer_says_why_and_for_which_device() {
 }
 
 #[test]
-fn one_that_repeats_itself_without_end_is_refused_or_read() {
+fn a_deeply_nested_expression_is_refused_or_evaluated() {
     for piece in [
         "(", "[", "{", "!", "-", "a?", "a?b:", "a.", "a[", "f(", "'", "\"", "1+", "a&&",
         "x.all(a,", "has(", "{1:", "a{b:", "\\", "`", "//", "!-", ". ?",
@@ -198,7 +198,7 @@ fn one_that_repeats_itself_without_end_is_refused_or_read() {
 }
 
 #[test]
-fn what_an_expression_says_is_told() {
+fn references_and_comparisons_of_an_expression_are_listed() {
     let asked = |text: &str| {
         let asked = expression(text).references();
         asked.iter().map(|asked| asked.name().to_owned()).collect::<Vec<_>>().join(" ")
@@ -228,7 +228,7 @@ fn what_an_expression_says_is_told() {
 }
 
 #[test]
-fn the_parts_of_a_conjunction_are_told_as_they_are_written() {
+fn the_conjuncts_of_an_expression_keep_their_text() {
     for (text, expected) in [
         ("device.id == 'a' && device.index>0&&true", "device.id == 'a'|device.index>0|true"),
         ("(true || device.index == 1) && !true", "(true || device.index == 1)|!true"),
@@ -246,7 +246,7 @@ fn the_parts_of_a_conjunction_are_told_as_they_are_written() {
 }
 
 #[test]
-fn why_a_device_is_not_selected_is_told_with_what_it_says() {
+fn an_unselected_device_is_explained_with_its_values() {
     let a = |name: &str| format!(r#"device.attributes["nvidia.com"].{name}"#);
     let (brand, numa) = (a("productName"), "device.attributes['resource.kubernetes.io'].numaNode");
     for (text, expected) in [
@@ -350,7 +350,7 @@ const METHODS: &[&str] = &[
     "nonsense",
 ];
 
-/// Expressions that mostly parse and mostly make no sense.
+/// Random expressions. Most parse, few are valid.
 fn any_expression() -> impl Strategy<Value = String> {
     let one_of = prop::sample::select::<&str>;
     one_of(ATOMS).prop_map(str::to_owned).prop_recursive(5, 32, 3, move |inner| {

@@ -23,7 +23,7 @@ pub(super) struct Domains<'v> {
     unknown: CelMap<'v>,
 }
 
-/// Value of the variable `device`; borrows its texts.
+/// Value of the variable `device`; borrows the device's texts.
 pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
     let attributes = device
         .attributes
@@ -44,7 +44,7 @@ pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
     Box::new(map(FIELDS.into_iter().zip(fields)))
 }
 
-/// Value of an attribute, whose text `string` borrows or copies.
+/// Value of an attribute. The function `string` borrows or copies its text.
 pub(super) fn attribute<'a, 'v>(
     value: &'a AttributeValue,
     string: fn(&'a str) -> CelString<'v>,
@@ -70,7 +70,7 @@ pub(super) fn map<'v, K: Into<CelMapKey<'v>>>(
 // === impl Domains ===
 
 impl<'v> Domains<'v> {
-    /// Groups values, each after its domain and name.
+    /// Groups values, given as ((domain, name), value), by domain.
     pub(super) fn of<K: Into<CelMapKey<'v>> + Ord>(
         values: impl Iterator<Item = ((K, K), Box<dyn Val + 'v>)>,
     ) -> Self {

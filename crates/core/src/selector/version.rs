@@ -16,7 +16,7 @@ pub fn is_semver(text: &str) -> bool {
 // === impl Version ===
 
 impl Version {
-    /// Parses a full version, as strictly as DRA parses attributes: its numbers have 64 bits.
+    /// Parses a full version, as strictly as DRA parses attributes: numbers in a pre-release must fit 64 bits, too.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let version = semver::Version::parse(text).ok()?;
         let is_digit = |byte: u8| byte.is_ascii_digit();
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_semantic_version_is_refused() {
+    fn text_that_is_not_a_semantic_version_is_refused() {
         for bad in [
             "", "1", "1.2", "1.2.3.4", "v1.2.3", "1.02.3", "1.2.3-", "1.2.3-01", "1.2.3+", "+1.2.3",
         ] {

@@ -1,4 +1,4 @@
-//! The plugin's flags in a manifest: `--device` with a text of YAML, and `--domain`.
+//! The plugin's flags in a manifest: `--device` with YAML as its value, and `--domain`.
 
 use windlass_config::{
     Diagnostic,
@@ -7,14 +7,15 @@ use windlass_config::{
 
 use crate::manifest;
 
+/// Place of a flag's value.
 enum Value {
-    /// It stands in the argument itself.
+    /// In the argument itself, after `=`.
     Within(String),
-    /// It is the next argument.
+    /// The next argument.
     Next,
 }
 
-/// True if a container of the manifest has devices among its arguments.
+/// True if a container of the manifest has `--device` among its arguments.
 pub(crate) fn has_arguments(root: &Node) -> bool {
     arguments(root).any(|argument| flag(argument, "device").is_some())
 }
@@ -46,7 +47,7 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> (String, Vec<N
     (domain, devices)
 }
 
-/// The flags of a workload's containers and their values, in their order.
+/// Arguments of a workload's containers, in their order.
 fn arguments(root: &Node) -> impl Iterator<Item = &Node> {
     manifest::containers(root).iter().flat_map(lists).flatten().flat_map(Node::items)
 }
@@ -55,7 +56,7 @@ fn lists(container: &Node) -> [Option<&Node>; 2] {
     [container.child("command"), container.child("args")]
 }
 
-/// Offset of a flag's value in an argument.
+/// Value of a flag; `None` for another argument.
 fn flag(argument: &Node, name: &str) -> Option<Value> {
     let text = argument.text()?;
     let rest = text.strip_prefix("--")?.strip_prefix(name)?;

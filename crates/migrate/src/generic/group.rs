@@ -1,4 +1,4 @@
-//! A group of `generic-device-plugin`: nodes that are given together, found by path or on USB.
+//! A group of `generic-device-plugin`: nodes that a container gets together, found by path or on USB.
 
 use serde::Deserialize;
 use windlass_config::{
@@ -22,7 +22,7 @@ pub(super) struct Group {
     usb: Option<Spanned<Vec<Spanned<UsbDevice>>>>,
 }
 
-/// A group in the terms of a source.
+/// Parts of the source that a group becomes.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) find: Find,
@@ -52,7 +52,7 @@ impl Group {
         paths.any(Member::allows_mknod_by_default)
     }
 
-    /// The parts of a source, or the reason that the group cannot be one.
+    /// The parts of a source; `None` with a diagnostic if the group cannot become one.
     pub(super) fn into_parts(self, line: u64, diagnostics: &mut Diagnostics) -> Option<Parts> {
         let (paths, usb) = (present(self.paths), present(self.usb));
         match (paths.is_empty(), usb.is_empty()) {

@@ -1,4 +1,4 @@
-//! One path of a group: a device node, or a file that is mounted.
+//! One path of a group: a device node, or a file to mount.
 
 use serde::Deserialize;
 use windlass_config::{GivenMount, GivenNode};
@@ -40,7 +40,7 @@ impl Member {
         self.optional == Some(true)
     }
 
-    /// True if it is given with several matches of the other paths.
+    /// True if several matches of the other paths share it.
     pub(super) fn is_repeated(&self) -> bool {
         self.limit.unwrap_or(1) > 1
     }

@@ -1,21 +1,21 @@
 //! A group of paths: the first matches of all paths form a device, then the second ones, and so on.
 //!
 //! The plugin pairs the matches of all paths by position, up to the length of the shortest list. A path without
-//! wildcards has one match, so a pattern beside it is found once. If such a path has a limit, it is paired that many
-//! times.
+//! wildcards has one match, so a group with such a path is one device. A `limit` on such a path repeats its match that
+//! many times.
 
 use windlass_config::{Find, Give, GivenNode, Unit, document::Diagnostics};
 
 use super::{group::Parts, path::Member};
 
-/// The kind of a group.
+/// Form of a group, which decides how its devices are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Paths of which each may be absent: the present ones are one device.
+    /// All paths are optional: the present ones are one device.
     AllOptional,
-    /// One path is searched. The others have no wildcards, and are given with each match.
+    /// The path at this index is searched. The others have no wildcards, and belong to each match.
     Led(usize),
-    /// Patterns, paired.
+    /// Several paths are searched, and their matches paired.
     Zipped,
 }
 
@@ -35,13 +35,13 @@ impl Shape {
     fn of(group: &[Member]) -> Result<Self, &'static str> {
         let nodes: Vec<&Member> = group.iter().filter(|path| path.is_node()).collect();
         if group.iter().any(|path| !path.is_node() && path.is_pattern()) {
-            return Err("a pattern of files to mount goes with no device");
+            return Err("the path of a mount cannot be a pattern");
         }
         if nodes.is_empty() {
-            return Err("files to mount go with a device, and there is none");
+            return Err("mounts need a device node, and the group has none");
         }
         if !nodes.iter().all(|path| path.is_below_dev()) {
-            return Err("a device node lies below /dev; for another file write type: Mount");
+            return Err("a device node is below /dev; for another file write type: Mount");
         }
         if nodes.iter().all(|path| path.is_optional()) {
             return alike(&nodes).map(|()| Self::AllOptional);
@@ -56,7 +56,7 @@ impl Shape {
         let leads = |path: &Member| path.is_node() && !path.is_optional();
         let by_pattern = group.iter().position(|path| leads(path) && path.is_pattern());
         match by_pattern {
-            None if patterns > 0 => Err("a pattern that may be absent leads no group"),
+            None if patterns > 0 => Err("the only pattern of a group cannot be optional"),
             None => Ok(Self::Led(group.iter().position(leads).unwrap_or_default())),
             Some(pattern) => Ok(Self::Led(pattern)),
         }
@@ -88,7 +88,7 @@ impl Shape {
         }
     }
 
-    /// True for a path that is searched, false for one that is given with each match.
+    /// True for a path that is searched, false for one that belongs to each match.
     fn finds(self, index: usize, path: &Member) -> bool {
         match self {
             Self::AllOptional => true,
@@ -98,22 +98,22 @@ impl Shape {
     }
 }
 
-/// Nodes that are found together are given in one way.
+/// Checks that searched paths have the same access and no other path in the container: a source has one rule for all.
 fn alike(nodes: &[&Member]) -> Result<(), &'static str> {
     let one_access = nodes.windows(2).all(|two| two[0].access() == two[1].access());
     let kept = nodes.len() < 2 || nodes.iter().all(|path| path.inside().is_none());
     (one_access && kept).then_some(()).ok_or(
-        "paths that are found together have no mountPath and the same permissions here: write a \
+        "paths that are found together have the same permissions and no mountPath here: write a \
          group for each",
     )
 }
 
 fn all_required(nodes: &[&Member]) -> Result<(), &'static str> {
     let required = nodes.iter().all(|path| !path.is_optional());
-    required.then_some(()).ok_or("patterns that are paired are not optional here")
+    required.then_some(()).ok_or("paired patterns cannot be optional here")
 }
 
-/// The node that is found, under another path.
+/// The found node, under another path in the container.
 fn renamed(path: &Member, inside: String) -> GivenNode {
     GivenNode {
         path: "{path}".to_owned(),

@@ -54,7 +54,7 @@ struct GfdEntry {
     machine_type_file: Option<PathBuf>,
 }
 
-/// The shared devices that are filled first.
+/// Order in which shared devices are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum AllocationPolicy {
@@ -93,7 +93,7 @@ impl FlagsEntry {
             && found.value == Discovery::Tegra
         {
             diagnostics
-                .warn(found.line, "deviceDiscoveryStrategy tegra has no effect: NVML is asked");
+                .warn(found.line, "deviceDiscoveryStrategy tegra has no effect: NVML is used");
         }
         let plugin = self.plugin;
         let lists = plugin.device_list_strategy;
@@ -116,7 +116,7 @@ impl FlagsEntry {
         }
     }
 
-    /// Destination of the labels: that of gpu-feature-discovery, if the file is for it too.
+    /// Destination of the labels: that of gpu-feature-discovery, if the file has its section `gfd`.
     pub(super) fn labels(&self, diagnostics: &mut Diagnostics) -> LabelPolicy {
         let Some(gfd) = &self.gfd else { return LabelPolicy::default() };
         gfd.warn(diagnostics);

@@ -49,14 +49,14 @@ pub struct NvidiaPluginFlags {
     pub health: HealthChecks,
 }
 
-/// The XIDs that count, by the plugin's two variables.
+/// Verdicts on XIDs by the plugin's two variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthChecks {
-    /// XIDs that do not count.
+    /// XIDs that never make a GPU unhealthy.
     pub disabled: BTreeSet<u64>,
-    /// XIDs that count, even if another list excludes them.
+    /// XIDs that make a GPU unhealthy, even if another list excludes them.
     pub enabled: BTreeSet<u64>,
-    /// Verdict on the others.
+    /// Verdict on all other XIDs; `None` leaves it to the configuration.
     pub unlisted: Option<UnlistedXids>,
 }
 
@@ -129,8 +129,8 @@ fn set<T>(value: &mut T, given: Option<T>) {
 impl HealthChecks {
     /// Parses the two variables, each a list of XIDs; `all` and `xids` both mean every XID.
     ///
-    /// An XID that is both enabled and disabled counts, as the plugin's documentation has it; the
-    /// plugin itself reads no list of enabled ones once all are disabled.
+    /// An XID that is both enabled and disabled is enabled, as in the plugin's documentation. The plugin
+    /// itself ignores the list of enabled XIDs if all are disabled.
     pub fn new(disabled: Option<&str>, enabled: Option<&str>) -> Result<Self, String> {
         let (disabled, none) = xids(disabled.unwrap_or_default())?;
         let (enabled, all) = xids(enabled.unwrap_or_default())?;
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_xids_are_read_as_the_plugins_documentation_has_them() {
+    fn lists_of_xids_have_the_documented_meaning() {
         let check = |disabled, enabled, expected: (&[u64], &[u64], Option<UnlistedXids>)| {
             let checks = HealthChecks::new(disabled, enabled).expect("valid");
             let sets =

@@ -8,7 +8,7 @@ use windlass_core::{
     selector::{DeviceExpression, InvalidExpression, literal},
 };
 
-/// A name in which `*` matches any text, the empty one included. It must match the whole name. It is checked when it is
+/// A name in which `*` matches any text, including none. The pattern must match a whole name. It is checked when it is
 /// read, and becomes a CEL expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern(String);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_of_the_peer_fit_whole_names() {
+    fn patterns_match_whole_names() {
         for (text, name, expected) in [
             ("*", "NVIDIA L4", true),
             ("*", "", true),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expression_can_be_read_by_people() {
+    fn the_expression_is_readable() {
         assert_eq!(
             pattern("NVIDIA A100-SXM*").to_cel(&PRODUCT),
             r#"has(device.attributes["nvidia.com"].productName) && device.attributes["nvidia.com"].productName.matches("(?s)^NVIDIA A100\\-SXM.*$")"#
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_the_attribute_does_not_fit_and_is_no_error() {
+    fn a_device_without_the_attribute_does_not_match() {
         assert!(!by_cel(&pattern("*"), None));
     }
 

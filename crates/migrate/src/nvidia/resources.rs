@@ -19,12 +19,12 @@ struct NamedPattern {
     name: Spanned<NvidiaResourceName>,
 }
 
-/// Resource names of devices, before sharing renames any.
+/// Resource names of devices, before sharing renames some of them.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) bases: Vec<Base>,
     mig: MigStrategy,
-    /// True if MIG instances get the default resource of their profile.
+    /// True if MIG instances get the default resource of their profile, `nvidia.com/mig-<profile>`.
     pub(super) profiles_by_default: bool,
     /// True if the file names no resources.
     pub(super) is_default: bool,
@@ -68,7 +68,7 @@ impl Names {
         Self { bases, mig, profiles_by_default, is_default }
     }
 
-    /// Devices of a resource name. If no pattern gives the name, it may be the default one of a MIG profile.
+    /// Devices of a resource name. A name without a pattern may be the default one of a MIG profile.
     pub(super) fn named(&self, name: &ResourceName) -> Vec<Base> {
         let given: Vec<_> = self.bases.iter().filter(|base| base.name == *name).cloned().collect();
         let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(mig_profile::named);
@@ -83,7 +83,7 @@ impl Names {
         }
     }
 
-    /// GPUs that no pattern names, to exclude them: devices without a rule would be offered by default.
+    /// Exclusion of GPUs that match no pattern: with default resources for MIG, they would be offered by default.
     pub(super) fn exclude(&self) -> Vec<Selector> {
         let gpus = self.bases.iter().filter(|base| base.devices.kind == Some(DeviceKind::Gpu));
         let patterns: Option<Vec<_>> = gpus

@@ -1,4 +1,4 @@
-//! The section `sharing` of NVIDIA's file: replicas of devices, renamed or not.
+//! The section `sharing` of NVIDIA's file: replicas of devices, and their resource names.
 
 mod devices;
 
@@ -45,13 +45,13 @@ struct ReplicatedResource {
     replicas: Spanned<u64>,
 }
 
-/// A section that applies.
+/// The section that applies: `mps`, else `timeSlicing`.
 struct Method<'a> {
     method: SharingMethod,
     entry: &'a ReplicatedEntry,
 }
 
-/// One entry as it applies: which resource, under which name, shared how.
+/// An entry of a section, with the resource name of its replicas and their sharing.
 struct Share<'a> {
     resource: &'a ReplicatedResource,
     renamed: ResourceName,
@@ -61,11 +61,11 @@ struct Share<'a> {
 // === impl SharingEntry ===
 
 impl SharingEntry {
-    /// The plugin's own refusals.
+    /// Reports the mistakes that the plugin refuses.
     pub(super) fn check(&self, mig: MigStrategy, diagnostics: &mut Diagnostics) {
         for (section, name) in [(&self.time_slicing, "timeSlicing"), (&self.mps, "mps")] {
             let Some(section) = section else { continue };
-            // Each wrong entry has its own message.
+            // An entry that could not be read is missing here and has its own message.
             if section.value.resources.is_empty() && diagnostics.wrong.is_empty() {
                 diagnostics
                     .wrong(section.line, format!("sharing.{name} needs a list of resources"));
@@ -115,8 +115,8 @@ impl SharingEntry {
         rules.extend(unshared);
         let unmatched =
             if names.profiles_by_default { Unmatched::Default } else { Unmatched::Withheld };
-        let doubts = rules::contradictions(&rules, &[], unmatched);
-        diagnostics.warnings.extend(doubts);
+        let contradictions = rules::contradictions(&rules, &[], unmatched);
+        diagnostics.warnings.extend(contradictions);
         (Resources::Rules(rules.into_iter().map(|rule| rule.value).collect()), unmatched)
     }
 }
@@ -134,7 +134,8 @@ impl<'a> Method<'a> {
         for resource in &self.entry.resources {
             let name = &resource.name.value.0;
             if names.named(name).is_empty() {
-                let text = format!("no device is called {name}; known are {}", names.known());
+                let text =
+                    format!("no device has the resource name {name}; known are {}", names.known());
                 diagnostics.warn(resource.name.line, text);
                 continue;
             }
@@ -207,7 +208,7 @@ impl<'a> Method<'a> {
         }
         let shared = format!("{}.shared", name.value.0);
         if some.is_some() && !self.entry.rename_by_default {
-            let text = format!("the devices that are shared are offered as {shared}: write rename");
+            let text = format!("the shared devices are offered as {shared}: write rename");
             diagnostics.warn(name.line, text);
         }
         let parsed = shared.parse();
@@ -224,7 +225,7 @@ impl<'a> Method<'a> {
 // === impl Share ===
 
 impl Share<'_> {
-    /// The shared part of the devices of a name.
+    /// Rules for the shared devices among those of a resource name.
     fn rules(&self, base: &Base) -> Vec<SpannedRule> {
         let subsets = match &self.resource.devices {
             None => vec![Subset::All],

@@ -26,7 +26,7 @@ fn warnings(text: &str) -> Vec<(u64, String)> {
     warnings.into_iter().map(|Diagnostic { line, text }| (line, text)).collect()
 }
 
-/// A rule in one line: name, kind, what selects, how it is shared.
+/// A rule in one line: name, kind, selector, sharing.
 fn line(rule: &ResourceRule) -> String {
     let devices = &rule.devices;
     let mut text = format!("{} {}", rule.name, devices.kind.expect("a kind"));
@@ -119,7 +119,7 @@ fn every_key_is_taken() {
 }
 
 #[test]
-fn the_plugins_defaults_hold_where_its_file_is_silent() {
+fn absent_keys_have_the_plugins_defaults() {
     let policy = policy("version: v1\n");
     assert_eq!(policy.delivery.strategies, BTreeSet::from([Strategy::Envvar]));
     assert_eq!((policy.mig, policy.resources), (MigStrategy::None, Resources::Default));
@@ -131,7 +131,7 @@ fn the_plugins_defaults_hold_where_its_file_is_silent() {
 }
 
 #[test]
-fn keys_that_no_one_knows_and_capitals_are_no_mistakes() {
+fn unknown_keys_and_capitals_are_accepted() {
     let text = "version: v1\nflags:\n  MigStrategy: single\n  magic: true\nmore: [1]\n";
     assert_eq!(policy(text).mig, MigStrategy::Single);
     let lines: Vec<_> = warnings(text).into_iter().map(|(line, _)| line).collect();
@@ -188,7 +188,7 @@ fn sharing_becomes_rules() {
 }
 
 #[test]
-fn some_devices_are_shared_under_a_name_of_their_own() {
+fn a_subset_of_devices_is_shared_under_another_name() {
     check_rules([
         (
             slices("none", "{name: gpu, devices: 2, replicas: 4}", ""),
@@ -214,7 +214,7 @@ fn some_devices_are_shared_under_a_name_of_their_own() {
 }
 
 #[test]
-fn mps_wins_and_serves_one_per_container_unless_told_otherwise() {
+fn mps_takes_precedence_with_one_replica_per_container_by_default() {
     let text = "sharing:\n  timeSlicing:\n    resources: [{name: gpu, replicas: 4}]\n  mps:\n    \
                 resources: [{name: gpu, replicas: 8}]\n";
     assert_eq!(rules(text), ["nvidia.com/gpu gpu mps 8 one"]);
@@ -233,7 +233,7 @@ fn patterns_apply_in_order() {
     let mixed =
         format!("flags: {{migStrategy: mixed}}\n{}", text.replace("pattern: '*'", "pattern: 'T4'"));
     let excluded = &policy(&mixed).exclude[0];
-    let expression = excluded.expression.as_ref().expect("what no pattern names").as_str();
+    let expression = excluded.expression.as_ref().expect("GPUs without a pattern").as_str();
     assert!(expression.starts_with(&format!("!(({a100}) || (has(")), "{expression}");
     let profiles = "flags: {migStrategy: mixed}\nresources:\n  mig:\n  - {pattern: 1g.5gb, name: small}\n  \
                     - {pattern: '*', name: large}\n";
@@ -277,7 +277,7 @@ fn refusals_of_the_plugin_have_the_line() {
 }
 
 #[test]
-fn flags_win_over_the_file_before_names_are_made() {
+fn flags_override_the_file_before_resources_are_named() {
     let flags = NvidiaPluginFlags {
         mig: Some(MigStrategy::Single),
         placement: Some(placement::Policy::Packed),
@@ -295,7 +295,7 @@ fn flags_win_over_the_file_before_names_are_made() {
 }
 
 #[test]
-fn a_converted_file_means_the_same() {
+fn a_converted_file_is_equivalent() {
     for text in
         [EVERYTHING, "version: v1\n", &slices("mixed", "{name: gpu, devices: 2, replicas: 3}", "")]
     {

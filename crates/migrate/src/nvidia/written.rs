@@ -1,4 +1,4 @@
-//! Values in Go's notation: durations, names with an assumed domain, patterns.
+//! Values in the plugin's notation: Go durations, and resource names without a domain.
 
 use std::fmt;
 
@@ -9,11 +9,12 @@ use serde::{
 };
 use windlass_core::resource::ResourceName;
 
-/// A duration: Go's own notation, a number of nanoseconds, or `infinite`. Nothing here waits for one.
+/// A duration in Go's notation, a number of nanoseconds, or `infinite`. It is only validated: no duration has an
+/// effect.
 #[derive(Debug)]
 pub(super) struct GoDuration;
 
-/// A resource's name; without a domain it is NVIDIA's.
+/// A resource name. Its default domain is `nvidia.com`.
 #[derive(Clone, Debug)]
 pub(super) struct NvidiaResourceName(pub(super) ResourceName);
 

@@ -1,17 +1,17 @@
-//! A regular expression over names below `/dev`, converted to a path pattern that matches at least the same names,
-//! and an exact expression.
+//! Conversion of a regular expression over names below `/dev`: to a path pattern that matches at least the same names,
+//! and to an exact CEL expression.
 
 use regex_syntax::ast::{AssertionKind, Ast, GroupKind, parse::Parser};
 use windlass_core::selector::literal;
 
 use crate::expression::text;
 
-/// Nodes that one alternative of an expression means.
+/// Nodes that one alternative of a regular expression matches.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Nodes {
     /// Pattern of their paths.
     pub(super) path: String,
-    /// Condition on the found nodes, if the pattern is too wide.
+    /// Condition on the found nodes, if the pattern may match others.
     pub(super) expression: Option<String>,
     /// The name, if only one matches.
     pub(super) name: Option<String>,
@@ -31,7 +31,7 @@ pub(super) fn parse(regex: &str) -> Result<Ast, String> {
 /// The alternatives of a regular expression, each with its nodes.
 pub(super) fn read(regex: &str, ast: &Ast) -> Result<Vec<Nodes>, String> {
     if let Some(flag) = flag(ast) {
-        return Err(format!("{regex:?}: what begins with {flag:?} is not read here"));
+        return Err(format!("{regex:?}: flags such as {flag:?} are not supported"));
     }
     alternatives(ast, false, false).iter().map(|it| it.nodes(regex)).collect()
 }
@@ -51,7 +51,7 @@ fn flag(ast: &Ast) -> Option<String> {
     }
 }
 
-/// The alternatives below anchors: `^(a|b)$` has two, and so has `(^a$)|(^b$)`.
+/// The alternatives of an expression, with its anchors: `^(a|b)$` and `(^a$)|(^b$)` each have two.
 fn alternatives(ast: &Ast, from_start: bool, to_end: bool) -> Vec<Alternative<'_>> {
     let parts = match ast {
         Ast::Empty(_) => &[],
@@ -96,7 +96,7 @@ impl Alternative<'_> {
         let glob = self.glob();
         if !glob.contains(|letter: char| letter.is_ascii_alphanumeric()) {
             return Err(format!(
-                "{body:?} fits nodes of all sorts: begin it with letters of a name"
+                "{body:?} matches nodes of all kinds: begin it with letters of a name"
             ));
         }
         let start = if self.from_start { "" } else { ".*" };
@@ -110,7 +110,7 @@ impl Alternative<'_> {
     fn glob(&self) -> String {
         let wildcard = |ast: &Ast| match letter(ast) {
             None => '*',
-            // A character with another meaning in path patterns.
+            // These characters have a special meaning in path patterns.
             Some('*' | '?' | '[' | ']') => '?',
             Some(letter) => letter,
         };
@@ -122,7 +122,7 @@ impl Alternative<'_> {
     }
 }
 
-/// The letter that a part of an expression stands for, if there is only one.
+/// The character of a part that matches exactly one.
 fn letter(ast: &Ast) -> Option<char> {
     if let Ast::Literal(literal) = ast { Some(literal.c) } else { None }
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_expression_becomes_patterns_that_fit_no_less() {
+    fn a_regular_expression_becomes_patterns_that_match_at_least_as_much() {
         for (regex, expected) in [
             ("^video[0-9]*$", &["/dev/video*"][..]),
             ("^rtc0$", &["/dev/rtc0"]),
@@ -164,7 +164,7 @@ mod tests {
         for regex in ["", ".*", "^[a-z]+$", "^$", "^(video0|.*)$", "(?i)^video0$"] {
             assert!(read(regex).is_err(), "{regex}");
         }
-        let flag = "\"(?i)^video0$\": what begins with \"(?i)\" is not read here";
+        let flag = "\"(?i)^video0$\": flags such as \"(?i)\" are not supported";
         assert_eq!(read("(?i)^video0$").expect_err("a flag"), flag);
     }
 

@@ -15,7 +15,7 @@ const CLASS: &str = "0x12";
 // === impl Entry ===
 
 impl Entry {
-    /// A source for the functions that any of the selectors picks.
+    /// A source of the functions that match any of the selectors.
     pub(super) fn into_source(
         self,
         source: SourceName,
@@ -25,15 +25,15 @@ impl Entry {
         let Spanned { line, value: selectors } = self.checked_selectors(name.line, diagnostics)?;
         let mut all = All::default();
         all.and(format!("{}.startsWith(\"{CLASS}\")", text("pciClass")));
-        let mut picked = Vec::new();
+        let mut alternatives = Vec::new();
         for selector in selectors {
             let mut one = All::default();
             selector.add_common(&mut one, diagnostics);
-            picked.push(one.text());
+            alternatives.push(one.text());
         }
-        // A selector without conditions picks every accelerator.
-        if !picked.iter().any(String::is_empty) {
-            all.and(any(&picked));
+        // A selector without conditions matches every accelerator.
+        if !alternatives.iter().any(String::is_empty) {
+            all.and(any(&alternatives));
         }
         let mut rule = SourceRule::new(source, Find::Bus("pci".to_owned()));
         rule.expression = all.into_expression(line, diagnostics);

@@ -1,22 +1,22 @@
-//! Virtual functions by their parent and number: `ens1f0#0,2-7`.
+//! Virtual functions by parent and number: `ens1f0#0,2-7`.
 
 use windlass_config::document::{Diagnostics, Spanned};
 
 use crate::expression::{All, any, number};
 
-/// The most numbers of a range that are written one by one.
+/// Longest range whose numbers are listed one by one in the expression.
 const MAX_LISTED: u32 = 64;
 
-/// A parent, and the numbers that are meant; without any, all.
+/// Functions of a parent, by ranges of numbers; all of them without a range.
 #[derive(Debug, PartialEq, Eq)]
 struct Functions {
     parent: String,
-    /// As it was written, if that has capitals: the plugin takes either.
+    /// The parent's name as written, if it has capitals: the plugin accepts both spellings.
     written: Option<String>,
     ranges: Vec<(u32, u32)>,
 }
 
-/// Adds that a function's parent, and its number, are among those of a list; both by their attributes.
+/// Requires that a function is in the list: its parent by one attribute, its number by the attribute `index`.
 pub(super) fn add(
     attribute: &str,
     index: &str,
@@ -74,7 +74,7 @@ impl Functions {
             numbers.map_or(Some(Vec::new()), |numbers| numbers.split(',').map(range).collect());
         let ranges = ranges.filter(|_| !parent.is_empty())?;
         let lower = parent.to_ascii_lowercase();
-        // The name of an interface may have capitals; an address is in small letters.
+        // The name of an interface may have capitals; a PCI address is in lower case.
         let written = Some(parent.to_owned()).filter(|it| *it != lower && !it.contains(':'));
         Some(Self { parent: lower, written, ranges })
     }
@@ -103,7 +103,7 @@ impl Functions {
             [only] => numbers.push(format!("{index} == {only}")),
             _ => numbers.push(format!("{index} in {listed:?}")),
         }
-        // A range that ends before it begins has no number in it.
+        // Ranges that end before they begin contain no number.
         if numbers.is_empty() { "false".to_owned() } else { any(&numbers) }
     }
 }

@@ -1,4 +1,4 @@
-//! Options that the plugin has per resource and Windlass per node.
+//! Options that are per resource in the plugin and per node in Windlass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use windlass_core::pci::PciAddress;
 use super::{AdditionalInfo, DeviceType, Entry, selectors::Selectors};
 use crate::nics;
 
-/// Rules for interfaces: an option of any resource holds for all.
+/// Rules for interfaces. An option of any resource applies to all resources.
 pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> NicPolicy {
     let vhost_net = for_all(entries, line, VHOST, Entry::needs_vhost_net, diagnostics);
     let no_hints = for_all(entries, line, TOPOLOGY, Entry::excludes_topology, diagnostics);
@@ -19,13 +19,13 @@ pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) ->
     let with_nodes = nics::with_all_nodes();
     NicPolicy {
         rdma_nodes: if has_rdma { with_nodes.rdma_nodes } else { BTreeSet::new() },
-        // The plugin leaves missing nodes out, and logs them.
+        // As in the plugin, which logs missing nodes and leaves them out.
         missing_nodes: if has_rdma || vhost_net {
             MissingNodes::LeftOut
         } else {
             MissingNodes::Awaited
         },
-        // The SR-IOV CNI plugin takes the id for the address.
+        // The SR-IOV CNI plugin uses the id as the PCI address.
         ids: NicIds::PciAddress,
         vhost_net,
         numa_hints: !no_hints,
@@ -34,7 +34,7 @@ pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) ->
     }
 }
 
-/// True if any selector asks for RDMA: a container then gets all nodes, and none otherwise.
+/// True if any selector requests RDMA. Containers then get all RDMA nodes, otherwise none.
 fn gives_rdma_nodes(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> bool {
     let of_networks = entries.iter().filter(|entry| !entry.is_accelerator());
     let selectors: Vec<_> = of_networks.flat_map(Entry::selectors).collect();
@@ -48,7 +48,7 @@ fn gives_rdma_nodes(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics)
     wanting > 0
 }
 
-/// True if any selector asks for it, with a warning if not all do.
+/// True if any entry requests an option, with a warning if some do not.
 fn for_all(
     entries: &[Entry],
     line: u64,
@@ -74,7 +74,7 @@ fn info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {
             if place != "*" && place.parse::<PciAddress>().is_err() {
                 diagnostics.warn(
                     *line,
-                    format!("additionalInfo for {place:?}, no PCI address, is left out"),
+                    format!("additionalInfo for {place:?} is left out: it is not a PCI address"),
                 );
                 continue;
             }
@@ -82,7 +82,7 @@ fn info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {
             for (key, word) in words {
                 let earlier = known.insert(key.clone(), word.clone());
                 if earlier.is_some_and(|earlier| earlier != *word) {
-                    let text = format!("{key:?} of {place:?} is said twice: the last holds");
+                    let text = format!("{key:?} of {place:?} has two values: the last one applies");
                     diagnostics.warn(*line, text);
                 }
             }

@@ -28,16 +28,16 @@ pub(super) struct Selectors {
     aux_types: Option<Spanned<Vec<String>>>,
 }
 
-/// Kubernetes' own attribute for it.
+/// Kubernetes' standard attribute of the PCI address.
 const PCI_ADDRESS: &str = "resource.kubernetes.io/pciBusID";
 
-/// Drivers under which a function has no interface.
+/// Drivers under which a function has no network interface.
 const USERSPACE: [&str; 3] = ["vfio-pci", "uio", "igb_uio"];
 
 // === impl Selectors ===
 
 impl Selectors {
-    /// The condition on a network function. `None` if it has no equivalent: no function is better than a wrong one.
+    /// The condition on a network function. `None` if a key has no equivalent: without it, wrong functions would match.
     pub(super) fn into_conditions(
         self,
         kind: DeviceType,
@@ -77,7 +77,7 @@ impl Selectors {
         nics::link_types(self.link_types, all, diagnostics);
     }
 
-    /// True if containers get the nodes by which virtual machines reach the network.
+    /// True if containers get `/dev/vhost-net` and `/dev/net/tun`, for virtual machines.
     pub(super) fn needs_vhost_net(&self) -> bool {
         self.need_vhost_net == Some(true)
     }
@@ -87,7 +87,8 @@ impl Selectors {
         self.is_rdma == Some(true)
     }
 
-    /// The package that an adapter has loaded: only ethtool's netlink family and devlink show it.
+    /// True for a selector by DDP profile, with a warning. Only ethtool's netlink family and devlink show the profile
+    /// that an adapter has loaded.
     fn has_unknown_keys(&self, diagnostics: &mut Diagnostics) -> bool {
         let Some(profiles) = self.ddp_profiles.as_ref().filter(|it| !it.value.is_empty()) else {
             return false;
@@ -114,7 +115,7 @@ impl Selectors {
         let types = self.aux_types.as_ref().map_or(&[][..], |types| &types.value);
         if types.is_empty() || types.iter().any(|kind| kind != "sf") {
             diagnostics
-                .wrong(line, "auxNetDevice: write auxTypes: [\"sf\"], the only one there is");
+                .wrong(line, "auxNetDevice: write auxTypes: [\"sf\"], the only supported type");
         }
         all.and(format!("{}.contains(\".sf.\")", text("auxiliaryDevice")));
     }
@@ -125,7 +126,7 @@ impl Selectors {
             diagnostics.wrong(line, "isRdma and vdpaType exclude each other");
         }
         if !["virtio", "vhost"].contains(&vdpa.value.as_str()) {
-            let problem = format!("vdpaType {:?} is none: write virtio or vhost", vdpa.value);
+            let problem = format!("vdpaType {:?} is unknown: write virtio or vhost", vdpa.value);
             diagnostics.wrong(vdpa.line, problem);
         }
         all.one_of("vdpaType", std::slice::from_ref(&vdpa.value));
@@ -135,5 +136,5 @@ impl Selectors {
 const NO_PROFILE: &str = "ddpProfiles of a device are unknown here: this selector is left out, and what \
     it alone would pick is not offered";
 
-const NO_INTERFACE: &str = "a function without an interface has no link type here, there it has its \
+const NO_INTERFACE: &str = "a function without an interface has no link type here; in that plugin it has its \
     parent's: leave linkTypes out where drivers names vfio-pci";

@@ -1,21 +1,21 @@
-//! Lines of udev rules, and the words in them that are refused.
+//! Parser for lines of udev rules. It refuses keys that a source cannot express.
 
 use std::path::Path;
 
-/// One word of a rule: what it asks for, and the value.
+/// One term of a rule: `KEY{file}=="value"`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Term<'t> {
-    /// As it was written: `ATTR{idVendor}`.
+    /// Key with its braces: `ATTR{idVendor}`.
     pub(super) name: &'t str,
     pub(super) key: &'t str,
-    /// The text in braces behind the key.
+    /// The text in braces after the key.
     pub(super) of: Option<&'t str>,
     /// `==` or `!=`.
     pub(super) sign: &'t str,
     pub(super) value: &'t str,
 }
 
-/// Words that no source has, and what to write instead.
+/// Keys that a source cannot express, with their replacements.
 const REFUSED: &[(&str, &str)] = &[
     ("GOTO LABEL", "write every condition into each rule"),
     ("ENV TAG TAGS", "udev sets it: match the device's attributes in a source instead"),
@@ -26,13 +26,13 @@ const REFUSED: &[(&str, &str)] = &[
     ("DRIVER DRIVERS", "write driver in match of a source"),
     ("KERNELS DEVPATH", "write usbPort or the PCI address in match of a source"),
     ("SUBSYSTEMS", "write ATTRS{idVendor} alone, which is of the USB device, or match of a source"),
-    ("ACTION", "leave it out: a source finds what is there"),
+    ("ACTION", "leave it out: a source finds present devices"),
 ];
 
 /// True if a file has udev rules, by its name or by its first line that is neither empty nor a comment.
 pub(crate) fn is_rules(path: &Path, text: &str) -> bool {
     let first = rules(text).next();
-    path.extension().is_some_and(|it| it == "rules") || first.is_some_and(|it| word(it.1).is_some())
+    path.extension().is_some_and(|it| it == "rules") || first.is_some_and(|it| term(it.1).is_some())
 }
 
 /// Lines that are neither empty nor comments, with their numbers.
@@ -41,12 +41,12 @@ pub(super) fn rules(text: &str) -> impl Iterator<Item = (u64, &str)> {
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// The terms of a rule, all of them plain.
+/// The terms of a rule. A term that a source cannot express is an error.
 pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
     let between = |letter: char| letter.is_whitespace() || letter == ',';
     let (mut terms, mut rest) = (Vec::new(), rule.trim_start_matches(between));
     while !rest.is_empty() {
-        let (term, behind) = word(rest).ok_or_else(|| {
+        let (term, after) = term(rest).ok_or_else(|| {
             let found: String = rest.chars().take(20).collect();
             format!("{found:?}: {MALFORMED}")
         })?;
@@ -54,33 +54,35 @@ pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
         let is_its = |keys: &str| keys.split(' ').any(|it| it == key);
         let refused = REFUSED.iter().find(|(keys, _)| is_its(keys)).map(|(_, why)| *why);
         let refused = refused.or(match (sign, key) {
-            ("=" | "+=" | "-=" | ":=", _) => Some("a source sets nothing: leave it to udev's file"),
-            ("!=", "SUBSYSTEM" | "ATTRS") => Some("write what is meant, with =="),
+            ("=" | "+=" | "-=" | ":=", _) => {
+                Some("a source assigns nothing: leave it in udev's file")
+            }
+            ("!=", "SUBSYSTEM" | "ATTRS") => Some("write the intended values, with =="),
             (_, "SUBSYSTEM" | "KERNEL" | "ATTR" | "ATTRS") => {
                 value.contains(['\\', '$', '%']).then_some(PLAIN)
             }
-            _ => Some("no such word is read: write SUBSYSTEM, KERNEL, ATTR or ATTRS"),
+            _ => Some("unknown key: write SUBSYSTEM, KERNEL, ATTR or ATTRS"),
         });
         if let Some(why) = refused {
             return Err(format!("{name}: {why}"));
         }
         terms.push(term);
-        rest = behind.trim_start_matches(between);
+        rest = after.trim_start_matches(between);
     }
     Ok(terms)
 }
 
-/// The first word, and what comes behind.
-fn word(text: &str) -> Option<(Term<'_>, &str)> {
-    let (head, behind) = text.split_once('"')?;
-    let (value, behind) = behind.split_once('"')?;
+/// The first term, and the text after it.
+fn term(text: &str) -> Option<(Term<'_>, &str)> {
+    let (head, after) = text.split_once('"')?;
+    let (value, after) = after.split_once('"')?;
     let name = head.trim().trim_end_matches(['=', '!', '+', '-', ':']);
     let (sign, name) = (&head.trim()[name.len()..], name.trim_end());
     let braced = name.strip_suffix('}').and_then(|name| name.split_once('{'));
     let (key, of) = braced.map_or((name, None), |(key, of)| (key, Some(of)));
     let is_key = !key.is_empty() && key.chars().all(|it| it.is_ascii_uppercase() || it == '_');
     let is_sign = ["==", "!=", "=", "+=", "-=", ":="].contains(&sign);
-    (is_key && is_sign).then_some((Term { name, key, of, sign, value }, behind))
+    (is_key && is_sign).then_some((Term { name, key, of, sign, value }, after))
 }
 
 const MALFORMED: &str = "write KEY==\"value\", a rule on one line, and comments apart";

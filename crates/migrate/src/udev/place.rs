@@ -1,4 +1,4 @@
-//! The places that are searched for the devices of a rule.
+//! Places in which a rule's devices are searched.
 
 use windlass_config::Find;
 
@@ -10,11 +10,11 @@ const BUSES: &str = "acpi amba ap auxiliary bcma ccw cdx coresight counter cxl d
     fsl-mc gpio greybus hid i2c i3c iio mdev media mei mmc nd nvmem pci platform pnp rapidio rpmsg scsi sdio \
     serial serio slimbus soundwire spi ssb thunderbolt usb usb-serial vdpa";
 
-/// Folders below `/dev`, and how the kernel calls the nodes in them.
+/// Folders below `/dev`, each with the prefix of the kernel's names for its nodes.
 const FOLDERS: &str = "input/event input/mouse input/js snd/controlC snd/pcmC snd/midiC snd/hwC dri/card \
     dri/renderD infiniband/uverbs infiniband/umad infiniband/issm net/tun";
 
-/// Every place where a matching device may be.
+/// All places in which a matching device may be.
 pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<Find>, String> {
     let fits = |key| terms.iter().filter(move |term| term.key == key && term.sign == "==");
     let (mut subsystems, mut kernels) = (fits("SUBSYSTEM"), fits("KERNEL"));
@@ -27,7 +27,7 @@ pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<Find>, String> {
             Ok(vec![Find::Nodes(nodes?)])
         }
         _ if terms.iter().any(is_of_usb) => Ok(vec![Find::Bus("usb".to_owned())]),
-        _ => Err("nothing says where to look: add SUBSYSTEM, or KERNEL".to_owned()),
+        _ => Err("the rule does not say where to search: add SUBSYSTEM, or KERNEL".to_owned()),
     }
 }
 
@@ -40,11 +40,11 @@ fn of_subsystem(name: &str) -> Result<Find, String> {
     }
 }
 
-/// The path of a device's node by its name. It may match more: the rule asks for the name as well.
+/// Path pattern of a device's node by its name. It may match other nodes: the rule also tests the name.
 fn node(name: &str) -> Result<String, String> {
     let (begin, rest) = name.split_at(name.find(['*', '?', '[']).unwrap_or(name.len()));
     if !begin.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        return Err(format!("KERNEL: {name:?} says nothing of where to look: add SUBSYSTEM"));
+        return Err(format!("KERNEL: {name:?} does not say where to search: add SUBSYSTEM"));
     }
     let rest = if rest.contains('[') { "*" } else { rest };
     let mut folders = FOLDERS.split(' ').filter_map(|it| it.split_once('/'));

@@ -1,4 +1,4 @@
-//! Rules of udev: what becomes of plain ones, and which are refused.
+//! Rules of udev: conversion of simple ones, refusal of others.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn sources(text: &str) -> Vec<SourceRule> {
     loaded.config.policy.sources
 }
 
-/// A source in a line: where, and what for, attributes by their names alone.
+/// A source in one line: its place and its expression, with attributes by their names alone.
 fn short(source: &SourceRule) -> String {
     let find = match &source.find {
         Find::Bus(name) => format!("bus {name}"),
@@ -46,7 +46,7 @@ fn check(cases: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn a_rule_is_a_source_where_its_devices_are() {
+fn a_rule_becomes_a_source_at_the_place_of_its_devices() {
     check(&[
         (r#"SUBSYSTEM=="usb", ATTR{idVendor}=="0403""#, &[r#"bus usb: usbVendor == "0403""#]),
         (r#"KERNEL=="ttyUSB*""#, &[r#"/dev/ttyUSB*: name.matches("^(ttyUSB.*)$")"#]),
@@ -114,7 +114,7 @@ fn conditions_on_a_device_become_conditions_on_its_attributes() {
 }
 
 #[test]
-fn a_word_that_is_not_plain_is_refused_with_its_line_and_what_to_write_instead() {
+fn an_unsupported_term_is_refused_with_its_line_and_replacement() {
     for (keys, why) in [
         (r#"GOTO="end""#, "GOTO: write every condition into each rule"),
         (r#"LABEL="end""#, "LABEL: write every condition"),
@@ -124,23 +124,23 @@ fn a_word_that_is_not_plain_is_refused_with_its_line_and_what_to_write_instead()
         (r#"IMPORT{program}="x""#, "IMPORT{program}: rules match the device alone"),
         (r#"RESULT=="1""#, "RESULT: rules match the device alone"),
         (r#"TEST=="/x""#, "TEST: rules match the device alone"),
-        (r#"RUN+="/bin/x""#, "RUN: a source sets nothing: leave it to udev's file"),
+        (r#"RUN+="/bin/x""#, "RUN: a source assigns nothing: leave it in udev's file"),
         (r#"MODE="0666""#, "MODE: a source sets nothing"),
         (r#"SYMLINK+="x""#, "SYMLINK: a source sets nothing"),
         (r#"ATTR{power/control}="on""#, "ATTR{power/control}: a source sets nothing"),
-        (r#"ACTION=="add""#, "ACTION: leave it out: a source finds what is there"),
+        (r#"ACTION=="add""#, "ACTION: leave it out: a source finds present devices"),
         (r#"DRIVERS=="ftdi_sio""#, "DRIVERS: write driver in match of a source"),
         (r#"SUBSYSTEMS=="usb""#, "SUBSYSTEMS: write ATTRS{idVendor} alone"),
         (r#"KERNELS=="1-1.4""#, "KERNELS: write usbPort or the PCI address in match"),
-        (r#"ATTRS{idVendor}!="0403""#, "ATTRS{idVendor}: write what is meant, with =="),
-        (r#"ATTRS{bInterfaceNumber}=="00""#, "ATTRS{bInterfaceNumber}: of what is above"),
+        (r#"ATTRS{idVendor}!="0403""#, "ATTRS{idVendor}: write the intended values, with =="),
+        (r#"ATTRS{bInterfaceNumber}=="00""#, "ATTRS{bInterfaceNumber}: of parent devices"),
         (r#"ATTRS=="1""#, "ATTRS: write the file in braces"),
-        (r#"SUBSYSTEM!="usb""#, "SUBSYSTEM: write what is meant, with =="),
+        (r#"SUBSYSTEM!="usb""#, "SUBSYSTEM: write the intended values, with =="),
         (r#"SUBSYSTEM=="usb""#, "SUBSYSTEM appears twice"),
-        (r#"KERNAL=="x""#, "KERNAL: no such word is read"),
+        (r#"KERNAL=="x""#, "KERNAL: unknown key"),
         (r#"ATTR{idVendor}=="1""#, "ATTR{idVendor}: write ATTRS{idVendor}"),
         (r#"ATTR{[net/eth0]x}=="1""#, "ATTR{[net/eth0]x}: write one file"),
-        (r#"ATTR{a-b}=="1", ATTR{a.b}=="1""#, "ATTR{a.b}: write one file, called unlike others"),
+        (r#"ATTR{a-b}=="1", ATTR{a.b}=="1""#, "ATTR{a.b}: write one file, with other letters"),
         (r#"KERNEL=="%k""#, "KERNEL: write the value without \\, $ and %"),
         (r#"ATTR{x}=="a\"b""#, "ATTR{x}: write the value without \\, $ and %"),
         (r#"KERNEL==i"TTY*""#, "\"KERNEL==i\\\"TTY*\\\"\": write KEY"),
@@ -154,7 +154,7 @@ fn a_word_that_is_not_plain_is_refused_with_its_line_and_what_to_write_instead()
 }
 
 #[test]
-fn a_rule_that_is_no_search_is_refused_with_its_line() {
+fn a_rule_without_a_place_is_refused_with_its_line() {
     for (text, expected) in [
         ("KERNEL==\"a\"\nKERNEL==\"b\n", "2: \"KERNEL==\\\"b\": write KEY==\"value\""),
         (
@@ -172,10 +172,10 @@ fn a_rule_that_is_no_search_is_refused_with_its_line() {
         (r#"SUBSYSTEM=="usb""#, "1: SUBSYSTEM: the rule fits every device of the bus"),
         (
             r#"SUBSYSTEM=="usb", ATTR{bInterfaceClass}=="ff""#,
-            "1: ATTR{bInterfaceClass}: it is of an interface: write usbInterfaceClass",
+            "1: ATTR{bInterfaceClass}: it belongs to a USB interface: write usbInterfaceClass",
         ),
-        (r#"ATTR{x}=="1""#, "1: nothing says where to look"),
-        (r#"KERNEL=="*""#, "1: KERNEL: \"*\" says nothing of where to look"),
+        (r#"ATTR{x}=="1""#, "1: the rule does not say where to search"),
+        (r#"KERNEL=="*""#, "1: KERNEL: \"*\" does not say where to search"),
         (r#"KERNEL=="0000:3b:00.0""#, "1: KERNEL: \"0000:3b:00.0\" says nothing of where"),
         (r#"KERNEL=="a[b""#, "1: KERNEL: \"a[b\": write letters, digits and ranges in brackets"),
         (r#"KERNEL=="a[z-a]""#, "1: KERNEL: "),
@@ -219,7 +219,7 @@ proptest! {
     }
 }
 
-/// Terms of which most are plain.
+/// Random terms. Most are supported.
 fn term() -> impl Strategy<Value = String> {
     let key = proptest::sample::select(vec![
         "KERNEL",

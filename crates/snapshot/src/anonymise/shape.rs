@@ -2,17 +2,18 @@
 
 use windlass_core::pci::PciAddress;
 
-/// Shorter text identifies nothing and is too common.
+/// Shortest identifying text, in bytes. Shorter text is too common.
 const SHORTEST: usize = 4;
 
 /// Prefixes of systemd's interface names by MAC address, `enx0242ac110002`.
 const NAMED_AFTER_ADDRESS: [&str; 3] = ["enx", "wlx", "wwx"];
 
+/// Character of the same class as `c`, chosen by a number: a digit for a digit, a letter for a letter.
 pub(super) fn same_class(c: char, hex: bool, number: u64) -> char {
     let pick = |from: &str| {
         let all = from.as_bytes();
         let length = u64::try_from(all.len()).expect("a few");
-        char::from(all[usize::try_from(number % length).expect("below a few")])
+        char::from(all[usize::try_from(number % length).expect("below the length")])
     };
     match c {
         'A'..='F' if hex => pick("0123456789ABCDEF"),
@@ -24,7 +25,7 @@ pub(super) fn same_class(c: char, hex: bool, number: u64) -> char {
     }
 }
 
-/// A number with as many digits, which fits the same type.
+/// A number with as many digits as a text, within 64 bits if the text is; `None` for other text.
 pub(super) fn decimal(text: &str, number: u64) -> Option<String> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
     let _: u64 = text.parse().ok()?;
@@ -33,7 +34,7 @@ pub(super) fn decimal(text: &str, number: u64) -> Option<String> {
     Some((least + number % range).to_string())
 }
 
-/// Length of the prefix that identifies nothing.
+/// Length of a word's prefix that identifies nothing; the whole length for a word without identifying text.
 pub(super) fn public_prefix(word: &str) -> usize {
     let prefixes = NAMED_AFTER_ADDRESS.iter().filter_map(|prefix| word.strip_prefix(prefix));
     let mut named = prefixes.filter(|rest| rest.len() == 12 && is_hex(rest));
@@ -71,7 +72,7 @@ pub(super) fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '-')
 }
 
-/// True for placeholders and PCI addresses, which are no secrets.
+/// True for placeholders and PCI addresses, which do not identify a machine.
 pub(super) fn is_insignificant(text: &str) -> bool {
     let bare = text.trim_start_matches("0x");
     text.len() < SHORTEST
@@ -81,7 +82,7 @@ pub(super) fn is_insignificant(text: &str) -> bool {
         || ["none", "n/a", "unknown", "(null)"].contains(&text.to_ascii_lowercase().as_str())
 }
 
-/// Replaces a word where it stands alone.
+/// Replaces a word where no letter or digit adjoins it.
 pub(super) fn replaced(text: &str, word: &str, by: &str) -> String {
     let mut all = String::new();
     let mut rest = text;
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_unique_ids_are_told_from_places_and_versions() {
+    fn addresses_and_unique_ids_are_distinguished_from_pci_addresses_and_versions() {
         for (word, open) in [
             ("0c:42:a1:00:11:22", 0),
             ("0c42:a103:0011:2233", 0),
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_fits_where_the_other_fitted() {
+    fn a_substitute_number_fits_the_same_type() {
         for text in ["1000", "18446744073709551615", "9999"] {
             let other = decimal(text, u64::MAX).expect("a number");
             assert_eq!(other.len(), text.len());
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_kept() {
+    fn placeholders_are_kept() {
         for text in ["00:00:00:00:00:00", "ffffffffffffffff", "0x0000", "N/A", "17", "0000:00:14.0"]
         {
             assert!(is_insignificant(text), "{text}");

@@ -1,4 +1,4 @@
-//! When a generation stays, and what goes, changes and comes.
+//! Requests of plans, and the generation of pools.
 
 use k8s_openapi::api::resource::v1::Device;
 
@@ -11,8 +11,8 @@ fn content(device: &str) -> SliceContent {
     SliceContent { devices: vec![device], ..SliceContent::default() }
 }
 
-/// A slice that is there: `index-suffix`, its device, generation and count.
-fn there(name: &str, device: &str, (generation, count): (i64, i64)) -> ResourceSlice {
+/// A published slice: its name `index-suffix`, its device, generation and count.
+fn published(name: &str, device: &str, (generation, count): (i64, i64)) -> ResourceSlice {
     let owner = Owner { driver: "d".to_owned(), node: "n1".to_owned() };
     let pool = ResourcePool { name: POOL.to_owned(), generation, resource_slice_count: count };
     let mut slice = created(&owner, &pool, 0, &content(device));
@@ -43,9 +43,9 @@ fn plan(known: &[ResourceSlice], wanted: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_generation_stays_for_one_change_in_place_and_for_nothing_else() {
-    let one = there("00000-a", "a", (3, 1));
-    let two = [there("00000-a", "a", (3, 2)), there("00001-b", "b", (3, 2))];
+fn only_a_single_change_in_place_keeps_the_generation() {
+    let one = published("00000-a", "a", (3, 1));
+    let two = [published("00000-a", "a", (3, 2)), published("00001-b", "b", (3, 2))];
     for (why, known, wanted, expected) in [
         ("nothing was there", &[][..], &["a"][..], &["+ 00000-d-n1- 1/1"][..]),
         ("all is right", &two, &["a", "b"], &[]),
@@ -60,24 +60,24 @@ fn the_generation_stays_for_one_change_in_place_and_for_nothing_else() {
 }
 
 #[test]
-fn what_has_no_place_is_deleted() {
+fn a_slice_without_a_desired_index_is_deleted() {
     for (why, stray) in [
-        ("an older generation", there("00000-old", "a", (2, 1))),
-        ("too few digits", there("0-a", "a", (3, 1))),
-        ("no digits", there("windlass-a", "a", (3, 1))),
-        ("a sign is not a digit", there("+0000-a", "a", (3, 1))),
-        ("a place beyond the last", there("00007-a", "a", (3, 1))),
-        ("a place that is taken", there("00000-b", "a", (3, 1))),
+        ("an older generation", published("00000-old", "a", (2, 1))),
+        ("too few digits", published("0-a", "a", (3, 1))),
+        ("no digits", published("windlass-a", "a", (3, 1))),
+        ("a sign is not a digit", published("+0000-a", "a", (3, 1))),
+        ("a place beyond the last", published("00007-a", "a", (3, 1))),
+        ("a place that is taken", published("00000-b", "a", (3, 1))),
     ] {
         let name = stray.metadata.name.clone().expect("a name");
-        let known = [there("00000-a", "a", (3, 1)), stray];
+        let known = [published("00000-a", "a", (3, 1)), stray];
         assert_eq!(plan(&known, &["a"]), [format!("- {name}")], "{why}");
     }
 }
 
 #[test]
-fn a_pool_that_was_made_in_part_becomes_whole_in_a_new_generation() {
-    let known = [there("00000-a", "a", (1, 3)), there("00002-c", "c", (1, 3))];
+fn an_incomplete_pool_is_completed_in_a_new_generation() {
+    let known = [published("00000-a", "a", (1, 3)), published("00002-c", "c", (1, 3))];
     assert_eq!(
         plan(&known, &["a", "b", "c"]),
         ["~ 00000-a 2/3", "~ 00002-c 2/3", "+ 00001-d-n1- 2/3"]

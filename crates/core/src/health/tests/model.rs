@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
 
-/// The longest wait: the quiet period doubles five times.
+/// The longest quiet period: it doubles five times.
 const LONGEST: Duration = Duration::from_secs(QUIET.as_secs() * 32);
 
 /// An event of the device or the agent.
@@ -48,7 +48,7 @@ fn pauses() -> impl Strategy<Value = Duration> {
 // === impl History ===
 
 impl History {
-    fn take_in(&mut self, observation: &Observation, before: HealthState, now: Timestamp) {
+    fn observe(&mut self, observation: &Observation, before: HealthState, now: Timestamp) {
         let failure = match observation {
             Observation::Failed(reason, _) | Observation::Fault(reason, _) => Some(*reason),
             // The first probe may wake a device.
@@ -59,12 +59,12 @@ impl History {
             (Some(reason), _) => {
                 *self = Self { last_failure: Some((now, reason)), ..Self::default() }
             }
-            (None, Observation::Passed) => self.is_seen_working |= self.has_rested(QUIET, now),
+            (None, Observation::Passed) => self.is_seen_working |= self.is_quiet_for(QUIET, now),
             (None, _) => {}
         }
     }
 
-    fn has_rested(&self, wait: Duration, now: Timestamp) -> bool {
+    fn is_quiet_for(&self, wait: Duration, now: Timestamp) -> bool {
         self.last_failure.is_none_or(|(failure, _)| now >= failure + wait)
     }
 }
@@ -113,7 +113,7 @@ proptest! {
                 Step::Seen(observation) => {
                     let before = tracker.health().clone();
                     let changed = tracker.observe(&observation, now);
-                    history.take_in(&observation, before.state, now);
+                    history.observe(&observation, before.state, now);
                     let after = tracker.health();
                     prop_assert_eq!(changed, (before.state != after.state).then_some(before.state));
                     prop_assert_eq!(after.since, if changed.is_some() { now } else { before.since });

@@ -21,18 +21,19 @@ pub(super) struct Unchosen {
 struct PairBound {
     /// Pairs with NICs that are already chosen.
     sure: usize,
-    /// Unchosen NICs that could be in the most pairs a NIC may have.
+    /// Unchosen NICs that could be in the most pairs that a NIC may have.
     full: usize,
-    /// Junctions where one more NIC would be in fewer pairs, and the greatest such number of pairs.
+    /// Junctions with too few open pairs for one more full NIC.
     rests: usize,
+    /// The most open pairs of such a junction.
     most_rest: usize,
 }
 
-/// For each level, a lower bound on the pairs that are farther apart than it, over all completions.
+/// For each level, a lower bound on the number of pairs farther apart than the level, over all completions.
 ///
-/// Counts only pairs that certainly include a chosen GPU. Each level assumes the best unchosen NICs
-/// for itself. The smaller of two upper bounds on near pairs applies. One gives every device its
-/// most pairs. The other gives every device its fewest, and counts all extra pairs as near.
+/// Only pairs that certainly include a chosen GPU count. Each level is bounded on its own, as if it got the best
+/// unchosen NICs. The number of near pairs has two upper bounds, of which the smaller applies. One gives every device
+/// its most pairs. The other gives every device its fewest pairs, and counts all extra pairs as near.
 pub(super) fn least_far(
     problem: &JointProblem,
     gpus: &Chosen,

@@ -1,9 +1,9 @@
 //! Junctions: the switches, host bridges and NUMA nodes where GPUs and NICs meet, as a tree.
 //!
-//! A junction is a set of GPUs and NICs in which every GPU is within one level of every NIC. On a PCIe tree
+//! A junction is a set of GPUs and NICs in which every GPU is within one PCIe level of every NIC. On a PCIe tree
 //! "within a level" is an equivalence: junctions of one level share no device, and each lies in one junction
-//! of the next farther level. So the most pairs within a level are the sum, over its junctions, of the
-//! smaller count. Pairing at the nearest level first gives the most pairs at every level.
+//! of the next farther level. So a junction allows as many pairs as it has devices of the rarer kind, and a level
+//! allows the sum over its junctions. Pairing at the nearest level first gives the most pairs at every level.
 
 use crate::{placement::Topology, topology::PcieLevel};
 
@@ -27,8 +27,8 @@ pub(super) struct Junctions {
     pub(super) levels: Vec<usize>,
     /// Junctions by topology position; empty for a device without a near partner.
     paths: Vec<JunctionPath>,
-    /// True if the levels form a tree. They may not if a host bridge has devices of several NUMA nodes, or of
-    /// unknown ones. Then a GPU counts as near fewer NICs than it is.
+    /// True if the levels form a tree. They may not if a host bridge has devices of several or unknown NUMA nodes.
+    /// Then some NICs near a GPU do not count as near.
     pub(super) is_tree: bool,
 }
 

@@ -41,9 +41,9 @@ fn room(junctions: &Junctions, loads: Loads, more: &[usize], fewer: &[usize]) ->
 
 /// Distributes the extra pairs: `spare[n]` of the devices at `paths[n]` may take one.
 ///
-/// Greedy: each extra pair goes where it shortens a pair at the farthest level, then at most levels below.
-/// Greedy is optimal, since slots bring a junction diminishing gains and junctions are nested (laminar
-/// concave functions).
+/// Greedy: each extra pair goes to the device where it shortens a pair at the farthest level, then at nearer levels.
+/// Greedy is optimal, since slots bring a junction diminishing gains and junctions are nested (laminar concave
+/// functions).
 pub(super) fn give_extra(
     paths: &[JunctionPath],
     spare: &mut [usize],
@@ -58,7 +58,7 @@ pub(super) fn give_extra(
         };
         let open = (0..paths.len()).filter(|&nth| spare[nth] > 0).rev();
         let best =
-            open.max_by_key(|&nth| gain(&paths[nth])).expect("fewer are extra than there are");
+            open.max_by_key(|&nth| gain(&paths[nth])).expect("fewer extra pairs than devices");
         spare[best] -= 1;
         paths[best].iter().for_each(|&at| slots[at] += 1);
     }

@@ -1,4 +1,4 @@
-//! Joint placement of GPUs and NICs as numbers.
+//! Numeric form of a joint request for GPUs and NICs.
 //!
 //! A junction is a switch, host bridge or NUMA node where GPUs and NICs meet. A level is an index
 //! into [`LEVELS`]. A class holds interchangeable devices of one kind.
@@ -24,6 +24,7 @@ pub(super) struct JointProblem {
     free_nics: Vec<usize>,
 }
 
+/// The part of the request for one kind of device.
 #[derive(Debug)]
 pub(super) struct KindProblem {
     pub(super) problem: Problem,
@@ -65,7 +66,7 @@ impl JointProblem {
         &self.free_nics[class * junctions..][..junctions]
     }
 
-    /// The kind of which fewer devices are chosen: only its devices may have several pairs each.
+    /// The kind with fewer devices in the choice. Only its devices may have several pairs each.
     pub(super) fn fewer(&self) -> &KindProblem {
         if self.loads.gpu.most > self.loads.nic.most { &self.gpus } else { &self.nics }
     }
@@ -80,8 +81,9 @@ impl JointProblem {
             .filter(|&at| self.junctions.levels[at] == level)
             .collect();
         let required = |kind: &KindProblem| here.iter().map(|&at| kind.required[at]).sum::<usize>();
-        let elsewhere = |kind: &KindProblem| required(kind) < kind.problem.required.len();
-        if elsewhere(&self.gpus) || elsewhere(&self.nics) {
+        let has_required_elsewhere =
+            |kind: &KindProblem| required(kind) < kind.problem.required.len();
+        if has_required_elsewhere(&self.gpus) || has_required_elsewhere(&self.nics) {
             return None;
         }
         let mut sums = vec![vec![(0, 0)]];

@@ -17,6 +17,7 @@ use crate::placement::{
     },
 };
 
+/// The best choice that a search found.
 #[derive(Debug)]
 pub(super) struct JointResult {
     /// Positions, ascending.
@@ -25,7 +26,7 @@ pub(super) struct JointResult {
     pub(super) score: Score,
     /// Visited branches.
     pub(super) steps: u64,
-    /// True if no choice is better; false if the search stopped at its bound.
+    /// True if no choice is better; false if the search stopped at its work limit.
     pub(super) exact: bool,
 }
 
@@ -51,7 +52,7 @@ struct BestChoice {
     nics: Vec<usize>,
 }
 
-/// The next decision: `missing` devices from `class` on, of `left` eligible ones.
+/// The next decision: `missing` devices of `class` and later classes, which have `left` eligible ones.
 #[derive(Clone, Copy, Debug)]
 struct JointBranch {
     side: Side,
@@ -60,6 +61,7 @@ struct JointBranch {
     left: usize,
 }
 
+/// The kind of device that a branch chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Gpus,
@@ -109,7 +111,7 @@ impl<'a> JointSearch<'a> {
         }
     }
 
-    /// Starts with the choice that has these shares, so that an answer exists at any bound.
+    /// Starts with the choice that has these shares, so that an answer exists wherever the search stops.
     fn begin_with(&mut self, shares: &[JunctionShare]) {
         let problem = self.problem;
         let (gpus, nics) = (self.gpus.clone(), self.nics.clone());
@@ -121,7 +123,7 @@ impl<'a> JointSearch<'a> {
         (self.gpus, self.nics) = (gpus, nics);
     }
 
-    /// Tries every way to choose the missing devices. Returns false if the bound cut it short.
+    /// Tries every way to choose the missing devices. Returns false if the search stopped at its work limit.
     fn branch(&mut self, step: JointBranch) -> bool {
         match (step.side, step.missing) {
             (Side::Gpus, 0) => {
@@ -168,8 +170,7 @@ impl<'a> JointSearch<'a> {
         }
     }
 
-    /// True if no completion is within the level and better than the best, or equal with lower
-    /// positions.
+    /// True if every completion is outside the level, worse than the best, or equal to it with higher positions.
     fn is_excluded(&mut self, step: JointBranch) -> bool {
         let far = least_far(self.problem, &self.gpus, &self.nics, self.ahead(step));
         if !self.is_within(&far) {

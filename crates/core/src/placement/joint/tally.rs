@@ -1,7 +1,7 @@
-//! Counts of GPU-NIC pairs by distance, for chosen devices and for those that remain.
+//! Counts of GPU-NIC pairs by distance, for chosen devices and for remaining ones.
 //!
-//! A junction is a switch, host bridge or NUMA node where GPUs and NICs meet ([`super::junctions`]). The kind with
-//! fewer chosen devices gives each of them several partners: `least` or one more, `extra` times ([`super::loads`]).
+//! A junction is a switch, host bridge or NUMA node where GPUs and NICs meet ([`super::junctions`]). Each device of the
+//! less numerous kind has several partners: `least` of them, and `extra` devices have one more ([`super::loads`]).
 
 use super::{
     junctions::{JunctionPath, LEVELS},
@@ -29,9 +29,9 @@ pub(super) struct Chosen {
 pub(super) struct PairCounter {
     /// Junctions of each device of the kind with fewer devices.
     paths: Vec<JunctionPath>,
-    /// 1 for each of these devices that may take an extra pair.
+    /// For each entry of `paths`, the number of devices that may take an extra pair.
     spare: Vec<usize>,
-    /// Pairs that each junction has room for.
+    /// Pairs for which each junction has room.
     slots: Vec<usize>,
 }
 

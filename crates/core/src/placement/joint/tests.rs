@@ -1,4 +1,4 @@
-//! Joint placement of GPUs and NICs on machines that are checked by eye.
+//! Joint placement of GPUs and NICs on small machines with known answers.
 
 mod brute_force;
 
@@ -102,7 +102,7 @@ fn own_roots() -> Vec<Device> {
 const EIGHT: &[usize] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
 #[test]
-fn a_nic_is_chosen_that_is_near() {
+fn the_chosen_nic_is_near_the_gpu() {
     let devices = l40s();
     for (gpus, nics, size, expected) in [
         (EIGHT, &[0, 1][..], (1, 1), "0-0 PIX"),
@@ -155,7 +155,7 @@ fn a_gpu_has_the_nics_of_its_switch() {
 }
 
 #[test]
-fn a_nic_keeps_its_gpu_where_another_serves_as_well() {
+fn a_gpu_with_a_near_nic_is_left_free_if_another_serves_as_well() {
     // GPU 0 must go with NIC 0; the second GPU of the socket leaves NIC 1 its GPU 1.
     let devices = machine(&[("GN", 0), ("GN", 0), ("G", 0), ("GN", 1)]);
     let all = (&[0, 1, 2, 3][..], &[0, 1, 2][..]);
@@ -188,7 +188,7 @@ fn links_between_gpus_come_before_a_near_nic() {
 }
 
 #[test]
-fn where_every_device_has_a_root_of_its_own_the_numa_node_is_shared() {
+fn devices_on_separate_host_bridges_are_paired_by_numa_node() {
     let devices = own_roots();
     let (four, size) = (&[0, 1, 2, 3][..], (2, 2));
     assert_eq!(pairs(&devices, (four, four), size), "0-0 NODE, 1-1 NODE");
@@ -198,16 +198,16 @@ fn where_every_device_has_a_root_of_its_own_the_numa_node_is_shared() {
     assert_eq!(choice.farthest(), Some(PcieLevel::Node));
     assert_eq!(
         refused(&devices, within((four, four), PcieLevel::Pix)),
-        "2 GPUs and 2 NICs requested, paired within PIX; the nearest that can be had is NODE"
+        "2 GPUs and 2 NICs requested, paired within PIX; the nearest possible level is NODE"
     );
     assert_eq!(
         refused(&devices, within((&[0, 1], &[2, 3]), PcieLevel::Node)),
-        "2 GPUs and 2 NICs requested, paired within NODE; the nearest that can be had is SYS"
+        "2 GPUs and 2 NICs requested, paired within NODE; the nearest possible level is SYS"
     );
 }
 
 #[test]
-fn numa_nodes_that_are_not_told_are_not_the_same() {
+fn unknown_numa_nodes_are_different_nodes() {
     let mut devices = own_roots();
     for device in &mut devices {
         device.place.numa_node = None;
@@ -219,7 +219,7 @@ fn numa_nodes_that_are_not_told_are_not_the_same() {
 }
 
 #[test]
-fn what_must_be_in_the_answer_is_joined_by_what_is_near_it() {
+fn required_devices_are_joined_by_near_ones() {
     let topology = Topology::from_devices(&l40s());
     let gpus: Vec<_> = (0..8).map(|index| format!("GPU-{index}")).collect();
     let gpus: Vec<_> = gpus.iter().map(String::as_str).collect();
@@ -239,7 +239,7 @@ fn what_must_be_in_the_answer_is_joined_by_what_is_near_it() {
 }
 
 #[test]
-fn one_kind_alone_is_chosen_as_ever() {
+fn one_kind_alone_is_chosen_by_the_aligned_policy() {
     let devices = l40s();
     let alignment = Alignment::Required(PcieLevel::Pix);
     let free = (EIGHT, &[0, 1][..]);
@@ -304,7 +304,7 @@ fn h100() -> Vec<Device> {
 }
 
 #[test]
-fn every_size_is_answered_exactly_and_soon_on_a_machine_that_is_built() {
+fn every_size_on_a_real_machine_is_answered_exactly_in_few_steps() {
     let devices = h100();
     let nics: Vec<_> = (0..10).collect();
     for size in (1..=8).flat_map(|gpus| (1..=10).map(move |nics| (gpus, nics))) {
@@ -315,7 +315,7 @@ fn every_size_is_answered_exactly_and_soon_on_a_machine_that_is_built() {
 }
 
 #[test]
-fn parts_of_gpus_cost_no_more_than_their_gpus() {
+fn partitions_take_no_more_steps_than_gpus() {
     // Eight parts for each GPU.
     let mut devices = h100();
     let wholes: Vec<_> =
@@ -338,7 +338,7 @@ fn parts_of_gpus_cost_no_more_than_their_gpus() {
 }
 
 #[test]
-fn the_answer_is_a_document() {
+fn the_answer_serialises_with_its_pairs() {
     let ask = Ask { free: (EIGHT, &[0]), size: (1, 1), alignment: Alignment::Preferred };
     let choice = answer(&l40s(), ask).expect("an answer");
     let document = serde_json::to_value(&choice).expect("JSON");

@@ -1,4 +1,4 @@
-//! Upper bounds on the terms of a branch.
+//! Bounds on the terms of a branch: the best value that any completion of a partial set can have.
 
 use std::cmp::Ordering;
 
@@ -13,11 +13,11 @@ use crate::placement::{
 /// Precomputed bounds, and reused buffers.
 #[derive(Debug)]
 pub(in crate::placement) struct Bounds {
-    /// For each class, the affinity sum of its `n` best eligible partners, for each `n` below `missing`; row
-    /// by row.
+    /// Sums of a class's affinity with its `n` best eligible partners, for each `n` below `missing`: one row per class.
     best_sums: Vec<i64>,
+    /// Length of a row.
     row: usize,
-    /// Gain per device of each class, and its size.
+    /// For each class, the gain per device and the number of eligible devices.
     gains: Vec<(i64, usize)>,
     rooms: Vec<GroupRoom>,
 }
@@ -29,7 +29,7 @@ struct GroupRoom {
     left: i64,
 }
 
-/// A branch: `missing` devices from `class` on.
+/// A branch of the search: `missing` devices are still to be chosen from `class` and later classes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::placement) struct Branch {
     pub(in crate::placement) class: usize,
@@ -69,7 +69,7 @@ impl Bounds {
         (self.best_sums.len() / self.row) as u64
     }
 
-    /// True if no set of the branch equals the best.
+    /// True if every set of the branch is worse than the best.
     pub(super) fn exclude(
         &mut self,
         problem: &Problem,
@@ -113,8 +113,8 @@ impl Bounds {
 
     /// Upper bound of the affinity that a branch adds.
     ///
-    /// Each device adds its affinity with the taken devices, and half of that with its best future partners:
-    /// the other half counts for the partner.
+    /// Each device adds its affinity with the taken devices, and half of its affinity with its best future
+    /// partners. The other half counts for the partner.
     pub(in crate::placement) fn most_weight(
         &mut self,
         problem: &Problem,
@@ -122,7 +122,8 @@ impl Bounds {
         branch: Branch,
     ) -> i64 {
         let (sums, row) = (std::mem::take(&mut self.best_sums), self.row);
-        let twice = |class: usize| 2 * state.touch[class] + sums[class * row + branch.missing - 1];
+        let twice =
+            |class: usize| 2 * state.affinities[class] + sums[class * row + branch.missing - 1];
         let most = self.greatest(problem, branch, twice) / 2;
         self.best_sums = sums;
         most
@@ -162,7 +163,7 @@ impl Bounds {
         self.rooms.iter().map(|room| room.taken.pow(2)).sum()
     }
 
-    /// Lower bound of the groups: taken groups are filled up first, then the roomiest others.
+    /// Lower bound of the number of groups: groups in the set are filled first, then the groups with the most room.
     fn fewest_groups(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
         self.find_room(problem, state, branch);
         self.rooms.sort_unstable_by_key(|room| (room.taken == 0, -room.left));

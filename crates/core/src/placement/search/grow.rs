@@ -4,7 +4,7 @@ use super::{Partial, Search};
 use crate::placement::{policy::Term, problem::Problem};
 
 /// Most initial sets.
-const MAX_BEGINNINGS: usize = 32;
+const MAX_INITIAL_SETS: usize = 32;
 
 // === impl Search ===
 
@@ -13,8 +13,8 @@ impl Search<'_> {
     pub(super) fn grow_some(&mut self) {
         let problem = self.problem;
         let classes = 0..problem.classes.len();
-        let begins = classes.filter(|&class| problem.classes[class].eligible > 0);
-        for class in begins.take(MAX_BEGINNINGS) {
+        let firsts = classes.filter(|&class| problem.classes[class].eligible > 0);
+        for class in firsts.take(MAX_INITIAL_SETS) {
             let empty = self.state.clone();
             self.state.grow(problem, class);
             self.compare();
@@ -32,7 +32,7 @@ impl Partial {
             let open =
                 classes.filter(|&class| self.counts[class] < problem.classes[class].eligible);
             let best = open.max_by_key(|&class| (self.gain_of(problem, class), usize::MAX - class));
-            self.take(problem, best.expect("as many are eligible as are missing"), 1);
+            self.take(problem, best.expect("enough devices are eligible"), 1);
         }
     }
 
@@ -41,9 +41,9 @@ impl Partial {
         let group = problem.classes[class].traits.group;
         let in_use = problem.groups[group].in_use;
         match problem.terms.first() {
-            Some(Term::InUse) => (in_use, self.touch[class]),
-            Some(Term::Imbalance) => (-in_use - self.of_group[group], self.touch[class]),
-            _ => (self.touch[class], 0),
+            Some(Term::InUse) => (in_use, self.affinities[class]),
+            Some(Term::Imbalance) => (-in_use - self.of_group[group], self.affinities[class]),
+            _ => (self.affinities[class], 0),
         }
     }
 }

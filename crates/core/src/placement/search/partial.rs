@@ -7,14 +7,14 @@ use crate::placement::{
     remaining::count,
 };
 
-/// Numbers taken of each class, with derived sums.
+/// Number of devices taken from each class, with derived sums.
 #[derive(Clone, Debug)]
 pub(in crate::placement) struct Partial {
     pub(in crate::placement) counts: Vec<usize>,
     /// Packed affinity inside the set.
     pub(in crate::placement) weight: i64,
     /// Packed affinity of a member of each class with the set.
-    pub(in crate::placement) touch: Vec<i64>,
+    pub(in crate::placement) affinities: Vec<i64>,
     /// Devices of each group in the set, required ones included.
     pub(in crate::placement) of_group: Vec<i64>,
 }
@@ -26,7 +26,7 @@ impl Partial {
     pub(in crate::placement) fn new(problem: &Problem) -> Self {
         Self {
             counts: vec![0; problem.classes.len()],
-            touch: problem.classes.iter().map(|class| class.traits.fixed).collect(),
+            affinities: problem.classes.iter().map(|class| class.traits.fixed).collect(),
             weight: problem.start.weight,
             of_group: problem.groups.iter().map(|group| group.required).collect(),
         }
@@ -38,8 +38,8 @@ impl Partial {
         let taken = count(taken);
         self.weight += self.gain(problem, class, taken);
         self.of_group[problem.classes[class].traits.group] += taken;
-        for (other, touch) in self.touch.iter_mut().enumerate() {
-            *touch += taken * problem.weight(class, other);
+        for (other, affinity) in self.affinities.iter_mut().enumerate() {
+            *affinity += taken * problem.weight(class, other);
         }
     }
 
@@ -52,16 +52,16 @@ impl Partial {
     ) {
         self.counts[class] -= taken;
         let taken = count(taken);
-        for (other, touch) in self.touch.iter_mut().enumerate() {
-            *touch -= taken * problem.weight(class, other);
+        for (other, affinity) in self.affinities.iter_mut().enumerate() {
+            *affinity -= taken * problem.weight(class, other);
         }
         self.of_group[problem.classes[class].traits.group] -= taken;
         self.weight -= self.gain(problem, class, taken);
     }
 
-    /// Affinity that `taken` devices of a class add: with the set, and among themselves.
+    /// Affinity that `taken` more devices of a class add: with the set, and among themselves.
     fn gain(&self, problem: &Problem, class: usize, taken: i64) -> i64 {
-        taken * self.touch[class] + taken * (taken - 1) / 2 * problem.weight(class, class)
+        taken * self.affinities[class] + taken * (taken - 1) / 2 * problem.weight(class, class)
     }
 
     /// Value of a term for the set; 0 for terms of the remainder and of pairs.

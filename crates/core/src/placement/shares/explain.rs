@@ -59,7 +59,7 @@ pub fn explain(
         }
     };
     let devices = pools(topology, request.devices).iter().map(state).collect();
-    let equals = filling.whose_turn();
+    let equals = filling.next_devices();
     let count = equals.len();
     let next = filling.best_connected(equals, 1).first().map(|&place| NextDevice {
         device: topology.id(filling.pools[place].at).clone(),

@@ -1,4 +1,4 @@
-//! Filling loop: takes replicas from the next devices until the request is met.
+//! Loop that takes replicas from the policy's next devices until the request is met.
 
 use super::{Policy, Pool, Span, Topology};
 use crate::placement::{
@@ -35,10 +35,11 @@ impl<'a> Filling<'a> {
         Self { topology, pools, policy, span, near, steps: 0, exact: true }
     }
 
-    /// Takes one replica per turn where the policy spreads, all free ones where it packs.
+    /// Takes `missing` replicas. Per turn, spreading policies take one replica of a device, packing ones all free
+    /// replicas.
     pub(super) fn fill(&mut self, mut missing: usize) {
         while missing > 0 {
-            let equals = self.whose_turn();
+            let equals = self.next_devices();
             let portion = match (self.span, self.policy) {
                 (Span::OneDevice, _) => missing,
                 (Span::AnyDevices, Policy::Packed | Policy::First) => {
@@ -55,7 +56,7 @@ impl<'a> Filling<'a> {
     }
 
     /// Indexes of the next devices, which the policy ranks equal; empty if no replica is free.
-    pub(super) fn whose_turn(&self) -> Vec<usize> {
+    pub(super) fn next_devices(&self) -> Vec<usize> {
         let compare = |a: &Pool, b: &Pool| Pool::compare(a, b, self.policy);
         let open = || self.pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
         let Some((_, first)) = open().min_by(|(_, a), (_, b)| compare(a, b)) else {
@@ -72,7 +73,7 @@ impl<'a> Filling<'a> {
             let set = self.best_set(&equals, count);
             equals.retain(|&place| set.binary_search(&self.pools[place].at).is_ok());
         }
-        // The container has all of them already: prefer the least used.
+        // Only devices that the container already has can be in surplus here: prefer the least used.
         equals.sort_by_key(|&place| self.pools[place].in_use);
         equals.truncate(count);
         equals

@@ -7,11 +7,8 @@ use std::{
 
 use super::{Pool, ShareError, Topology};
 
-/// Candidates with enough replicas each. Required replicas restrict them to their device.
-pub(super) fn that_suffice_alone(
-    mut pools: Vec<Pool>,
-    size: usize,
-) -> Result<Vec<Pool>, ShareError> {
+/// Candidates that can each serve the whole request. With required replicas, only their device can.
+pub(super) fn of_one_device(mut pools: Vec<Pool>, size: usize) -> Result<Vec<Pool>, ShareError> {
     match pools.iter().filter(|pool| pool.is_held()).count() {
         0 => {}
         1 => pools.retain(Pool::is_held),
@@ -24,7 +21,8 @@ pub(super) fn that_suffice_alone(
 
 /// Candidates of one NUMA node: of the nodes with the required replicas, the one with most free replicas.
 ///
-/// Without any known node, all devices are on one. Otherwise each device of unknown node has one of its own.
+/// If no node is known, all devices count as on one node. Otherwise each device without a known node counts as on
+/// a node of its own.
 pub(super) fn of_one_node(
     topology: &Topology,
     mut pools: Vec<Pool>,

@@ -27,8 +27,8 @@ impl Pool {
         Self { at, in_use: shared.in_use, free, chosen: Vec::new() }
     }
 
-    /// Order of two devices for the next replica. Spreading policies prefer devices that the container lacks,
-    /// packing ones those that it has.
+    /// Order of two devices for the next replica. Spreading policies prefer devices that the container does not have
+    /// yet, packing ones devices that it has.
     pub(super) fn compare(a: &Self, b: &Self, policy: Policy) -> Ordering {
         match policy {
             Policy::Distributed | Policy::NumaStrict => {

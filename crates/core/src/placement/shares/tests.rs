@@ -1,4 +1,4 @@
-//! Replica placement on machines that are checked by eye, and the policies' guarantees on random ones.
+//! Replica placement on small machines with known answers, and the policies' guarantees on random ones.
 
 use proptest::prelude::*;
 
@@ -96,7 +96,7 @@ fn distributed_takes_from_the_devices_with_the_fewest_in_use() {
 }
 
 #[test]
-fn a_container_that_takes_two_gets_two_devices_where_the_load_is_equal() {
+fn two_replicas_come_from_two_devices_of_equal_load() {
     // One replica of GPU 0 is required: the other comes from a new GPU.
     let world = World::new(switched(), 4, &[0, 1]);
     let ask = Ask { required: &["GPU-0::3"], ..distributed(2) };
@@ -112,7 +112,7 @@ fn packed_fills_the_device_with_the_most_in_use_before_the_next() {
 }
 
 #[test]
-fn equal_devices_are_told_apart_by_their_connections() {
+fn connections_break_ties_of_equal_devices() {
     let bridged = || linked(&[(2, 6, 4), (1, 3, 2)]);
     let world = World::new(bridged(), 4, &[0; 8]);
     assert_eq!(world.chosen(&distributed(2)), "2x1 6x1");
@@ -123,7 +123,7 @@ fn equal_devices_are_told_apart_by_their_connections() {
 }
 
 #[test]
-fn one_device_gives_all_where_it_must() {
+fn one_device_gives_all_replicas_if_the_span_requires_it() {
     let world = World::new(switched(), 4, &[0, 1, 3, 2]);
     for (ask, expected) in [
         (of_one(distributed(2)), "0x2"),
@@ -136,7 +136,7 @@ fn one_device_gives_all_where_it_must() {
 }
 
 #[test]
-fn an_explanation_shows_every_device_and_whose_turn_is_next() {
+fn an_explanation_shows_every_device_and_the_next_one() {
     let world = World::new(switched(), 4, &[2, 0, 1, 4]);
     let explanation = world.explain(&distributed(2));
     let rows = explanation.devices.iter().map(|row| (row.in_use, row.free, row.chosen));
@@ -147,7 +147,7 @@ fn an_explanation_shows_every_device_and_whose_turn_is_next() {
 }
 
 #[test]
-fn each_policy_has_its_way_with_shares() {
+fn each_policy_spreads_or_packs_replicas() {
     let world = World::new(linked(&[(0, 5, 4)]), 4, &[3, 1, 2, 0, 1, 3, 2, 2]);
     let by = |policy, size| world.chosen(&Ask { policy, ..distributed(size) });
     assert_eq!(by(Policy::Aligned, 2), "0x1 5x1", "the pair that is linked, whatever its load");
@@ -292,7 +292,7 @@ fn loads(
 
 proptest! {
     #[test]
-    fn an_answer_is_full_free_and_holds_what_is_required((world, question) in any_world()) {
+    fn an_answer_has_the_size_and_free_replicas_and_the_required_ones((world, question) in any_world()) {
         let shared = world.shared();
         let Ok(choice) = choose(&world.topology(), question.of(&shared)) else { return Ok(()) };
         let replicas: BTreeSet<_> = choice.replicas.iter().collect();
@@ -307,7 +307,7 @@ proptest! {
     }
 
     #[test]
-    fn a_question_without_an_answer_has_none((world, question) in any_world()) {
+    fn an_impossible_request_is_refused((world, question) in any_world()) {
         let shared = world.shared();
         let available: usize = world.free.iter().map(Vec::len).sum();
         let alone = world.free.iter().any(|free| free.len() >= question.size);
@@ -325,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_asking_does_not_matter((world, question) in any_world(), turn in 0..8_usize) {
+    fn the_order_of_ids_does_not_matter((world, question) in any_world(), turn in 0..8_usize) {
         let mut reversed: Vec<Vec<u32>> = world.free.clone();
         for free in &mut reversed {
             free.reverse();
@@ -341,7 +341,7 @@ proptest! {
     }
 
     #[test]
-    fn distributed_leaves_no_device_behind((world, mut question) in any_world()) {
+    fn distributed_keeps_devices_within_one_replica_of_each_other((world, mut question) in any_world()) {
         (question.policy, question.span) = (Policy::Distributed, Span::AnyDevices);
         let shared = world.shared();
         let Ok(choice) = choose(&world.topology(), question.of(&shared)) else { return Ok(()) };

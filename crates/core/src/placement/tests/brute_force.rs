@@ -322,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_asking_does_not_matter(case in case(), seed: usize) {
+    fn the_order_of_ids_does_not_matter(case in case(), seed: usize) {
         let mut other = case.clone();
         other.free.rotate_left(seed % case.free.len());
         other.free.reverse();

@@ -27,7 +27,7 @@ pub(super) enum Reference {
     Id(String),
 }
 
-/// A part of the devices that a selector picks.
+/// A part of the devices of a selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subset {
     All,
@@ -43,8 +43,8 @@ impl Devices {
         *self == Self::All
     }
 
-    /// The listed devices as parts of one selector each. References to devices of another kind are dropped. A number
-    /// of MIG instances means all of them, since instances have no order.
+    /// Parts of a kind's devices, for a selector each. References to devices of another kind are dropped. A number of
+    /// MIG instances means all of them, since instances have no order.
     pub(super) fn subsets(&self, kind: DeviceKind) -> Vec<Subset> {
         match (self, kind) {
             (Self::Count(count), DeviceKind::Gpu) => vec![Subset::Index((0..*count).collect())],
@@ -76,7 +76,7 @@ fn listed(list: &[Reference], kind: DeviceKind) -> Vec<Subset> {
 // === impl Subset ===
 
 impl Subset {
-    /// Devices of the selector that are not shared.
+    /// Selector of this part of the selector's devices; `None` if the expression is too long.
     pub(super) fn of(self, devices: &Selector) -> Option<Selector> {
         let devices = devices.clone();
         match self {
@@ -140,13 +140,14 @@ impl<'de> Visitor<'de> for DevicesVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Devices, E> {
-        let wrong =
-            || E::custom(format!("{text:?} is not a choice: write all, a number or a list"));
+        let wrong = || {
+            E::custom(format!("{text:?} is not a set of devices: write all, a number or a list"))
+        };
         (text == "all").then_some(Devices::All).ok_or_else(wrong)
     }
 
     fn visit_u64<E: Error>(self, count: u64) -> Result<Devices, E> {
-        // Each index becomes a term of its own, and no machine has more GPUs.
+        // Each index becomes an entry of the selector, and no machine has more GPUs.
         let within = u32::try_from(count).ok().filter(|count| (1..=64).contains(count));
         let wrong = || E::custom(format!("{count} devices: write a number from 1 to 64, or all"));
         within.map(Devices::Count).ok_or_else(wrong)

@@ -101,7 +101,7 @@ fn what_cannot_be_is_told_with_its_place() {
             "find: {class: drm}, give: {env: {A: '{serail}'}}",
             "{serail} is not a placeholder: there are {id}",
         ),
-        ("find: {class: drm}, probe: {http: 'https://h/'}", "only plain HTTP is spoken"),
+        ("find: {class: drm}, probe: {http: 'https://h/'}", "only plain HTTP is supported"),
         ("find: {class: drm}, probe: {tcp: h}", "is not an address: write host:port"),
         ("find: {class: drm}, probe: {command: [sh, -c, x]}", "is not an absolute path"),
         (

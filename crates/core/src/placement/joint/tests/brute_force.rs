@@ -316,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_asking_does_not_matter(case in case_of(machine()), by: usize) {
+    fn the_order_of_ids_does_not_matter(case in case_of(machine()), by: usize) {
         let mut other = case.clone();
         for part in [&mut other.gpus, &mut other.nics] {
             let free = part.free.len();
