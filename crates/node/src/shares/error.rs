@@ -1,4 +1,4 @@
-//! Reasons that a share is not bound, in the words of the pod's event.
+//! Reasons why a share is not bound; the kubelet shows them in the pod's event.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,7 +10,7 @@ use windlass_core::{
 };
 use windlass_lifecycle::cleanup::NotReady;
 
-/// Reason that a share is not bound. The kubelet tries again.
+/// Reason why a share is not bound. The kubelet tries again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BindError {
     #[error("the kubelet's checkpoint cannot be read")]
