@@ -142,7 +142,7 @@ pub struct RecordedDevices {
     pub(crate) pools: BTreeSet<ResourceName>,
 }
 
-/// Reason that a device cannot be taken.
+/// Reason why a device cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     /// Another holder has the device, or one that overlaps it.

@@ -71,7 +71,7 @@ impl Constraints {
             }
             (Sharing::Mps(_), Use::Admin, _) => impossible("the claim has admin access only"),
             (Sharing::Mps(_), Use::Share | Use::Shares(_), _) => {
-                impossible("claims share it otherwise")
+                impossible("claims share it by another method")
             }
             (Sharing::Mps(_), Use::Portion(portion), _) if !portion.is_whole() => {
                 impossible("claims share it by time slices")

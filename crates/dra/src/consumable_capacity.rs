@@ -20,7 +20,7 @@ pub(crate) struct ConsumableCapacity {
     pub(super) memory_name: AttributeName,
     /// Memory in mebibytes.
     pub(super) memory: u64,
-    /// Smallest share of memory in mebibytes. It keeps the number of claims below the client limit of one MPS daemon.
+    /// Smallest share of memory in mebibytes. With it, one MPS daemon can serve all claims that fit.
     pub(super) least: u64,
     /// True if the driver or the kernel limits the memory of containers.
     pub(super) is_memory_limited: bool,

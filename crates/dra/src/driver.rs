@@ -89,7 +89,7 @@ pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> R
     for entry in recovered.held().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
-    if recovered.is_absent() && traces(places, driver, ledger).is_out_of_the_question() {
+    if recovered.is_absent() && traces(places, driver, ledger).are_impossible() {
         return recovered;
     }
     if recovered.is_unreadable() {
@@ -181,7 +181,7 @@ impl Driver {
         let (traces, interval) = (self.traces, self.limits.check_interval);
         let recalling = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
-                traces.vanish(interval).await;
+                traces.wait_until_gone(interval).await;
             }
             ledger.recall_claims();
         };

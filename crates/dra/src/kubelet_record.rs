@@ -38,11 +38,11 @@ pub(crate) struct KubeletRecord {
 /// Error of reading the checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeletRecordError {
-    #[error("cannot read the kubelet's record of claims")]
+    #[error("cannot read the kubelet's checkpoint of claims")]
     Read(#[from] io::Error),
-    #[error("the kubelet's record of claims is not understood")]
+    #[error("cannot parse the kubelet's checkpoint of claims")]
     Parse(#[from] CheckpointError),
-    #[error("the kubelet's record of claims, {}, is out of this agent's sight", .0.display())]
+    #[error("the kubelet's checkpoint of claims, {}, is not visible to this agent", .0.display())]
     OutOfSight(PathBuf),
 }
 
@@ -155,7 +155,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let record = KubeletRecord::new(folder.path(), &DriverName::default());
         let why = record.uids().expect_err("the folder is not mounted").to_string();
-        assert!(why.contains("dra_manager_state, is out of this agent's sight"), "{why}");
+        assert!(why.contains("dra_manager_state, is not visible to this agent"), "{why}");
         fs::write(folder.path().join(NEIGHBOUR), "{}").expect("written");
         assert!(record.entries().expect("none").is_empty());
         fs::write(folder.path().join(FILE), "{").expect("written");

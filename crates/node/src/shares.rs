@@ -333,7 +333,7 @@ impl Binder {
         }
         let all = || {
             format!(
-                "{size} are wanted, and too few of the GPUs that the pod accepts have as much left"
+                "the pod wants {size}, and too few of the GPUs that it accepts have that much left"
             )
         };
         Err(BindError::NoRoom(why.unwrap_or_else(all)))

@@ -17,7 +17,7 @@
 //! # Guarantees
 //!
 //! Measurements run only while a GPU is shared. A GPU has one query at a time: a driver that does not answer delays no
-//! other GPU. Only processes of the pods in violation are killed.
+//! other GPU. A kill reaches only a process that still runs in its container.
 
 mod accounts;
 mod action;

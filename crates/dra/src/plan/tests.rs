@@ -172,7 +172,7 @@ fn who_was_allotted_what_claims_cannot_have_any_more_is_told_why() {
     let inventory = Inventory { devices: boards, ..Inventory::default() };
     let state = NodeState { inventory, unclaimable, ..NodeState::default() };
     let why = planned_on(&claim(&[("a", "b0")]), &state, &Records::new()).expect_err("mps");
-    assert_eq!(why, "request a: b0 is for no claim: it is shared by MPS");
+    assert_eq!(why, "request a: b0 is not offered to claims: it is shared by MPS");
 }
 
 #[test]
@@ -181,6 +181,6 @@ fn a_device_that_a_claim_has_twice_is_taken_as_the_stronger_use_wants_it() {
     let mut twice = claim(&[("a", "b0"), ("b", "b0")]);
     twice.results[1].access = Access::Admin;
     let held = planned(&twice, boards, &Records::new()).expect("planned");
-    let takes = takes(&held, &NodeState::default());
-    assert_eq!(takes.iter().map(|(_, usage)| *usage).collect::<Vec<_>>(), [Use::Alone]);
+    let uses = uses_to_take(&held, &NodeState::default());
+    assert_eq!(uses.iter().map(|(_, usage)| *usage).collect::<Vec<_>>(), [Use::Alone]);
 }

@@ -83,7 +83,7 @@ pub enum LockLost {
     #[error("another windlass node took {0} over after it was replaced: this one ends")]
     Taken(PathBuf),
     /// The folder was deleted, and a mount still shows it.
-    #[error("{0} was deleted on the host, and this agent sees what is left of it: start it again")]
+    #[error("{0} was deleted on the host, and this agent still has it mounted: restart the agent")]
     Deleted(PathBuf),
 }
 
@@ -110,7 +110,9 @@ impl NodeLock {
         match locks.state.check() {
             Ok(LockState::HeldByOther) => return Err(StartError::StateTaken(state_dir.to_owned())),
             Ok(_) => {}
-            Err(error) => tracing::debug!(path = %state_dir.display(), %error, "no lock"),
+            Err(error) => {
+                tracing::debug!(path = %state_dir.display(), %error, "state folder not locked");
+            }
         }
         match locks.file.check() {
             Ok(LockState::HeldByOther) => Err(StartError::Taken(dir.to_owned())),

@@ -28,7 +28,7 @@ pub(super) struct Tenant {
 /// Answer of the API server.
 #[derive(Debug)]
 struct Known {
-    /// `None` if it had no such pod.
+    /// `None` if no lookup has found the pod.
     tenant: Option<Tenant>,
     at: Instant,
 }

@@ -147,7 +147,7 @@ async fn parameters_that_cannot_be_done_are_refused_where_they_stand() {
         (json!({"apiVersion": "windlass.dev/v2", "kind": "X"}), Some(r#"no kind "X""#)),
         (
             json!({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "MigDeviceConfig"}),
-            Some("it is about a mig, and request a got"),
+            Some("it applies to a mig, and request a got"),
         ),
     ] {
         let mut claim = world.claim(&agent, "c", &[A]);
