@@ -41,7 +41,7 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
     })
 }
 
-/// Runs a story with the reloader of `file` in a folder that `prepare` filled.
+/// Runs `story` beside a reloader of `file` in a folder that `prepare` filled.
 async fn play<F: Future<Output = ()>>(
     file: &str,
     prepare: impl FnOnce(&Path),
@@ -148,7 +148,7 @@ async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
 }
 
 #[tokio::test]
-async fn a_file_that_says_nothing_or_is_no_file_changes_nothing() {
+async fn an_empty_file_or_a_fifo_changes_nothing() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
     play("w.yaml", prepare, async |mut world: World| {
         let file = world.dir.path().join("w.yaml");
@@ -182,7 +182,7 @@ async fn a_file_that_says_nothing_or_is_no_file_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_named_and_the_rest_is_followed() {
+async fn keys_that_need_a_restart_are_named_and_the_others_are_followed() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
     play("w.yaml", prepare, async |mut world: World| {
         world.write("w.yaml", "mig: single\ncdiDir: /elsewhere\ndriver: {root: /d}\n");
