@@ -6,7 +6,7 @@
 //!  kubelet's checkpoint ──────┘  └─────> other GPUs than decided: annotation `windlass.dev/placed`
 //! ```
 //!
-//! GetPreferredAllocation does not name the pod. Two pods with equal requests may get each other's GPUs; then both
+//! `GetPreferredAllocation` does not name the pod. Two pods with equal requests may get each other's GPUs; then both
 //! placements are corrected.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Start of a preparation: compares the record with the ResourceClaim, plans, and uses_to_take the devices in the
+//! Start of a preparation: compares the record with the ResourceClaim, plans, and takes the devices in the
 //! ledger.
 
 use windlass_host::causes;
@@ -37,7 +37,7 @@ impl Preparer {
         });
     }
 
-    /// Plans, and uses_to_take the devices in the ledger. With a record of an earlier allocation, its devices are
+    /// Plans, and takes the devices in the ledger. With a record of an earlier allocation, its devices are
     /// released first.
     pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
         let uid = &claim.reference.uid;
@@ -62,7 +62,7 @@ impl Preparer {
         PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None }
     }
 
-    /// Plans the devices of a claim, and uses_to_take them in the ledger.
+    /// Plans the devices of a claim, and takes them in the ledger.
     pub(super) fn take(&mut self, claim: &Claim) -> Result<(), PlanError> {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);
