@@ -196,7 +196,7 @@ impl<'a> PlanInputs<'a> {
         })
     }
 
-    /// Fails if another claim holds the device under the same name. The ledger cannot tell: it has no device of a claim
+    /// Fails if another claim holds the device under the same name. The ledger does not know: it has no device of a claim
     /// that only the kubelet's checkpoint names by an unknown name.
     fn check_free(&self, claim: &Claim, chosen: &ChosenDevice<'_>) -> Result<(), Refusal> {
         let (result, usage) = (chosen.result, chosen.constraints.usage);

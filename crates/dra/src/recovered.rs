@@ -59,7 +59,7 @@ impl RecoveredClaims {
         records
     }
 
-    /// True if neither gives the claims.
+    /// True if neither file gives the claims.
     pub(super) fn is_unreadable(&self) -> bool {
         !matches!(self.ours, Ok(Some(_))) && self.kubelets.is_err()
     }
@@ -69,7 +69,7 @@ impl RecoveredClaims {
         matches!(self.ours, Ok(None)) && self.kubelets.is_err()
     }
 
-    /// True if only the checkpoint gives the claims.
+    /// True if only the kubelet's checkpoint gives the claims.
     pub(super) fn is_from_kubelet_only(&self) -> bool {
         self.ours.is_err() && self.kubelets.is_ok()
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   off ──offered, a claim is prepared, or the kubelet has our claim──> serving ──none of these──> off
 //!                                                                              │ ^
-//!                                                        a socket was deleted  └─┘ bound anew
+//!                                                        a socket was deleted  └─┘ bound again
 //! ```
 //!
 //! The socket for calls exists before the socket for registration, and is removed after it.

@@ -312,7 +312,7 @@ async fn processes_above_the_share_are_ended_and_no_others() {
     watched.uses(&[(&first, 5000), (&second, 5000), (&other, 8192), (&host, 50_000)]);
     let (action, note) = watched.told("a").await;
     let note_of_a = format!(
-        "10000 MiB of {} in use, 8192 MiB are its share: its 2 processes on the GPU were ended",
+        "10000 MiB of {} in use, its share is 8192 MiB: its 2 processes on the GPU were ended",
         watched.gpu
     );
     assert_eq!((action.as_str(), note), ("Kill", note_of_a));
@@ -358,7 +358,7 @@ async fn a_pod_that_takes_far_more_time_than_its_share_of_a_busy_gpu_is_told_and
     watched.works(&[(&hungry, 8000, 70), (&modest, 8000, 30)]);
     let (action, note) = watched.told("a").await;
     assert_eq!(action, "Observe");
-    assert!(note.contains("25 % are its share"), "{note}");
+    assert!(note.contains("its share is 25 %"), "{note}");
     for line in [
         r#"pod="a",container="main"} 0.7"#,
         r#"kind="pod",holder="b"} 0.25"#,
@@ -379,7 +379,7 @@ async fn an_observer_reports_a_violation_once() {
     watched.uses(&[(&greedy, 9000)]);
     let (action, note) = watched.told("a").await;
     assert_eq!(action, "Observe");
-    assert!(note.ends_with("it goes on"), "{note}");
+    assert!(note.ends_with("the pod keeps running"), "{note}");
     // It ends, and starts again.
     watched.uses(&[]);
     until("no use", async || {
@@ -422,7 +422,7 @@ async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
     watched.uses(&[(&modest, 20_000), (&greedy, 11_000), (&stranger, 30_000)]);
     let (action, note) = watched.told("b").await;
     assert_eq!(action, "Kill");
-    assert!(note.contains("11000 MiB of") && note.contains("10240 MiB are its share"), "{note}");
+    assert!(note.contains("11000 MiB of") && note.contains("its share is 10240 MiB"), "{note}");
     assert!(!greedy.wait().success());
     assert!(modest.runs());
     let limit = r#"namespace="default",kind="pod",holder="a""#;

@@ -76,7 +76,7 @@ impl Preparer {
     pub(super) fn plan_again(&mut self, claim: &Claim) -> Input {
         match self.take(claim) {
             Ok(()) if self.lacks_instances(&claim.reference.uid) => {
-                Input::Failed("a MIG instance is gone though it was just made".to_owned().into())
+                Input::Failed("a MIG instance vanished right after it was made".to_owned().into())
             }
             Ok(()) => Input::Planned,
             Err(cause) => Input::Failed(cause.report(&claim.reference).into()),

@@ -9,7 +9,7 @@
 //!
 //!            Prepare               same              done
 //!  Resting ──────────> Comparing ────────> Checking ──────> Resting      Resting ─check─> Restoring ─> Resting
-//!  completed               │ allocated anew                              completed                    completed
+//!  completed               │ new allocation                              completed                    completed
 //!                          v
 //!  Resting ──────────> Removing ──done──> Forgetting ──recorded──> Resting, no record
 //!  any       Release       └──────────────────┴──failed──> Resting, started

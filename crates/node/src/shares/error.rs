@@ -17,7 +17,7 @@ pub(super) enum BindError {
     Checkpoint,
     #[error("the kubelet's checkpoint does not name the pod of these ids yet")]
     NoPod,
-    #[error("the configuration names another resource for shares by now")]
+    #[error("the configuration no longer shares GPUs under this resource")]
     NotShared,
     #[error(
         "the pod asks for virtual GPUs, and for amounts of one GPU by another name: leave one out"
@@ -45,6 +45,6 @@ pub(super) enum BindError {
     WeakLimit(#[from] WeakLimit),
     #[error("{0}")]
     Disk(String),
-    #[error("it took longer than {0:?}")]
+    #[error("the request took longer than {0:?}")]
     Late(Duration),
 }

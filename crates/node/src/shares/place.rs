@@ -122,7 +122,7 @@ impl ShareRequest<'_> {
     pub(super) fn against(&self) -> Option<String> {
         self.decided.iter().find_map(|decided| match self.gpus.get(decided) {
             Some(gpu) => self.obstacle(decided, gpu),
-            None => Some("it is no GPU of this node that the pod may share".to_owned()),
+            None => Some("the pod may not share it, or it is not on this node".to_owned()),
         })
     }
 

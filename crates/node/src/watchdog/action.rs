@@ -56,7 +56,7 @@ impl Actions {
             "pod uses more memory of a GPU than its share"
         );
         let done = match action {
-            WatchdogAction::Off | WatchdogAction::Observe => "it goes on".to_owned(),
+            WatchdogAction::Off | WatchdogAction::Observe => "the pod keeps running".to_owned(),
             WatchdogAction::Evict => {
                 self.look_up(&pods, &mut tenants).await;
                 self.evict(&tenants).await
@@ -68,7 +68,7 @@ impl Actions {
                 self.kill(usage.processes).await
             }
         };
-        let note = format!("{used} MiB of {device} in use, {limit} MiB are its share: {done}");
+        let note = format!("{used} MiB of {device} in use, its share is {limit} MiB: {done}");
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
             self.warn(pod, "GpuMemoryExceeded", action, &note).await;
@@ -93,8 +93,8 @@ impl Actions {
             "pod uses far more of a busy GPU's time than its share"
         );
         let note = format!(
-            "{percent} % of the time of {device} in use over about 60 measurements, {share} % are its share: \
-             nothing limits it but time slices"
+            "{percent} % of the time of {device} in use over about 60 measurements, its share is {share} %: \
+             only time slices limit it"
         );
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
