@@ -1,4 +1,4 @@
-//! Device nodes that go while their devices answer: what Allocate would refuse is not offered.
+//! Device nodes that vanish while their devices answer: a device that Allocate would refuse is not offered.
 
 use std::{fs, path::PathBuf};
 
@@ -9,7 +9,7 @@ use windlass_testkit::{GPU, Node, Running};
 
 use crate::agent::world::{client, counts, gpu_id, gpu_node, pod};
 
-/// Where the node of a GPU is, by its index.
+/// Path of a GPU's device node, by index.
 fn node(world: &Node, index: u32) -> PathBuf {
     world.config.places.host_root.join(format!("dev/nvidia{index}"))
 }

@@ -37,7 +37,7 @@ impl Answer {
     }
 }
 
-/// An answer that takes longer than this has waited for something.
+/// Longest time of an answer that waits for nothing.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 fn world(profile: &str) -> Node {
@@ -46,7 +46,7 @@ fn world(profile: &str) -> Node {
     world
 }
 
-/// A world whose samples outlast a test on a busy machine.
+/// A node whose samples outlast a test on a busy machine.
 pub(crate) fn slowly_probed(profile: &str) -> Node {
     let mut world = world(profile);
     world.config.policy.health.probe_interval = Duration::from_secs(20);
@@ -71,7 +71,7 @@ pub(crate) async fn get(agent: &Running, path: &str) -> Answer {
     get_as(agent, path, "*/*").await
 }
 
-/// As a client asks that takes such an answer.
+/// Requests a page with this `Accept` header.
 async fn get_as(agent: &Running, path: &str, accept: &str) -> Answer {
     let address = agent.admin.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nAccept: {accept}\r\n\r\n");
@@ -375,7 +375,7 @@ async fn a_client_that_does_not_ask_for_open_metrics_gets_what_promtool_reads() 
     promtool_finds_no_fault(&page.body);
 }
 
-/// Where Prometheus' own tool is installed.
+/// Runs if Prometheus' own tool is installed.
 #[expect(clippy::print_stderr, reason = "what was not tried is to be seen")]
 fn promtool_finds_no_fault(page: &str) {
     let mut command = std::process::Command::new("promtool");
@@ -395,8 +395,8 @@ fn promtool_finds_no_fault(page: &str) {
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
 
-/// The page without what differs between runs and repeats itself from GPU to GPU or call to call. Lines
-/// have no order, but for the buckets of a histogram.
+/// The page of metrics without values that differ between runs, and without lines that repeat for each GPU or call.
+/// Lines have no order, except the buckets of a histogram.
 fn stable(text: &str) -> String {
     const VARYING: [&str; 7] = [
         "process_",
@@ -430,7 +430,7 @@ fn stable(text: &str) -> String {
     ordered.map(|line| line + "\n").collect()
 }
 
-/// The rules of `OpenMetrics` 1.0 that a hand-written page breaks first.
+/// Checks the rules of `OpenMetrics` 1.0 that a hand-written page breaks first.
 fn check_format(text: &str) {
     assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
     let (mut families, mut seen) = (Vec::<(&str, &str)>::new(), std::collections::BTreeSet::new());

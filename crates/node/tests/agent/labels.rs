@@ -1,4 +1,4 @@
-//! The labels of every machine, and of one whose MIG layout changes.
+//! Labels of every simulated machine, and of one whose MIG layout changes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use windlass_testkit::{Node, in_time, value};
 
 use crate::agent::world::gpu_node;
 
-/// A host that is looked at once.
+/// Labels after one scan of the host.
 async fn labels_of(world: &Node) -> Labels {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let state = agent::survey(&world.config, clock).await;

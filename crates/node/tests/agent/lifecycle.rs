@@ -1,4 +1,4 @@
-//! The agent and a kubelet that comes late, restarts, deletes sockets, drops streams.
+//! The agent and a kubelet that starts late, restarts, deletes sockets and drops streams.
 
 use std::sync::Arc;
 
@@ -159,7 +159,7 @@ async fn a_kubelet_that_never_reads_holds_up_nobody() {
     let is_well = |state: &Arc<NodeState>| {
         state.inventory.devices.iter().all(|device| device.health.is_healthy())
     };
-    // The driver tells events to those who listen by then: whose GPUs are well.
+    // The driver sends events to registered listeners only, so the test waits until all GPUs are healthy.
     agent.until(|state| !state.inventory.devices.is_empty() && is_well(state)).await;
     for _ in 0..20 {
         world.inject("xid:79@0");
@@ -183,7 +183,7 @@ async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
 async fn registering_is_no_heartbeat() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    // The wait for a first stream is as long as one of them.
+    // Three checks are longer than the wait for a first stream.
     agent.looks(3).await;
     assert_eq!(registrations(&kubelet), 1);
 }

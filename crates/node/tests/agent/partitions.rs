@@ -14,7 +14,7 @@ use windlass_testkit::{Node, Running, in_time};
 
 use crate::agent::world::gpu_node;
 
-/// An agent on two A100 with 80 GB and two A30, all in MIG mode and not cut.
+/// An agent on two A100 with 80 GB and two A30, all in MIG mode without instances.
 async fn uncut() -> (Node, Running) {
     let world = gpu_node("mig-pcie");
     let agent = world.agent();
@@ -37,7 +37,7 @@ fn at(agent: &Running, index: u32, profile: &str, start: u32) -> Partition {
     gpu.partitions.iter().find(is_it).expect("the card can be cut so").partition.clone()
 }
 
-/// Waits until the device is listed and healthy, or is so no more.
+/// Waits until the device is listed and healthy, or until it no longer is.
 async fn until_served(agent: &Running, device: &DeviceId, served: bool) -> Arc<NodeState> {
     let is_served = |state: &Arc<NodeState>| {
         let found = state.inventory.get(device.as_str());
@@ -52,7 +52,7 @@ fn refused(outcome: Result<DeviceId, PartitionError>) -> (MigFailure, String) {
     (error.why, words)
 }
 
-/// The profiles of the instances that the machine has on a GPU, and whether each is filled.
+/// Profiles of the GPU instances on a GPU; true if the instance has a compute instance.
 fn standing(world: &Node, gpu: usize) -> Vec<(String, bool)> {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[gpu].mig.iter().flatten();

@@ -1,4 +1,4 @@
-//! Requests, sensible and not, and their answers.
+//! Valid and invalid requests, and their answers.
 
 use std::fs;
 
@@ -236,7 +236,7 @@ async fn a_document_that_was_removed_is_missed_and_written_again() {
 #[tokio::test]
 async fn network_interfaces_are_offered_where_the_rules_say_so() {
     let nics: ResourceName = "a.com/nic".parse().expect("valid");
-    // Each has a node of its own, and both have that of the connection manager.
+    // Each device has its own node, and both need the node of the connection manager.
     for (list, cdi_names, nodes) in [(Strategy::CdiCri, 2, 0), (Strategy::Envvar, 0, 3)] {
         let mut world = gpu_node("dgx-h100");
         let devices = Selector::all(DeviceKind::Nic);

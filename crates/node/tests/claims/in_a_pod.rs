@@ -1,5 +1,5 @@
-//! An agent that sees no more of the kubelet's folder than the shipped manifest gives to its pod: not the
-//! kubelet's record of claims.
+//! An agent that sees only the parts of the kubelet's folder that the shipped manifest mounts: not the kubelet's
+//! checkpoint of claims.
 
 use std::{fs, time::Duration};
 
@@ -39,14 +39,14 @@ async fn allocatable(world: &World, count: usize) {
 async fn a_claim_that_is_gone_keeps_its_devices_until_the_kubelet_has_let_go_of_them() {
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
-    // The object goes and its claim with it, while the container runs on.
+    // The pod's object and its claim are deleted, while the container runs on.
     world.cluster.delete_pod(SPACE, "p").expect("it was there");
     world.kill_agent().await;
     let said = Said::from(Level::TRACE);
     world.start_agent();
     world.registered().await;
     allocatable(&world, 7).await;
-    // An agent that starts looks for claims that nobody has.
+    // A starting agent searches for orphaned claims.
     said.until(1, "found=0").await;
     world.check();
     assert_eq!(world.record().len(), 1, "the container runs");
@@ -55,7 +55,7 @@ async fn a_claim_that_is_gone_keeps_its_devices_until_the_kubelet_has_let_go_of_
     allocatable(&world, 8).await;
 }
 
-/// A claim that has a GPU, and an agent that starts after its record went away, one way or another.
+/// A claim with a GPU, and an agent that starts after `lose` has removed its state file.
 async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
@@ -89,7 +89,7 @@ async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_
         allocatable(&world, 7).await;
         exists(&file).await;
         assert_eq!(world.record(), record);
-        // The folder goes under the agent, and comes again with all that was in it.
+        // The folder is deleted under the running agent, which writes all of it again.
         fs::remove_dir_all(&world.config.places.cdi_dir).expect("it was there");
         until("all documents are there", async || {
             let now = world.left();

@@ -1,5 +1,5 @@
-//! Pods of the device plugin and pods with claims, side by side and at random, while parts of the node are killed, are
-//! deleted, are away or give up: no device is ever in two hands, and nothing is left in the end.
+//! Random pods of the device plugin and with claims, side by side, under random faults of the node. No device ever has
+//! two owners, and nothing is left at the end.
 
 mod pods;
 mod strikes;
@@ -42,10 +42,10 @@ struct Run {
     told: Vec<String>,
 }
 
-/// As far as a walk goes unless it is told otherwise; some seconds.
+/// Default number of steps of a walk; some seconds.
 const STEPS: u64 = 40;
 
-/// More than these nobody reads in the end.
+/// Number of events that a failure shows.
 const TOLD: usize = 200;
 
 // === impl Run ===
@@ -89,7 +89,7 @@ impl Run {
         self.told.push(what);
     }
 
-    /// Everything goes, and everything is free: either way gives devices still.
+    /// Ends all pods, and checks that every device is free through both APIs.
     async fn end(mut self) -> Tally {
         self.end_all().await;
         self.kill_agent().await;

@@ -1,4 +1,4 @@
-//! Pods that go before their time, claims that are replaced, many at once.
+//! Pods that are deleted early, claims that are replaced, and many pods at once.
 
 use std::{fs, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::claims::{
 async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_have_ended() {
     let world = World::new(DraOffer::Instead).await;
     let (old, _) = world.run("old", &gpus(world.gpus)).await;
-    // The object goes and its claim with it, while its containers run on.
+    // The pod's object and its claim are deleted, while the containers run on.
     world.cluster.delete_pod(SPACE, "old").expect("it was there");
     world.objects().put(&template(SPACE, "new", &gpus(1)));
     let wanted = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));

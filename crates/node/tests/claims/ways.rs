@@ -1,4 +1,4 @@
-//! The ways in which claims ask for devices.
+//! Kinds of claims: by class, by attribute, shared by containers, and extended resources.
 
 use serde_json::json;
 use windlass_config::DraOffer;

@@ -1,4 +1,4 @@
-//! Pods that come and go: with claims, with devices of the device plugin, deleted in order and by force.
+//! Starts and ends of pods: with claims, with devices of the device plugin, deleted in order and by force.
 
 use windlass_cluster_sim::{cluster::Scheduled, node as bound};
 use windlass_kubelet_sim::{Container, Pod};
@@ -16,7 +16,7 @@ pub(super) const MAX: usize = 12;
 /// Maximum number of GPUs per pod.
 const MAX_GPUS: usize = 3;
 
-/// A pod that was begun.
+/// A started pod.
 pub(super) enum Living {
     /// With a claim; its containers may wait for it.
     Claim(Box<Scheduled>),
@@ -57,7 +57,7 @@ impl Run {
         self.plugged(uid, admitted).await;
     }
 
-    /// A pod with a claim and one of the device plugin, each as often as it takes.
+    /// Starts a pod with a claim and one of the device plugin, each repeated until it runs.
     pub(super) async fn start_both(&mut self) {
         let scheduled = self.schedule().expect("everything is free");
         self.world.start(&scheduled).await;
@@ -78,7 +78,7 @@ impl Run {
         self.check();
     }
 
-    /// One of each at the same time.
+    /// Starts one of each kind at the same time.
     pub(super) async fn begin_both(&mut self) {
         let pod = self.plugin_pod();
         let uid = pod.uid.clone();
@@ -129,7 +129,7 @@ impl Run {
         }
     }
 
-    /// The object goes first, and another pod is scheduled to what its containers have still.
+    /// Deletes the object first, so that another pod is scheduled to devices that the containers still hold.
     async fn force(&mut self, scheduled: &Scheduled) {
         let name = scheduled.pod.metadata.name.as_deref().unwrap_or_default();
         self.tell(format!("{name} is deleted by force"));

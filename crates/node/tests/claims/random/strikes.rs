@@ -11,7 +11,7 @@ use crate::{
     dra::records,
 };
 
-/// A caller that gives up waits for less, in milliseconds.
+/// Longest wait of a caller that cancels its call, in milliseconds.
 const LONGEST_MS: usize = 50;
 
 /// The driver's sockets, in the kubelet's folder.
@@ -19,7 +19,7 @@ const SOCKETS: [&str; 2] =
     ["plugins/windlass.dev/dra.sock", "plugins_registry/windlass.dev@reg.sock"];
 
 impl Run {
-    /// One of the things that happen to a node.
+    /// Causes a random fault.
     pub(super) async fn strike(&mut self) {
         match self.chance.below(12) {
             0 | 1 => self.restart_kubelet().await,
@@ -61,7 +61,7 @@ impl Run {
         self.world.registered().await;
     }
 
-    /// While it prepares a claim.
+    /// Kills the agent while it prepares a claim.
     async fn kill_in_the_middle(&mut self) {
         self.give_up().await;
         self.tally.killed_in_the_middle += 1;

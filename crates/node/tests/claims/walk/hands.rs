@@ -1,18 +1,18 @@
-//! In whose hands each device is, by what the agent answered, and what happened last.
+//! Owner of each device by the agent's answers, and the latest events.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Instant,
 };
 
-/// The account. The moment in which two have one device ends the walk.
+/// Owners by device. A second owner ends the walk.
 pub(super) struct Hands {
     holders: BTreeMap<String, String>,
     told: VecDeque<String>,
     begun: Instant,
 }
 
-/// More than these nobody reads.
+/// Number of events that a failure shows.
 const TOLD: usize = 150;
 
 // === impl Hands ===
@@ -30,7 +30,7 @@ impl Hands {
         self.told.push_back(format!("{:.3} {what}", self.begun.elapsed().as_secs_f64()));
     }
 
-    /// Somebody was answered that a device is theirs, which they may be told again.
+    /// Records that the agent has given a device to an owner, perhaps again.
     pub(super) fn take(&mut self, device: &str, who: &str) {
         self.tell(&format!("{who} has {device}"));
         let before = self.holders.insert(device.to_owned(), who.to_owned());
@@ -39,7 +39,7 @@ impl Hands {
         }
     }
 
-    /// A holder has ended, and has nothing any more.
+    /// Releases all devices of an owner that has ended.
     pub(super) fn let_go(&mut self, who: &str) {
         self.tell(&format!("{who} ends"));
         self.holders.retain(|_, holder| holder != who);

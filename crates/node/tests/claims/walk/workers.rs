@@ -1,4 +1,4 @@
-//! The kubelet's workers for pods with claims, side by side, and the scheduler, whose sight of the node is old.
+//! The kubelet's concurrent workers for pods with claims, and a scheduler with an outdated view of the node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use windlass_testkit::{GPU, LIMIT};
 use super::node::{Node, is_of_the_connection};
 use crate::claims::{chance::Chance, wish::SPACE, world::DRIVER};
 
-/// Has claims prepared and released.
+/// Prepares and releases claims through the driver.
 pub(super) struct Worker {
     node: Arc<Node>,
     number: usize,
@@ -36,7 +36,7 @@ pub(super) const WORKERS: usize = 5;
 /// Maximum number of claims per worker.
 const MAX: usize = 3;
 
-/// A caller that gives up waits for less, in milliseconds.
+/// Longest wait of a caller that cancels its call, in milliseconds.
 const LONGEST_MS: usize = 50;
 
 /// Waiting time of other workers.
@@ -68,7 +68,7 @@ impl Worker {
         self.living.keys().nth(index).expect("one of them").clone()
     }
 
-    /// A claim gets devices from the scheduler, if there are any.
+    /// Allocates devices to a new claim, if any are free.
     async fn schedule(&mut self) {
         let uid = format!("w{}-{}", self.number, self.begun);
         self.begun += 1;
@@ -131,7 +131,7 @@ impl Worker {
         }
     }
 
-    /// The kubelet writes down what a claim has, and its containers start.
+    /// Writes a prepared claim to the kubelet's checkpoint; its containers start.
     fn prepared(&self, uid: &str, devices: Vec<Device>) {
         let names: BTreeSet<_> = devices.iter().map(|it| it.device_name.clone()).collect();
         let chosen = self.living[uid].iter().map(|id| id.to_lowercase());
@@ -197,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// The answer, if the caller did not give up before, and the connection did not break.
+    /// The answer, unless the caller cancelled the call or the connection broke.
     async fn answer<T, E>(&self, answer: Result<Result<Response<T>, Status>, E>) -> Option<T> {
         match answer {
             Ok(Ok(answer)) => return Some(answer.into_inner()),
