@@ -109,7 +109,7 @@ impl Watched {
         watched
     }
 
-    /// Pods with so many replicas each of the first GPU, of which the policy makes so many.
+    /// Pods with these numbers of replicas of the first GPU; the policy makes `count` replicas of it.
     pub(crate) async fn sharing(policy: Policy, count: usize, pods: &[(&str, u64)]) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let world = Box::pin(World::prepared(&profile, policy, 7, prepare)).await;
@@ -139,7 +139,7 @@ impl Watched {
         self.started(name);
     }
 
-    /// The kubelet reports that the pod's container has started.
+    /// Has the kubelet report that the pod's container has started.
     fn started(&self, name: &str) {
         let id = format!("containerd://{CONTAINER}");
         let status = json!([{"name": "main", "containerID": id, "image": "i", "imageID": "",
@@ -166,13 +166,13 @@ impl Watched {
         program
     }
 
-    /// The programs use so many MiB of the first GPU.
+    /// Makes the programs use these numbers of MiB of the first GPU.
     pub(crate) fn uses(&self, programs: &[(&Program, u64)]) {
         let idle: Vec<_> = programs.iter().map(|(program, mib)| (*program, *mib, 0)).collect();
         self.works(&idle);
     }
 
-    /// The programs use so many MiB of the first GPU, and so many percent of its time.
+    /// Makes the programs use these numbers of MiB of the first GPU, and these percentages of its time.
     fn works(&self, programs: &[(&Program, u64, u32)]) {
         let process = |(program, memory_mib, sm_percent): &(&Program, u64, u32)| Process {
             pid: program.pid(),
@@ -254,7 +254,7 @@ async fn use_is_measured_from_outside_of_every_container() {
     let text = watched.metrics().await;
     let used = text.lines().filter(|line| line.starts_with("windlass_share_memory_used"));
     assert_eq!(used.count(), 2, "others have no limit");
-    // Only then another pod exceeds its share: whoever was to be blamed was measured as often.
+    // Another pod exceeds its share only now: all processes were measured often enough before to show a wrong violation.
     let (mut host, mut stranger) = (host, stranger);
     watched.uses(&[
         (&first, 3000),
@@ -380,7 +380,7 @@ async fn an_observer_reports_a_violation_once() {
     let (action, note) = watched.told("a").await;
     assert_eq!(action, "Observe");
     assert!(note.ends_with("the pod keeps running"), "{note}");
-    // It ends, and starts again.
+    // The program ends, and starts again.
     watched.uses(&[]);
     until("no use", async || {
         let text = watched.metrics().await;
@@ -404,7 +404,7 @@ async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
     let measured = |is: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {is}"#);
     watched.measured(&measured(0)).await;
     assert!(greedy.runs() && watched.events().is_empty());
-    // Seen again, it is ended.
+    // Once the program is visible again, it is ended.
     prepare_proc(&watched.world.node);
     watched.measured(&measured(1)).await;
     watched.told("a").await;
@@ -418,7 +418,7 @@ async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
     let watched = Box::pin(Watched::sharing(policy, 7, &[("a", 2), ("b", 1)])).await;
     let (mut modest, mut greedy) = (watched.program(Some("a")), watched.program(Some("b")));
     let stranger = watched.program(Some("f"));
-    // 20 GiB of two replicas are none too many, and 11 GiB of one are.
+    // 20 GiB are within two replicas, and 11 GiB exceed one.
     watched.uses(&[(&modest, 20_000), (&greedy, 11_000), (&stranger, 30_000)]);
     let (action, note) = watched.told("b").await;
     assert_eq!(action, "Kill");

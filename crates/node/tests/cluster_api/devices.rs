@@ -15,7 +15,7 @@ fn policy(devices: bool) -> Policy {
     Policy { labels, health: health(Duration::from_millis(300)), ..Policy::default() }
 }
 
-/// Waits until the Node has such devices, or none.
+/// Waits until the devices in the Node's annotation, or their absence, fulfil a condition.
 async fn annotated(api: &ApiServer, is_so: impl Fn(Option<&NodeDevices>) -> bool) -> NodeObject {
     until("the annotation is so", async || {
         let node = api.objects().get::<NodeObject>("", "n1").expect("a Node");

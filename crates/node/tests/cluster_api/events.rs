@@ -1,4 +1,4 @@
-//! Events: what is told of a device's health, how often, and through which failures.
+//! Events about a device's health: their content, their number, and delivery through failures of the API server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::cluster_api::{
     objects::{Cluster, NODE, Refusal, status},
 };
 
-/// The first second of these stories.
+/// The first second of these tests.
 const START: i64 = 1_750_000_000;
 
 /// The node's devices, as the agent sees them.
@@ -86,7 +86,7 @@ pub(crate) fn a_failure(reason: Option<Reason>, second: i64) -> Arc<NodeState> {
 // === impl Node ===
 
 impl Node {
-    /// A node with healthy GPUs `GPU-0` and on, whose events are told to the server.
+    /// A node with healthy GPUs from `GPU-0` on, whose events are sent to the server.
     fn run(server: &mut ApiServer, gpus: u32) -> Self {
         let device = |index| device(DeviceKind::Gpu, index, &format!("GPU-{index}"));
         let devices = (0..gpus).map(device).collect();
@@ -109,7 +109,7 @@ impl Node {
     }
 }
 
-/// The notes of all events, in the order of what they tell.
+/// The notes of all events, in the order of the reported changes.
 fn notes(cluster: &Cluster) -> Vec<String> {
     let mut events: Vec<_> = cluster.events.values().collect();
     events.sort_by_key(|event| (event["eventTime"].to_string(), event["note"].to_string()));
@@ -166,7 +166,7 @@ async fn devices_that_are_well_or_not_probed_yet_are_no_news() {
     let mut node = Node::run(&mut server, 3);
     node.set(0, Health::unknown(at(0)));
     node.set(0, healthy(1));
-    // The last device is told; the first two, before it in order, were not.
+    // The last device has an event; the first two, before it in order, have none.
     node.set(2, off_the_bus(2));
     let cluster = server.until(|cluster| tellings(cluster) == 1).await;
     assert_eq!(
@@ -238,7 +238,7 @@ async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
     for device in &mut node.inventory.devices {
         device.health = healthy(60);
     }
-    // A failure of its own is told.
+    // A failure of a single GPU has its own event.
     node.set(3, failed(61, Reason::ProbeFailed, "unknown error"));
     let cluster = server.until(|cluster| tellings(cluster) == 3).await;
     assert_eq!(
@@ -263,7 +263,7 @@ async fn a_storm_of_faults_is_told_drop_by_drop() {
     let begun = Instant::now();
     server.until(|cluster| tellings(cluster) == 32).await;
     assert!(begun.elapsed() < Duration::from_secs(9), "the first come at once");
-    // From here on, time passes only while everyone waits for it.
+    // From here on, time passes only while every task waits.
     tokio::time::pause();
     server.until(|cluster| tellings(cluster) == 34).await;
     assert!(begun.elapsed() >= Duration::from_secs(20), "{:?}", begun.elapsed());

@@ -1,4 +1,4 @@
-//! Labels out: what is applied, what goes, what stays, and what a refusal leads to.
+//! Labels that the agent writes: applied, removed, kept, and refused by the API server.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ async fn nothing_is_asked_of_the_api_server_without_labels_for_it() {
     for output in [LabelOutput::None, LabelOutput::File("/dev/null".into())] {
         let inputs = run(&mut server, output);
         inputs.send(&[("nvidia.com/gpu.count", "8")]);
-        // A second part on the same thread has its turn after the first.
+        // A second part on the same thread runs after the first.
         let other = run(&mut server, LabelOutput::NodeFeature);
         other.send(&[("a", "b")]);
         server.until(|cluster| cluster.node_features.contains_key(FEATURE)).await;
@@ -97,7 +97,7 @@ async fn labels_that_are_not_known_yet_take_nothing_away() {
     let first = run(&mut server, LabelOutput::Node);
     first.send(&[("nvidia.com/gpu.count", "8")]);
     server.until(|cluster| patches(cluster) == 1).await;
-    // The next life of the agent begins without labels.
+    // The next agent starts without labels.
     let second = run(&mut server, LabelOutput::Node);
     second.send(&[]);
     first.send(&[("nvidia.com/gpu.count", "7")]);

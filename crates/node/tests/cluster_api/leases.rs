@@ -1,4 +1,4 @@
-//! Leases of devices that several nodes reach, against an API server that keeps versions.
+//! Leases of devices that several nodes reach, against an API server that checks resource versions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -64,7 +64,7 @@ fn with_boards(boards: &[&str]) -> NodeState {
     state
 }
 
-/// The boards are in the configuration no longer.
+/// The state after the boards were removed from the configuration.
 fn vanished(mut state: NodeState) -> NodeState {
     let mut tracker = HealthTracker::new(Duration::ZERO, Timestamp::UNIX_EPOCH);
     let gone = Observation::Failed(Reason::Vanished, String::new());

@@ -24,7 +24,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(ROOT).join(path)).expect("a text file")
 }
 
-/// The agent's objects, every field of which Kubernetes knows.
+/// The agent's objects; Kubernetes knows every field of them.
 struct Manifest {
     spec: DaemonSetSpec,
     config: Config,
@@ -41,7 +41,7 @@ impl Manifest {
         Self::of(&with([option]))
     }
 
-    /// Of the folder that a page's `kubectl apply -k` names.
+    /// The manifest of the folder in a page's `kubectl apply -k`.
     fn documented(page: &str) -> Self {
         let folder =
             page.lines().find_map(|line| line.strip_prefix("kubectl apply -k deploy/overlays/"));

@@ -1,4 +1,4 @@
-//! The admission policy of claims' parameters, evaluated as an API server would, against what the agent takes.
+//! The admission policy of claims' parameters, evaluated as an API server would, compared with the agent's own check.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ impl Policy {
         judge(&self.0, &[("object", object), ("request", &request)], numbers)
     }
 
-    /// The same for what a claim says to the driver.
+    /// The same for a claim with these parameters for the driver.
     fn parameters(&self, parameters: &Value, numbers: Numbers) -> Result<(), String> {
         let claim = json!({"spec": {"devices": {"config": [said_to("windlass.dev", parameters)]}}});
         self.admit("resourceclaims", &claim, numbers)
@@ -45,7 +45,7 @@ pub(crate) fn shipped() -> [Value; 2] {
     documents(Path::new(path)).try_into().expect("two documents")
 }
 
-/// A configuration of a claim.
+/// A claim's configuration for a driver.
 pub(crate) fn said_to(driver: &str, parameters: &Value) -> Value {
     json!({"opaque": {"driver": driver, "parameters": parameters}})
 }
@@ -86,7 +86,7 @@ fn settings() -> Vec<Value> {
         json!({"strategy": "TimeSlicing", "mps": {}}),
         json!({"strategy": "TimeSlicing", "mps": null}),
         json!({"strategy": "TimeSlicing", "replicas": 2}),
-        // Of the other vendor, whichever that is.
+        // Settings of the other vendor, for either.
         json!({"strategy": "MPS", "mpsConfig": {}}),
         json!({"strategy": "MPS", "mps": {"defaultActiveThreadPercentage": 50}}),
         json!({"strategy": "MPS", "mps": {"activeThreadPercentage": 50}}),
@@ -119,7 +119,7 @@ fn settings() -> Vec<Value> {
     all
 }
 
-/// Parameters of every sort, good ones and bad ones.
+/// Valid and invalid parameters of every kind.
 pub(crate) fn all() -> Vec<Value> {
     let heads = [
         json!({}),

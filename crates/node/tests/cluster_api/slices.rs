@@ -1,4 +1,4 @@
-//! ResourceSlices kept published, through what API servers, kubelets and others do.
+//! ResourceSlices kept published, while API servers fail, kubelets delete them and other clients change them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::cluster_api::{
 
 const POOL: &str = "n1/nvidia";
 
-/// An agent's part that publishes.
+/// The agent's part that publishes slices.
 struct Publisher {
     wanted: watch::Sender<Option<Arc<DesiredSlices>>>,
     state: watch::Receiver<Arc<PublishState>>,
@@ -174,7 +174,7 @@ async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
     publisher.has(POOL, (1, 2, 2)).await;
-    // The Node was made anew meanwhile.
+    // The Node was deleted and created again meanwhile.
     server.cluster.send_modify(|cluster| {
         cluster.node_uid = "another";
         cluster.change_slices(SliceStore::wipe);
@@ -249,7 +249,7 @@ async fn a_device_that_is_refused_is_left_out_by_name_and_costs_no_other() {
     assert!(error.contains("pool n1/nics is refused: ResourceSlice is invalid"), "{error}");
     assert_eq!(state.errors, 2);
     let asked = writes(&server.cluster.borrow());
-    // A device that changes is tried again.
+    // A slice with a changed device is written again.
     server.cluster.send_modify(|cluster| cluster.slices.refused.clear());
     publisher.wants(&[(POOL, vec![content(&[device("a"), tainted("b"), device("c")])])]);
     publisher.has(POOL, (1, 1, 3)).await;
@@ -263,7 +263,7 @@ async fn a_pool_that_is_refused_midway_is_put_back_whole_or_taken_away() {
         let status = status(422, "Invalid", "ResourceSlice is invalid");
         Refusal { method, path, times, status }
     };
-    // The second slice is refused, and then also the way back.
+    // The second slice is refused, and then also the return to the previous slices.
     for (way_back, expected) in [(0, &["00000 3/2 a", "00001 3/2 b"][..]), (1, &[])] {
         let mut server = ApiServer::start();
         let mut publisher = Publisher::start(&mut server);
@@ -311,7 +311,7 @@ async fn fields_that_are_dropped_are_named_and_nothing_is_written_again_for_them
     let mut shared = device("shared");
     shared["allowMultipleAllocations"] = true.into();
     publisher.wants(&[(POOL, vec![content(&[shared.clone(), tainted("sick")])])]);
-    // Without its taint the sick one would be given away.
+    // Without its taint the failed device would be allocated.
     publisher.has(POOL, (1, 1, 1)).await;
     let state = publisher.state.borrow().clone();
     assert_eq!(state.dropped_fields, [DroppedFields::Sharing, DroppedFields::Taints].into());

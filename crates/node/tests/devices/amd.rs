@@ -1,4 +1,4 @@
-//! AMD's GPUs: found whole and in partitions, cut anew, unbound, and handed to containers.
+//! AMD's GPUs: found full and in partitions, partitioned again, unbound, and given to containers.
 
 use windlass_machine::{Fault, MachineProfile, profile::PartitionNames};
 use windlass_resources::NodeState;
@@ -19,7 +19,7 @@ fn happens(world: &Node, what: &str) {
     world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
 }
 
-/// The ids of a source's devices that are there, in order.
+/// The ids of a source's present devices, in order.
 fn ids(state: &NodeState) -> Vec<String> {
     let devices = state.inventory.devices.iter();
     let there =
@@ -75,7 +75,7 @@ async fn a_gpu_that_is_cut_anew_is_offered_in_parts_and_never_both() {
     let first = ids(&state).into_iter().find(|id| id.ends_with("cpx-nps4-0")).expect("a partition");
     assert!(device(&state.inventory, &first).parent.is_some());
     world.machine.update(|model| model.devices = whole).expect("changed");
-    // Nodes go before the look that finds the partitions gone: eight may be there at any moment of that.
+    // Device nodes are removed before the scan that finds the partitions gone; eight may be listed at any moment.
     let is_whole = |state: &std::sync::Arc<windlass_resources::NodeState>| {
         let healthy = state.inventory.devices.iter().filter(|device| device.health.is_healthy());
         healthy.filter(|device| device.parent.is_some()).count() == 0
@@ -97,15 +97,15 @@ async fn a_gpu_of_which_one_part_is_listed_so_far_is_not_taken_for_whole() {
     assert_eq!(state.resources()[&GPU.parse().expect("valid")].1, 56);
 }
 
-/// Makes the compute driver keep its GPUs to itself, as it does where a container may not open their nodes.
+/// Makes the compute driver hide its GPUs, as it does where a container may not open their nodes.
 fn keep_all(world: &Node) {
-    // A file of the kernel's that nobody may read, root included.
+    // A kernel file that no user may read, not even root.
     const UNREADABLE: &str = "/proc/sys/vm/compact_memory";
     let nodes = world.host("/sys/class/kfd/kfd/topology/nodes");
     for node in std::fs::read_dir(nodes).expect("a topology") {
         let properties = node.expect("an entry").path().join("properties");
         let text = std::fs::read_to_string(&properties).expect("readable");
-        // Of processors, which have no render node, it tells everyone.
+        // The driver shows processors, which have no render node, to everyone.
         if text.lines().any(|line| line.starts_with("drm_render_minor ") && !line.ends_with(" 0")) {
             std::fs::remove_file(&properties).expect("removed");
             std::os::unix::fs::symlink(UNREADABLE, &properties).expect("linked");
@@ -264,7 +264,7 @@ async fn names_by_path_are_links_in_the_container_where_a_hook_can_make_them() {
     let world = machine("mi300x", "hooks: {program: /usr/bin/nvidia-cdi-hook}");
     world.write("/usr/bin/nvidia-cdi-hook", "");
     let agent = world.agent();
-    // The document is on disk before the state is told.
+    // The document is on disk before the state is published.
     let resource = GPU.parse().expect("valid");
     agent.until(|state| state.resources().get(&resource) == Some(&(8, 8))).await;
     let document = world.config.places.cdi_dir.join("windlass.dev-amd.json");

@@ -1,4 +1,4 @@
-//! Boards that go from one pod to the next: what is done to them in between, whatever happens meanwhile.
+//! Cleanup of boards between two pods, through failures of every sort.
 
 use std::fs;
 
@@ -255,7 +255,7 @@ async fn facts_probes_and_steps_are_in_one_folder() {
   driver: dma
   children: [{folder: misc/dma1, class: misc, number: "10:2", node: dma1, files: {mode: idle}}]
 "#;
-    // Without nodes of its own a device is still where it was found.
+    // A device without device nodes still has the path at which it was found.
     let config = r#"
 sources:
 - name: dma

@@ -1,4 +1,4 @@
-//! Configurations of other plugins, converted, on simulated machines: what is offered of which devices.
+//! Converted configurations of other plugins on simulated machines: the resources and their devices.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
@@ -16,7 +16,7 @@ fn converted(text: &str) -> String {
     to_yaml(&loaded.unwrap_or_else(|error| panic!("{error}")).config)
 }
 
-/// The devices of each resource that may be handed out.
+/// The allocatable devices of each resource.
 async fn offered(profile: &str, text: &str) -> BTreeMap<String, Vec<String>> {
     let profile = MachineProfile::named(profile).expect("a shipped profile");
     of(&node_of(&profile, &converted(text)).survey().await)

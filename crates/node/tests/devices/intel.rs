@@ -1,4 +1,4 @@
-//! Intel's GPUs: found, functions that stand for others, and the name of the render node.
+//! Intel's GPUs: their discovery, virtual functions, and the name of the render node.
 
 use windlass_machine::{Fault, MachineProfile};
 use windlass_testkit::{Node, allocatable, pod_with as pod};

@@ -1,4 +1,4 @@
-//! NVMe drives: shown for their place, and handed to no one.
+//! NVMe drives: listed for their place in the topology, and never allocated.
 
 use windlass_machine::MachineProfile;
 

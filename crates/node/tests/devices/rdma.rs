@@ -1,4 +1,4 @@
-//! Network interfaces: what is found, who may have it, what a container and the CNI plugins are told.
+//! Network interfaces: their discovery, their withholding, the edits of containers, and the files for CNI plugins.
 
 mod groups;
 mod kept_back;
@@ -351,7 +351,7 @@ async fn nodes_that_are_not_awaited_are_given_once_they_are_there() {
     agent.until(|state| nodes(state) == 2).await;
 }
 
-/// A resource of the two NICs that no one else needs, shared.
+/// A shared resource of the two NICs that the host does not need.
 fn two(pool: &str) -> String {
     format!(
         "deviceList: envvar\nresources: [{{name: rdma/hca, devices: {{kind: nic, ids: \
@@ -466,8 +466,8 @@ async fn pair(kubelet: &Kubelet, state: &NodeState, nic: &str) -> PcieLevel {
 
 #[tokio::test]
 async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_first() {
-    // The embedded kubelet asks in the order of the names. The device that it asks for first is not the first
-    // of its kind, since other pods hold those.
+    // The embedded kubelet asks in the order of the names. Its first device is not the first of its kind, because other
+    // pods have those.
     for (nic, first) in [("rdma/nic", "nvidia.com/gpu"), ("a.com/nic", "a.com/nic")] {
         let config = format!(
             "unmatched: default\nresources: [{{name: {nic}, devices: {{kind: nic, \

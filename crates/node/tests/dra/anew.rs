@@ -1,4 +1,4 @@
-//! Claims that were allocated anew, or not at all any more, under the same UID, while nobody was told.
+//! Claims that got another allocation, or lost theirs, under the same UID and without a call to the driver.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! A claim's UID under another claim's name. A kubelet gives UID and name of one object, so the caller is not a
-//! kubelet.
+//! Calls with one claim's UID and another claim's name. A kubelet takes both from one object, so such a caller is not
+//! a kubelet.
 
 use windlass_kubelet_api::dra::v1::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,

@@ -1,4 +1,4 @@
-//! An agent that is told to end, whoever is connected to it.
+//! The stop of an agent with open connections of any kind.
 
 use tokio::net::UnixStream;
 use tracing::Level;
@@ -6,10 +6,10 @@ use windlass_testkit::Said;
 
 use crate::dra::world::World;
 
-/// Repetitions: the fault showed in two cases of three.
+/// Number of repetitions: the fault occurred in two of three runs.
 const OFTEN: usize = 12;
 
-/// Log messages about a failed driver or an unfinished shutdown.
+/// Log messages about a failed driver or an incomplete stop.
 fn of_failures(said: &Said) -> Vec<String> {
     let words = ["not served", "parts still running"];
     let lines = said.lines().into_iter();

@@ -57,7 +57,7 @@ impl Kubelet {
         answer
     }
 
-    /// The devices of a claim that has its name as its UID, or why it has none.
+    /// The devices of a claim whose UID is its name, or the error.
     pub(crate) async fn prepare(&mut self, name: &str) -> Result<Vec<Device>, String> {
         self.prepare_of((name, name)).await
     }
@@ -93,7 +93,7 @@ impl Kubelet {
     }
 }
 
-/// A connection to a registration socket, with the path as Go's gRPC makes an authority of it.
+/// A connection to a registration socket, with the authority that Go's gRPC makes of the path.
 pub(crate) async fn registrar(registration: &Path) -> RegistrationClient<Channel> {
     let path = registration.to_str().expect("text");
     let authority = path.replace('/', "%2F");

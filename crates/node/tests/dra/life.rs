@@ -1,5 +1,4 @@
-//! A device from one claim to the next: what is done to it in between, who may have it meanwhile, and what
-//! the cluster is told.
+//! A device between two claims: its cleanup, its withholding meanwhile, and the reports to the cluster.
 
 use std::time::Duration;
 
@@ -104,7 +103,7 @@ async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
     let state = rig.config.places.state_dir.join("claims.json");
     agent.stop().await;
     std::fs::remove_file(state).expect("it was there");
-    // Its document would say that a claim has something.
+    // Its document would show that a claim has a device.
     std::fs::remove_dir_all(&rig.config.places.cdi_dir).expect("it was there");
     rig.cluster.delete_pod("ns", "a").expect("deleted");
     rig.board.take_events();
@@ -223,7 +222,7 @@ async fn a_claims_status_names_the_interface_of_its_nic() {
     agent.stop().await;
 }
 
-/// True if claims know a device by this name, which ends with a checksum.
+/// True if this is the device's name for claims, which ends with a checksum.
 fn is_named(device: &Device, name: &str) -> bool {
     name.starts_with(&device.id.as_str().replace('_', "-"))
 }
@@ -286,7 +285,7 @@ async fn a_gpu_whose_memory_stays_used_is_given_to_nobody_until_it_is_free() {
     agent.stop().await;
 }
 
-/// A rig whose GPUs are reset when a claim lets go of them.
+/// A rig whose GPUs are reset when a claim releases them.
 fn resetting(machine: &str) -> Rig {
     let mut rig = Rig::on(machine);
     let reset = StepAction::Reset(ResetOf::Gpu);
@@ -324,7 +323,7 @@ async fn gpus_are_reset_between_claims_one_after_the_other() {
 async fn a_gpu_with_links_to_others_is_not_reset() {
     let rig = resetting("dgx-h100");
     let (agent, mut kubelet) = rig.serving().await;
-    // Nobody knows what it went through, so it would be reset before it is given away.
+    // Its past is unknown, so it would be reset before a claim gets it.
     let tenant = rig.free_gpu("a").await;
     let why = kubelet.start_with(&tenant).await.expect_err("it is linked");
     assert!(why.contains("would also take down its NVLinks to other GPUs"), "{why}");

@@ -1,4 +1,4 @@
-//! MIG instances that are made for claims and removed with them.
+//! MIG instances that are created for claims and removed with them.
 
 use std::{fs, sync::Arc};
 
@@ -11,7 +11,7 @@ use windlass_testkit::Running;
 
 use crate::dra::world::{World, claim, gpus};
 
-/// Two A100 with 80 GB and two A30, all in MIG mode and not cut.
+/// Two A100 with 80 GB and two A30, all in MIG mode and without instances.
 fn uncut() -> World {
     let dra = DraPolicy {
         offer: DraOffer::Beside,
@@ -51,7 +51,7 @@ fn instance(state: &NodeState, start: u32) -> Option<Device> {
     state.inventory.devices.iter().find(is_it).cloned()
 }
 
-/// Cuts a 1g.10gb at a place of the first GPU, as an administrator does.
+/// Creates a 1g.10gb at a place of the first GPU, as an administrator does.
 fn cut_by_hand(world: &World, start: u32) {
     let cut = |model: &mut windlass_machine::Model| {
         let gpu = &mut model.gpus[0];
@@ -86,7 +86,7 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     }
     agent.stop().await;
 
-    // Another agent has the answer from the record.
+    // The next agent answers from the record.
     let (agent, mut kubelet) = world.serving().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("d").await.expect("released");
@@ -123,7 +123,7 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
     let first = kubelet.prepare("kept").await.expect("prepared");
     kubelet.prepare("gone").await.expect("prepared");
     agent.stop().await;
-    // As it was between the making and the record of it.
+    // The state between the creation of the instance and the record of it.
     world.as_begun();
     for name in ["kept", "gone"] {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));

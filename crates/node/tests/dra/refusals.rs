@@ -1,4 +1,4 @@
-//! Claims that cannot be prepared, and what is said of them.
+//! Claims that cannot be prepared, and their errors.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn a_share_too_many_is_refused_until_one_is_let_go() {
     }
     kubelet.prepare("one").await.expect("free");
     kubelet.prepare("two").await.expect("room");
-    // The pod of one was deleted by force: the scheduler has its share free, and the node does not.
+    // The pod of one claim was deleted by force: its share is free for the scheduler, but not on the node.
     world.remove("one");
     let why = kubelet.prepare("ghosted").await.expect_err("both are in use");
     assert!(why.contains("1 of its 2 shares wanted, and 0 left by other claims"), "{why}");

@@ -1,4 +1,4 @@
-//! GPUs that one claim has whole and the next in parts: MIG is turned on and off for them.
+//! GPUs that go to one claim in full and to the next as MIG instances: MIG mode is turned on and off for them.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn world(machine: &str) -> World {
     World::of(machine, dra)
 }
 
-/// Puts a claim that has its name as its UID, and that got a GPU, or what is behind its name.
+/// Puts a claim whose UID is its name, and that got a GPU, or the partition with this suffix of the GPU's name.
 fn put(world: &World, agent: &Running, (name, gpu, form): (&str, usize, &str)) {
     let gpu = gpus(&agent.state.borrow())[gpu].id.as_str().to_lowercase();
     let device = format!("{gpu}{form}");
@@ -81,7 +81,7 @@ async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));
     }
-    // An earlier holder may have left data too.
+    // An earlier claim may have left data too.
     fs::write(&clean, "").expect("written");
     kubelet.prepare("whole").await.expect("prepared");
     fs::remove_file(&clean).expect("removed");
@@ -125,7 +125,7 @@ async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() 
         kubelet.prepare(name).await.expect("prepared");
     }
     agent.stop().await;
-    // As it was after the mode was turned for the part, and before it was for the whole.
+    // The state after MIG mode was turned on for the instance, and before it was turned off for the full GPU.
     world.as_begun();
     for (gpu, name) in ["part", "whole"].into_iter().enumerate() {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));

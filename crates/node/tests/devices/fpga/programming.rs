@@ -1,5 +1,5 @@
-//! Boards that are programmed before a container has them, by a program that writes what the driver would
-//! show afterwards.
+//! Boards that are programmed before a container gets them, by a script that writes the driver's files as they are
+//! afterwards.
 
 use std::{fs, path::PathBuf};
 
@@ -23,12 +23,12 @@ const SAID: &str = "/sys/bus/pci/devices/0000:1a:00.0/fpga_region/region0/dfl-po
 const WANTED: &str = "d8424dc4a4a3c413f89e433683f9040b";
 const OTHER: &str = "f7df405cbd7acf7222f144b0b93acd18";
 
-/// A machine of which one board is programmed by scripts, in which `$0` is the file that says with what.
+/// A machine with one board that scripts program; in them `$0` is the file that names the board's bitstream.
 fn world(config: &str, prepare: &str, release: &str) -> Node {
     programmed(machine("dfl", config), SAID, prepare, release)
 }
 
-/// A machine whose FPGAs are programmed by scripts, in which `$0` is that file.
+/// A machine whose FPGAs are programmed by scripts; in them `$0` is that file.
 fn programmed(mut world: Node, file: &str, prepare: &str, release: &str) -> Node {
     let file = world.host(file).display().to_string();
     let steps = |script: &str| {

@@ -1,4 +1,4 @@
-//! Invalid input is refused or bounded with its reason, and affects no other device.
+//! Invalid input is refused or limited, with a reason, and affects no other device.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -226,7 +226,7 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
     assert_eq!(state.offerings()["card-0000-1b-00-0"].obstacle, None);
 }
 
-/// Why a device is not handed out.
+/// Reason for a device's withholding.
 fn obstacle(state: &NodeState, id: &str) -> String {
     state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is withheld")
 }
@@ -262,7 +262,7 @@ sources:
     symlink("b", world.host("/sys/class/loops/a")).expect("linked");
     symlink("a", world.host("/sys/class/loops/b")).expect("linked");
     symlink("/", world.host("/sys/class/loops/root")).expect("linked");
-    // A source that does not come to an end says nothing of what is asked below.
+    // If the scan of the source did not end, the checks below would prove nothing.
     let state = world.survey().await;
     let crowd = "failing: /sys/class/crowd has more than 10000 entries: none is scanned";
     assert_eq!(source(&state, "crowd"), crowd);

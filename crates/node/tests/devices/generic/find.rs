@@ -1,4 +1,4 @@
-//! Found devices, their places and names.
+//! Found devices, their paths and names.
 
 use std::{fs, os::unix::fs::symlink};
 

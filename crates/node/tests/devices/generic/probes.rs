@@ -1,4 +1,4 @@
-//! Probes as an operator sees them: a device is offered once it has answered, and not while it does not.
+//! Probes as an operator sees them: a device is offered after its first answer, and withheld while it does not answer.
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -12,7 +12,7 @@ use windlass_testkit::allocatable;
 
 use crate::devices::world::{attribute, device, node};
 
-/// A board's server, which answers well or not at all.
+/// A board's server, which answers correctly or not at all.
 async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("an address").to_string();

@@ -1,4 +1,4 @@
-//! IOMMU groups: a function that user space drives, and those that go with it.
+//! IOMMU groups: a function that user space drives, and the other functions of its group.
 
 use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
@@ -39,7 +39,7 @@ async fn a_group_in_which_another_function_is_by_now_is_refused_before_anyone_lo
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/vf", 1).await;
-    // In the function's own folder, of which nobody gives notice; the node of its old group stays.
+    // In the function's own folder, which sends no notifications; the node of its old group stays.
     let link = world.host("/sys/bus/pci/devices/0000:17:00.3/iommu_group");
     fs::remove_file(&link).expect("removed");
     symlink("../../../../kernel/iommu_groups/70", &link).expect("linked");

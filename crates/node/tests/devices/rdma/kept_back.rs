@@ -12,7 +12,7 @@ use crate::devices::world::source;
 /// Every interface, to one container each.
 const ALL: &str = "resources: [{name: example.com/nic, devices: {kind: nic}}]";
 
-/// State of every interface if the host has these routes beside the one over `bond0`.
+/// State of every interface if the host has these routes in addition to the one over `bond0`.
 async fn with_routes(world: &Node, lines: &str) -> String {
     let head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n";
     let default = "bond0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\n";
@@ -64,7 +64,7 @@ async fn a_port_of_a_switch_is_in_use_though_the_switch_is_down() {
     let port = world.host("/sys/class/net/eno3");
     std::os::unix::fs::symlink(world.host(switch), port.join("master")).expect("linked");
     std::os::unix::fs::symlink(switch, world.host("/sys/class/net/ovs-system")).expect("linked");
-    // The host's own way is over the switch's internal port, which is made of nothing.
+    // The host's route is over the switch's internal port, which has no physical interface.
     let told = with_routes(&world, "br-ex\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\n").await;
     assert!(told.contains("tg3 eno3; ; eno3 is a part of ovs-system"), "{told}");
 }
