@@ -196,7 +196,7 @@ async fn a_container_whose_limit_the_driver_does_not_keep_is_refused() {
 }
 
 #[tokio::test]
-async fn without_the_driver_a_container_starts_only_where_less_will_do() {
+async fn without_the_driver_a_container_starts_only_if_a_weaker_limit_is_allowed() {
     for (at_least, action, starts) in [
         (RequiredLimit::None, WatchdogAction::Observe, true),
         (RequiredLimit::Watched, WatchdogAction::Observe, false),
@@ -267,7 +267,7 @@ async fn replicas_of_a_given_memory_are_limited_by_their_number() {
 }
 
 #[tokio::test]
-async fn a_container_that_starts_again_finds_its_limit_whatever_the_rules_say_by_then() {
+async fn a_container_that_starts_again_keeps_its_limit_after_a_change_of_rules() {
     let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Off);
     let mut world = prepared("615.10", policy, 7).await;
     allocatable(&world.kubelet, SHARED, 7).await;
@@ -302,7 +302,7 @@ async fn a_container_that_starts_again_finds_its_limit_whatever_the_rules_say_by
 }
 
 #[tokio::test]
-async fn replicas_that_the_driver_cannot_limit_are_refused_where_less_will_not_do() {
+async fn replicas_that_the_driver_cannot_limit_are_refused_if_its_limit_is_required() {
     for (at_least, action, refused) in [
         (RequiredLimit::None, WatchdogAction::Observe, None),
         (RequiredLimit::Watched, WatchdogAction::Kill, None),

@@ -325,7 +325,7 @@ async fn without_an_api_server_a_container_waits_and_says_why() {
 }
 
 #[tokio::test]
-async fn annotations_of_a_pods_author_take_nothing_from_others() {
+async fn annotations_of_a_pods_author_take_no_share_of_others() {
     let world = World::new().await;
     let whole = world.kubelet.admit(pod_with("whole", GPU, 1)).await.expect("admitted");
     let whole = whole.containers[0].resources[GPU].ids();

@@ -270,7 +270,7 @@ async fn use_is_measured_from_outside_of_every_container() {
 }
 
 #[tokio::test]
-async fn memory_that_the_driver_counts_for_no_process_is_told_and_nobody_is_blamed() {
+async fn memory_without_a_process_is_reported_and_no_pod_is_blamed() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let mut program = watched.program(Some("a"));
     watched.uses(&[(&program, 5000)]);
@@ -352,7 +352,7 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
 }
 
 #[tokio::test]
-async fn a_pod_that_takes_far_more_time_than_its_share_of_a_busy_gpu_is_told_and_goes_on() {
+async fn a_pod_far_above_its_share_of_a_busy_gpus_time_has_an_event_and_keeps_running() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let (mut hungry, mut modest) = (watched.program(Some("a")), watched.program(Some("b")));
     watched.works(&[(&hungry, 8000, 70), (&modest, 8000, 30)]);
@@ -394,7 +394,7 @@ async fn an_observer_reports_a_violation_once() {
 }
 
 #[tokio::test]
-async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
+async fn a_hidden_process_list_is_reported_and_no_pod_is_blamed() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let mut greedy = watched.program(Some("a"));
     let own = watched.world.node.host(&format!("/proc/{}/stat", std::process::id()));

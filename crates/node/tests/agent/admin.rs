@@ -132,7 +132,7 @@ async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_device_that_new_pods_cannot_have_says_why_in_a_word() {
+async fn a_withheld_device_names_its_reason_in_a_word() {
     let mut world = world("dgx-h100");
     let excluded = Selector { index: [7].into(), ..Selector::all(DeviceKind::Gpu) };
     world.config.policy.exclude = vec![excluded];
@@ -157,7 +157,7 @@ async fn a_device_that_new_pods_cannot_have_says_why_in_a_word() {
 }
 
 #[tokio::test]
-async fn what_a_pod_has_to_itself_bears_the_pods_name() {
+async fn metrics_of_an_exclusive_device_have_the_pods_name() {
     let mut world = slowly_probed("dgx-h100");
     world.config.disclose = [Disclosed::Pods].into();
     let (kubelet, agent) = world.serving(8).await;
@@ -193,7 +193,7 @@ async fn no_page_tells_of_pods_or_serial_numbers_unless_the_operator_says_so() {
 }
 
 #[tokio::test]
-async fn without_a_kubelet_a_scrape_is_without_pods_and_says_so() {
+async fn without_a_kubelet_a_scrape_has_no_pods_and_reports_the_failure() {
     let world = slowly_probed("dgx-h100");
     let agent = world.agent();
     let whole = |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
@@ -257,7 +257,7 @@ async fn an_unhealthy_gpu_names_the_reason_and_the_operators_remedy() {
 }
 
 #[tokio::test]
-async fn a_gpu_in_trouble_tells_it_by_reason_and_type() {
+async fn a_failed_gpu_has_metrics_by_reason_and_type() {
     let world = world("dgx-h100");
     world.inject("thermal@3");
     world.inject("ecc-count@3");
@@ -305,7 +305,7 @@ async fn instances_measure_their_memory() {
 }
 
 #[tokio::test]
-async fn http_is_answered_by_the_book() {
+async fn http_requests_are_answered_as_the_standard_demands() {
     let world = world("t4-edge");
     let agent = world.agent();
     let address = agent.admin.expect("it listens");
@@ -330,7 +330,7 @@ async fn http_is_answered_by_the_book() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_told_before_anything_starts() {
+async fn an_address_in_use_is_an_error_before_anything_starts() {
     let mut world = world("t4-edge");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = taken.local_addr().expect("an address");

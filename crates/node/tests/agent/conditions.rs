@@ -77,7 +77,7 @@ async fn memory_errors_without_the_driver_count_once_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
+async fn a_row_that_could_not_be_remapped_is_not_cured_by_a_reset() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.inject("remap-failed@1");
@@ -94,7 +94,7 @@ async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
 }
 
 #[tokio::test]
-async fn a_condition_that_breaks_nothing_is_told_and_the_gpu_stays_in_service() {
+async fn a_harmless_condition_is_reported_and_the_gpu_stays_in_service() {
     let world = gpu_node("dgx-h100");
     let (_kubelet, agent) = world.serving(8).await;
     for (fault, name) in [
@@ -112,7 +112,7 @@ async fn a_condition_that_breaks_nothing_is_told_and_the_gpu_stays_in_service() 
 }
 
 #[tokio::test]
-async fn an_older_card_tells_of_pages_instead_of_rows() {
+async fn an_older_card_reports_pages_instead_of_rows() {
     let world = gpu_node("t4-edge");
     let agent = world.agent();
     let state = until_told(&agent, 0, "nvidia.com/pendingPageRetirement", false).await;
@@ -124,7 +124,7 @@ async fn an_older_card_tells_of_pages_instead_of_rows() {
 }
 
 #[tokio::test]
-async fn a_link_to_a_gpu_that_goes_down_takes_no_neighbour_along() {
+async fn a_link_that_goes_down_leaves_its_gpu_healthy() {
     let world = gpu_node("mixed-models");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
@@ -137,7 +137,7 @@ async fn a_link_to_a_gpu_that_goes_down_takes_no_neighbour_along() {
 }
 
 #[tokio::test]
-async fn what_labels_are_made_of_is_told_of_each_gpu() {
+async fn each_gpu_has_the_attributes_that_labels_are_made_of() {
     let cluster = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
     let uuid = cluster.to_owned().try_into().expect("a UUID");
     let fabric = Some(profile::Fabric { cluster: uuid, clique: 7 });

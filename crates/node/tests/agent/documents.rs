@@ -97,7 +97,7 @@ fn has_lists(value: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn every_machine_has_the_documents_it_had() {
+async fn every_machine_keeps_its_documents() {
     for profile in MachineProfile::names_with_nvidia() {
         let world = world(profile);
         install_toolkit(&world);
@@ -149,7 +149,7 @@ fn install_as_gke(world: &Node) {
 }
 
 #[tokio::test]
-async fn a_driver_as_gke_installs_it_is_found_without_a_word_of_configuration() {
+async fn a_driver_as_gke_installs_it_is_found_without_configuration() {
     let world = world("t4-edge");
     install_as_gke(&world);
     let generated = generate(&world).await;
@@ -195,7 +195,7 @@ async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_i
 }
 
 #[tokio::test]
-async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
+async fn a_driver_whose_files_have_another_version_is_recognised() {
     let world = world("t4-edge");
     let module = world.config.places.host_root.join("sys/module/nvidia/version");
     fs::remove_file(&module).expect("removed");

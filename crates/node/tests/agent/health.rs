@@ -108,7 +108,7 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_tells_garbage_is_told_with_the_call_that_makes_no_sense() {
+async fn a_gpu_with_impossible_values_is_unhealthy_and_the_driver_call_is_named() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.inject("garbage@3");

@@ -52,7 +52,7 @@ fn time_sliced(name: &str, kind: DeviceKind, replicas: u64) -> ResourceRule {
 }
 
 #[tokio::test]
-async fn labels_tell_how_the_policy_shares_each_device() {
+async fn labels_show_the_sharing_of_each_device() {
     let mut world = gpu_node("mixed-models");
     let kept_back = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
     world.config.policy.exclude = vec![kept_back];

@@ -70,7 +70,7 @@ async fn the_death_of_the_agent_changes_no_allocation() {
 }
 
 #[tokio::test]
-async fn a_deleted_socket_is_served_anew_and_registered() {
+async fn a_deleted_socket_is_created_again_and_registered() {
     let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     kubelet.delete_socket("windlass-nvidia.com_gpu.sock").expect("deleted");
@@ -148,7 +148,7 @@ async fn every_open_stream_gets_every_change_and_none_is_ended_for_another() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_never_reads_holds_up_nobody() {
+async fn a_kubelet_that_never_reads_delays_no_other() {
     let world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let streams = StreamFault::NeverRead;

@@ -60,7 +60,7 @@ fn standing(world: &Node, gpu: usize) -> Vec<(String, bool)> {
 }
 
 #[tokio::test]
-async fn a_gpu_in_mig_mode_tells_everything_that_it_could_be_cut_to() {
+async fn a_gpu_in_mig_mode_lists_all_its_possible_partitions() {
     let (_world, agent) = uncut().await;
     let (a100, a30) = (gpu(&agent, 0), gpu(&agent, 2));
     assert_eq!((a100.partitions.len(), a30.partitions.len()), (25, 13));
@@ -83,7 +83,7 @@ async fn a_gpu_in_mig_mode_tells_everything_that_it_could_be_cut_to() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_takes_a_reset_for_mig_could_be_cut_to_nothing_until_it_is_on() {
+async fn a_gpu_that_needs_a_reset_for_mig_has_no_possible_partitions_until_mig_is_on() {
     let world = gpu_node("mig-a100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
@@ -108,7 +108,7 @@ async fn a_gpu_that_takes_a_reset_for_mig_could_be_cut_to_nothing_until_it_is_on
 }
 
 #[tokio::test]
-async fn mig_is_turned_on_and_off_at_once_while_nothing_stands_and_nobody_computes() {
+async fn mig_is_turned_on_and_off_at_once_without_instances_and_processes() {
     let world = gpu_node("dgx-h100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
@@ -172,7 +172,7 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
 }
 
 #[tokio::test]
-async fn what_is_made_half_is_undone_and_what_was_left_half_is_finished() {
+async fn a_half_made_partition_is_undone_and_a_half_finished_removal_is_completed() {
     let (world, agent) = uncut().await;
     let half = at(&agent, 2, "2g.12gb", 2);
     world.inject("no-compute-instance@2");
@@ -201,7 +201,7 @@ async fn what_is_made_half_is_undone_and_what_was_left_half_is_finished() {
 }
 
 #[tokio::test]
-async fn nothing_is_removed_that_a_process_uses_or_that_came_in_its_place() {
+async fn a_partition_in_use_or_in_place_of_another_is_not_removed() {
     let (world, agent) = uncut().await;
     let (one, whole) = (at(&agent, 2, "1g.6gb", 0), gpu(&agent, 2).id);
     let first = agent.partitions.make(&one).await.expect("made");
@@ -219,7 +219,7 @@ async fn nothing_is_removed_that_a_process_uses_or_that_came_in_its_place() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_hangs_holds_up_no_other_and_the_order_has_its_result_later() {
+async fn a_gpu_that_hangs_delays_no_other_and_its_order_gets_the_result_later() {
     let (world, agent) = uncut().await;
     let (hung, well) = (at(&agent, 0, "7g.80gb", 0), at(&agent, 1, "7g.80gb", 0));
     world.inject("hang@0");

@@ -134,7 +134,7 @@ async fn replicas_fill_a_gpu_or_spread_as_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_new_policy_decides_the_next_question_and_disturbs_nothing() {
+async fn a_new_policy_applies_to_the_next_choice_and_disturbs_no_stream() {
     let mut world = gpu_node("dgx-h100");
     let default = world.config.policy.clone();
     let given = |placement| Policy { resources: gpus(placement), ..default.clone() };
@@ -280,7 +280,7 @@ fn asked_again(state: &NodeState, choice: &RecordedChoice) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn choices_outlive_the_agent_with_the_question_to_ask_again() {
+async fn choices_outlive_the_agent_and_can_be_repeated() {
     for (resources, resource, count) in
         [(gpus(Placement::Aligned), GPU, 8), (shares(Placement::Distributed), SHARED, 32)]
     {

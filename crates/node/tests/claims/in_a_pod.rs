@@ -36,7 +36,7 @@ async fn allocatable(world: &World, count: usize) {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_gone_keeps_its_devices_until_the_kubelet_has_let_go_of_them() {
+async fn a_deleted_claim_keeps_its_devices_until_the_kubelet_has_released_them() {
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     // The pod's object and its claim are deleted, while the container runs on.
@@ -106,7 +106,7 @@ async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_
 }
 
 #[tokio::test]
-async fn a_record_that_is_lost_gives_nothing_away_until_the_kubelet_has_released_every_claim() {
+async fn with_a_lost_record_no_device_is_allocated_until_the_kubelet_has_released_every_claim() {
     let (world, pod) = bereft(without_record).await;
     let agent = world.agent.as_ref().expect("it runs");
     let why = agent.state.borrow().offerings().into_values().find_map(|it| it.obstacle);
@@ -117,8 +117,7 @@ async fn a_record_that_is_lost_gives_nothing_away_until_the_kubelet_has_released
 }
 
 #[tokio::test]
-async fn a_record_that_is_lost_with_all_documents_gives_nothing_away_while_containers_have_claims()
-{
+async fn with_record_and_documents_lost_no_device_is_allocated_while_containers_have_claims() {
     let lose = |config: &Config| {
         without_record(config);
         fs::remove_dir_all(&config.places.cdi_dir).expect("it was there");
@@ -146,7 +145,8 @@ async fn a_state_folder_with_a_file_in_its_place_is_no_state_folder_without_clai
 }
 
 #[tokio::test]
-async fn without_a_record_nothing_is_given_away_until_somebody_says_that_no_claim_has_anything() {
+async fn without_a_record_no_device_is_allocated_until_an_operator_confirms_that_no_claim_has_one()
+{
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     world.stop_agent().await;

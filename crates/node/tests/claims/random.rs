@@ -125,11 +125,11 @@ async fn walk(mounts: Mounts) {
 }
 
 #[tokio::test]
-async fn no_device_is_ever_in_two_hands() {
+async fn no_device_ever_has_two_owners() {
     Box::pin(walk(Mounts::Whole)).await;
 }
 
 #[tokio::test]
-async fn no_device_is_ever_in_two_hands_where_the_agent_does_not_see_the_kubelets_record() {
+async fn no_device_ever_has_two_owners_if_the_kubelets_record_is_hidden() {
     Box::pin(walk(Mounts::Shipped)).await;
 }

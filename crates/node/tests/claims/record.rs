@@ -42,7 +42,7 @@ async fn rewritten(calls: &EventReader, mut after: u64) {
 }
 
 #[tokio::test]
-async fn what_an_init_container_has_is_held_until_its_pod_is_gone() {
+async fn devices_of_an_init_container_are_held_until_its_pod_is_gone() {
     let world = world().await;
     let pod = Pod::new("burn-in").init(one_gpu("burn")).container(Container::new("main"));
     world.admit(pod).await.expect("it fits");
@@ -98,12 +98,12 @@ async fn holds_what_an_untold_kubelet_has_on_record(mut world: World) {
 }
 
 #[tokio::test]
-async fn what_pods_have_is_held_while_a_new_kubelet_was_not_told_of_them() {
+async fn devices_of_pods_are_held_before_a_new_kubelet_knows_the_pods() {
     Box::pin(holds_what_an_untold_kubelet_has_on_record(world().await)).await;
 }
 
 #[tokio::test]
-async fn what_pods_have_is_held_by_an_agent_that_sees_what_is_mounted_into_its_pod() {
+async fn devices_of_pods_are_held_by_an_agent_with_the_shipped_mounts() {
     let world = world_of(show_what_is_mounted).await;
     Box::pin(holds_what_an_untold_kubelet_has_on_record(world)).await;
 }

@@ -168,7 +168,7 @@ async fn without_the_api_server_what_is_prepared_stays_and_new_claims_wait_for_i
 }
 
 #[tokio::test]
-async fn only_after_an_agent_that_offered_devices_to_containers_the_kubelets_record_is_doubted() {
+async fn the_kubelets_record_is_doubted_only_after_an_agent_that_served_the_device_plugin() {
     let hour = Duration::from_secs(3600);
     for offer in [DraOffer::Instead, DraOffer::Beside] {
         // Without an earlier agent, all devices are published at once.

@@ -34,7 +34,7 @@ async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_ha
 }
 
 #[tokio::test]
-async fn a_claim_that_was_replaced_by_another_of_its_name_is_told_from_it() {
+async fn a_claim_and_its_replacement_of_the_same_name_are_distinguished() {
     let world = World::new(DraOffer::Instead).await;
     world.objects().create(&claim("c", &gpus(1))).expect("created");
     let by_name = ("resourceClaimName", "c");

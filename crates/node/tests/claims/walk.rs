@@ -88,11 +88,11 @@ async fn stands_still(node: &Node) {
 }
 
 #[tokio::test]
-async fn hostile_steps_lead_no_device_into_two_hands() {
+async fn hostile_steps_give_no_device_two_owners() {
     walk(Mounts::Whole).await;
 }
 
 #[tokio::test]
-async fn hostile_steps_lead_no_device_into_two_hands_of_a_pod_with_the_shipped_mounts() {
+async fn hostile_steps_give_no_device_two_owners_with_the_shipped_mounts() {
     walk(Mounts::Shipped).await;
 }

@@ -130,7 +130,7 @@ fn counts(cluster: &Cluster) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_failure_is_a_warning_on_the_node_and_its_recovery_is_told() {
+async fn a_failure_is_a_warning_on_the_node_and_its_recovery_an_event() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 2);
     node.set(1, off_the_bus(5));
@@ -161,7 +161,7 @@ async fn a_failure_is_a_warning_on_the_node_and_its_recovery_is_told() {
 }
 
 #[tokio::test]
-async fn devices_that_are_well_or_not_probed_yet_are_no_news() {
+async fn healthy_and_unprobed_devices_have_no_events() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 3);
     node.set(0, Health::unknown(at(0)));
@@ -177,7 +177,7 @@ async fn devices_that_are_well_or_not_probed_yet_are_no_news() {
 }
 
 #[tokio::test]
-async fn another_trouble_of_an_unhealthy_device_is_told() {
+async fn a_second_failure_of_an_unhealthy_device_has_an_event() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     node.set(0, failed(1, Reason::Xid(48), "double-bit ECC error"));
@@ -188,7 +188,7 @@ async fn another_trouble_of_an_unhealthy_device_is_told() {
 }
 
 #[tokio::test]
-async fn the_same_news_again_makes_a_series() {
+async fn a_repeated_event_becomes_a_series() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     for round in 0..3 {
@@ -206,7 +206,7 @@ async fn the_same_news_again_makes_a_series() {
 }
 
 #[tokio::test]
-async fn an_event_that_has_expired_is_written_anew() {
+async fn an_expired_event_is_created_again() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     node.set(0, off_the_bus(1));
@@ -221,7 +221,7 @@ async fn an_event_that_has_expired_is_written_anew() {
 }
 
 #[tokio::test]
-async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
+async fn a_fault_of_a_full_gpu_has_no_event_for_each_of_its_parts() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     let whole = node.inventory.devices[0].id.clone();
@@ -253,7 +253,7 @@ async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
 }
 
 #[tokio::test]
-async fn a_storm_of_faults_is_told_drop_by_drop() {
+async fn events_of_many_faults_are_sent_at_a_limited_rate() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 40);
     for device in &mut node.inventory.devices {
@@ -271,7 +271,7 @@ async fn a_storm_of_faults_is_told_drop_by_drop() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_yet_is_told_as_it_then_is() {
+async fn a_delayed_event_has_the_latest_state() {
     let mut server = ApiServer::start();
     let busy = status(503, "ServiceUnavailable", "apiserver not ready");
     let refusal = Refusal { method: "POST", path: "/events", times: usize::MAX, status: busy };
@@ -327,7 +327,7 @@ async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_never_taken_holds_up_no_other() {
+async fn an_event_that_is_always_refused_delays_no_other() {
     let mut server = ApiServer::start();
     let invalid = status(422, "Invalid", "note: Invalid value");
     let refusal = Refusal { method: "POST", path: "/events", times: 1, status: invalid };

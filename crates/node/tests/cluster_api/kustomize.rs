@@ -229,7 +229,7 @@ fn rendered(kubectl: &Path, folder: &Path) -> String {
 }
 
 #[test]
-fn every_kustomization_names_what_is_there_and_makes_what_kubernetes_understands() {
+fn every_kustomization_names_existing_files_and_builds_valid_objects() {
     let alone = options().into_iter().map(|option| with([option]));
     for objects in applied().iter().map(|folder| built(folder)).chain(alone) {
         for object in objects {
@@ -239,7 +239,7 @@ fn every_kustomization_names_what_is_there_and_makes_what_kubernetes_understands
 }
 
 #[test]
-fn the_usual_paths_of_the_manifests_lead_to_those_that_are_built() {
+fn the_usual_paths_of_the_manifests_lead_to_the_built_ones() {
     for (path, folder) in [("daemonset.yaml", "node"), ("extender.yaml", "scheduler")] {
         assert_eq!(documents(&Path::new(DEPLOY).join(path)), built(folder), "{path}");
     }

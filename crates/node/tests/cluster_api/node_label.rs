@@ -54,7 +54,7 @@ async fn a_label_is_read_followed_and_missed() {
 }
 
 #[tokio::test]
-async fn a_change_of_other_labels_is_no_news() {
+async fn a_change_of_other_labels_is_ignored() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let mut values = watch(&mut server);
@@ -68,7 +68,7 @@ async fn a_change_of_other_labels_is_no_news() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_goes_on_from_the_last_version_without_another_list() {
+async fn a_watch_that_ends_continues_from_the_last_version_without_another_list() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
     value_is(&values, &LabelValue::Absent).await;
@@ -141,7 +141,7 @@ async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_tried_again_and_the_last_word_stands_meanwhile() {
+async fn a_refused_request_is_tried_again_and_the_last_value_stays_meanwhile() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let values = watch(&mut server);
@@ -161,7 +161,7 @@ async fn a_refusal_is_tried_again_and_the_last_word_stands_meanwhile() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_comes_late_is_followed_then() {
+async fn a_late_api_server_is_watched() {
     let mut server = ApiServer::not_yet();
     set(&server, "a100");
     let values = watch(&mut server);

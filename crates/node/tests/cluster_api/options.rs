@@ -179,7 +179,7 @@ fn the_agent_reaches_the_runtime_where_its_configuration_looks_for_it() {
 }
 
 #[test]
-fn an_update_that_surges_has_agents_that_stand_by() {
+fn a_surge_update_has_agents_in_standby() {
     let strategy = |manifest: &Manifest| {
         let strategy = manifest.spec.update_strategy.clone().expect("a strategy");
         strategy.rolling_update.expect("its numbers").max_surge
@@ -195,7 +195,7 @@ fn an_update_that_surges_has_agents_that_stand_by() {
 }
 
 #[test]
-fn probes_have_a_way_of_their_own_which_no_other_pod_reaches() {
+fn probes_have_their_own_socket_which_no_other_pod_reaches() {
     let plain = Manifest::plain();
     let container = plain.container();
     for probe in [&container.liveness_probe, &container.readiness_probe] {

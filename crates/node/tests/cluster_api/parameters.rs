@@ -157,7 +157,7 @@ fn the_policy_admits_the_parameters_that_the_agent_takes_and_no_others() {
 }
 
 #[test]
-fn whoever_is_refused_is_told_what_is_wrong_and_what_is_allowed() {
+fn a_refusal_names_the_mistake_and_the_allowed_values() {
     let policy = Policy::shipped();
     let ours =
         |sharing: Value| json!({"apiVersion": OURS, "kind": "DeviceConfig", "sharing": sharing});
@@ -197,7 +197,7 @@ fn whoever_is_refused_is_told_what_is_wrong_and_what_is_allowed() {
 }
 
 #[test]
-fn claims_templates_and_classes_are_looked_into_and_what_is_said_to_others_is_not() {
+fn parameters_for_this_driver_are_checked_in_claims_templates_and_classes() {
     let policy = Policy::shipped();
     let bad = said_to("windlass.dev", &json!({"strategie": "MPS"}));
     let of_others = said_to("gpu.nvidia.com", &json!({"strategie": "MPS"}));

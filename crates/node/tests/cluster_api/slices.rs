@@ -188,7 +188,7 @@ async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
 }
 
 #[tokio::test]
-async fn what_others_write_is_undone_at_once_until_it_is_a_fight() {
+async fn changes_by_others_are_undone_at_once_and_repeated_ones_more_slowly() {
     let mut server = ApiServer::start();
     let pause = Duration::from_secs(1);
     let limits = Limits { retry_first: pause, ..Limits::default() };
@@ -213,7 +213,7 @@ async fn what_others_write_is_undone_at_once_until_it_is_a_fight() {
 }
 
 #[tokio::test]
-async fn amounts_written_otherwise_and_the_times_of_taints_are_no_difference() {
+async fn equal_amounts_in_other_spelling_and_times_of_taints_cause_no_write() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![content(&[tainted("a")])])]);
@@ -232,7 +232,7 @@ async fn amounts_written_otherwise_and_the_times_of_taints_are_no_difference() {
 }
 
 #[tokio::test]
-async fn a_device_that_is_refused_is_left_out_by_name_and_costs_no_other() {
+async fn a_refused_device_is_left_out_by_name_and_affects_no_other() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| {
         cluster.slices.refused = ["b", "n1/nics"].into();
@@ -258,7 +258,7 @@ async fn a_device_that_is_refused_is_left_out_by_name_and_costs_no_other() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_refused_midway_is_put_back_whole_or_taken_away() {
+async fn a_pool_that_is_refused_midway_is_restored_completely_or_removed() {
     let refused = |method, path, times| {
         let status = status(422, "Invalid", "ResourceSlice is invalid");
         Refusal { method, path, times, status }
@@ -343,7 +343,7 @@ async fn an_api_server_that_is_away_gets_the_newest_wish_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_everything_is_told_and_tried_again() {
+async fn a_refusal_of_every_device_is_logged_and_tried_again() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| {
         let status = status(403, "Forbidden", "resourceslices is forbidden");
@@ -392,7 +392,7 @@ async fn nothing_is_asked_while_nothing_is_wanted_and_slices_go_when_nothing_is_
 }
 
 #[tokio::test]
-async fn pools_of_which_nothing_is_known_yet_stay() {
+async fn pools_with_unknown_devices_stay() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a")]), ("n1/nics", vec![gpu("nic")])]);

@@ -63,7 +63,7 @@ async fn a_partition_is_where_its_gpu_is_and_has_its_share() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_cut_anew_is_offered_in_parts_and_never_both() {
+async fn a_partitioned_gpu_is_offered_in_parts_and_never_also_in_full() {
     let world = machine("mi300x", "");
     let cut = machine("mi300x-cpx", "").machine.model().expect("a model").devices;
     let whole = world.machine.model().expect("a model").devices;
@@ -114,7 +114,7 @@ fn keep_all(world: &Node) {
 }
 
 #[tokio::test]
-async fn whole_gpus_of_which_the_compute_driver_may_not_tell_are_served_by_the_other() {
+async fn full_gpus_that_the_compute_driver_hides_are_found_by_the_graphics_driver() {
     let world = machine("mi300x", "");
     let told = world.survey().await;
     keep_all(&world);
@@ -128,7 +128,7 @@ async fn whole_gpus_of_which_the_compute_driver_may_not_tell_are_served_by_the_o
 }
 
 #[tokio::test]
-async fn a_cut_gpu_of_which_the_compute_driver_may_tell_nothing_says_so() {
+async fn a_partitioned_gpu_that_the_compute_driver_hides_reports_that() {
     let world = machine("mi300x-cpx", "");
     keep_all(&world);
     let state = world.survey().await;
@@ -193,7 +193,7 @@ async fn whole_gpus_measure_what_the_kernel_shows_and_their_partitions_nothing()
 }
 
 #[tokio::test]
-async fn a_sensor_that_hangs_costs_its_gpu_the_measurements_and_nothing_else() {
+async fn a_sensor_that_hangs_costs_only_its_gpus_measurements() {
     let mut world = machine("mi300x", "");
     let file = "/sys/bus/pci/devices/0000:05:00.0/gpu_busy_percent";
     world.hang(file);
@@ -209,7 +209,7 @@ async fn a_sensor_that_hangs_costs_its_gpu_the_measurements_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_does_not_answer_costs_no_other_anything() {
+async fn a_gpu_that_does_not_answer_affects_no_other() {
     let world = machine("mi300x", "");
     let file = "/sys/bus/pci/devices/0000:05:00.0/ras/umc_err_count";
     world.hang(file);

@@ -40,7 +40,7 @@ async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
 }
 
 #[tokio::test]
-async fn a_container_is_told_where_its_boards_are() {
+async fn a_container_gets_the_addresses_of_its_boards() {
     let hosts = [address(1), address(2)];
     let _boards = hosts.map(board);
     let world = gateway(&hosts);
@@ -55,7 +55,7 @@ async fn a_container_is_told_where_its_boards_are() {
 }
 
 #[tokio::test]
-async fn a_board_that_fails_takes_no_other_along_and_recovers() {
+async fn a_board_that_fails_affects_no_other_and_recovers() {
     let hosts = [address(3), address(4)];
     let [failing, _other] = hosts.map(board);
     let world = gateway(&hosts);

@@ -95,7 +95,7 @@ async fn a_restart_of_the_kubelet_or_of_the_agent_takes_no_board_away() {
 }
 
 #[tokio::test]
-async fn a_file_may_say_where_its_board_is() {
+async fn a_file_may_have_the_address_of_its_board() {
     let entry =
         "{profile: darwin3-files, give: {env: {Darwin3: \"{name}\", BOARD: \"{host}:6000\"}}}";
     let world = node("", &format!("sources: [{entry}]"));

@@ -190,7 +190,7 @@ async fn a_kernel_that_cannot_limit_leaves_the_watchdog_or_refuses() {
 }
 
 #[tokio::test]
-async fn an_agent_that_may_not_see_open_files_watches_nobody() {
+async fn an_agent_without_access_to_open_files_watches_no_pod() {
     for (at_least, starts) in [("none", true), ("watched", false)] {
         let world = World::of_agent("CapEff:\t20\n", FLEX, None, at_least, "kill").await;
         assert_eq!(world.enforcement(), Some(Enforcement::None));
@@ -201,7 +201,7 @@ async fn an_agent_that_may_not_see_open_files_watches_nobody() {
 }
 
 #[tokio::test]
-async fn a_pod_with_hidden_files_is_watched_no_more_and_its_gpu_is_measured_all_the_same() {
+async fn a_pod_with_hidden_files_is_not_watched_and_its_gpu_is_still_measured() {
     let world = World::with_regions(FLEX, "none", "kill").await;
     world.pod().await;
     let gpu = world.gpu();

@@ -49,7 +49,7 @@ async fn a_pod_gets_no_management_node_unless_the_configuration_says_so() {
 }
 
 #[tokio::test]
-async fn a_board_that_is_reset_stays_what_it_was_and_costs_no_other() {
+async fn a_board_in_reset_keeps_its_identity_and_affects_no_other() {
     let world = machine("alveo", "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, U250, 2).await;
@@ -64,7 +64,7 @@ async fn a_board_that_is_reset_stays_what_it_was_and_costs_no_other() {
 }
 
 #[tokio::test]
-async fn a_board_that_does_not_answer_stays_what_it_was_and_costs_no_other_anything() {
+async fn a_board_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = machine("alveo", "");
     let file = "/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/xmc_power_warn";
     let (kubelet, agent) = (world.kubelet(), world.agent());
@@ -104,7 +104,7 @@ async fn a_board_with_another_shell_moves_to_its_resource() {
 }
 
 #[tokio::test]
-async fn what_the_board_says_of_its_condition_counts() {
+async fn the_boards_own_report_of_its_condition_decides_its_health() {
     let world = machine("alveo", "fpga: {hottest: 95}");
     let agent = world.agent();
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
@@ -173,7 +173,7 @@ fn u30(boards: &[(&str, u32)]) -> String {
 const U30_SERIAL: &str = "/sys/bus/pci/devices/0000:3c:00.1/xmc.u.1/serial_num";
 
 #[tokio::test]
-async fn a_card_of_which_a_part_may_not_have_answered_yet_is_not_handed_out() {
+async fn a_card_with_a_part_that_may_not_have_answered_yet_is_not_allocated() {
     let world = node(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
     world.hang(U30_SERIAL);
     let agent = world.agent();
@@ -188,7 +188,7 @@ async fn a_card_of_which_a_part_may_not_have_answered_yet_is_not_handed_out() {
 }
 
 #[tokio::test]
-async fn a_card_that_was_seen_whole_stays_while_another_board_does_not_answer() {
+async fn a_card_that_was_complete_stays_while_another_board_does_not_answer() {
     let boards = u30(&[("3b", 128), ("3c", 129), ("4b", 130)]);
     let world = node(&boards, "fpga: {unit: card}");
     let folder = "/sys/bus/pci/devices/0000:4b:00.1";
@@ -410,7 +410,7 @@ async fn logic_on_a_chip_is_offered_while_its_manager_operates() {
 }
 
 #[tokio::test]
-async fn a_board_in_regions_that_does_not_answer_stays_what_it_was_and_costs_no_other_anything() {
+async fn a_board_in_regions_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = machine("dfl", "");
     let (silent, other) = ("fpga-0000-1a-00-0-port-0-0", "fpga-0000-b1-00-0-port-0-0");
     let file = "/sys/class/fpga_region/region0/dfl-port.0/afu_id";
@@ -429,7 +429,7 @@ async fn a_board_in_regions_that_does_not_answer_stays_what_it_was_and_costs_no_
 }
 
 #[tokio::test]
-async fn a_manager_that_does_not_answer_is_not_ready_and_costs_no_board_anything() {
+async fn a_manager_that_does_not_answer_is_not_ready_and_affects_no_board() {
     let world = node(CHIP, "fpga: {nodes: /dev/uio*}");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let name = "windlass.dev/fpga-xilinx-zynqmp";
@@ -444,7 +444,7 @@ async fn a_manager_that_does_not_answer_is_not_ready_and_costs_no_board_anything
 }
 
 #[tokio::test]
-async fn crowds_are_told_and_take_no_board_down() {
+async fn too_many_entries_are_reported_and_affect_no_board() {
     let world = machine("alveo", "");
     let lists = ["/sys/class/fpga_region", "/sys/class/fpga_manager"];
     for list in lists {

@@ -144,7 +144,7 @@ async fn each_node_is_a_resource_of_its_own_as_with_smarter_device_manager() {
 }
 
 #[tokio::test]
-async fn groups_of_generic_device_plugin_are_devices_with_what_goes_with_them() {
+async fn groups_of_generic_device_plugin_are_devices_with_all_their_nodes() {
     let text = r#"
 devices:
 - name: capture

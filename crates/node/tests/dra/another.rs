@@ -9,7 +9,7 @@ use windlass_kubelet_api::dra::v1::{
 use crate::dra::world::{Gets, World};
 
 #[tokio::test]
-async fn a_prepared_claim_is_neither_told_nor_released_under_another_namespace_or_name() {
+async fn a_prepared_claim_is_neither_shown_nor_released_under_another_namespace_or_name() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);

@@ -68,7 +68,7 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
 }
 
 #[tokio::test]
-async fn claims_that_nobody_knows_are_released_without_a_line_for_each() {
+async fn unknown_claims_are_released_without_a_log_line_for_each() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "known", &[Gets { request: "a", gpu: 0 }]);

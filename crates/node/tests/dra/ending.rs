@@ -17,7 +17,7 @@ fn of_failures(said: &Said) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_told_to_end_tells_of_no_failure() {
+async fn an_agent_that_is_stopped_logs_no_failure() {
     let world = World::new();
     for _ in 0..OFTEN {
         let (agent, kubelet) = world.serving().await;
@@ -29,7 +29,7 @@ async fn an_agent_that_is_told_to_end_tells_of_no_failure() {
 }
 
 #[tokio::test]
-async fn connections_that_say_nothing_do_not_keep_an_agent_from_ending() {
+async fn silent_connections_do_not_delay_an_agents_stop() {
     let world = World::new();
     let (agent, _kubelet) = world.serving().await;
     let one = UnixStream::connect(world.endpoint()).await.expect("connected");

@@ -43,7 +43,7 @@ async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_rel
 }
 
 #[tokio::test]
-async fn what_cannot_be_cleaned_is_tainted_and_told_until_it_is_clean() {
+async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_clean() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let first = rig.schedule("a", "board").expect("it is free");
@@ -95,7 +95,7 @@ async fn a_claim_that_outlives_the_agent_keeps_its_device_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
+async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_claim() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let first = rig.schedule("a", "board").expect("it is free");
@@ -132,7 +132,7 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() 
 }
 
 #[tokio::test]
-async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare() {
+async fn a_claims_status_shows_readiness_and_health_of_its_devices() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
@@ -159,7 +159,7 @@ async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare()
 }
 
 #[tokio::test]
-async fn a_claim_that_is_refused_before_anything_is_begun_says_so_in_its_status_until_it_is_not() {
+async fn an_early_refusal_of_a_claim_is_in_its_status_until_it_is_prepared() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.free_gpu("g").await;
@@ -185,7 +185,7 @@ async fn a_claim_that_is_refused_before_anything_is_begun_says_so_in_its_status_
 }
 
 #[tokio::test]
-async fn a_status_that_is_refused_for_a_moment_is_told_all_the_same_and_holds_up_no_other() {
+async fn a_status_that_is_refused_for_a_moment_is_written_later_and_delays_no_other() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let (first, second) = (rig.schedule("a", "board").expect("free"), rig.free_gpu("b").await);
@@ -228,7 +228,7 @@ fn is_named(device: &Device, name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
+async fn a_preparation_beyond_the_kubelets_deadline_continues_and_is_done_once() {
     let mut rig = Rig::new();
     let patience = Duration::from_millis(300);
     rig.config.session.claim_deadline = patience;
@@ -252,7 +252,7 @@ async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
 }
 
 #[tokio::test]
-async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
+async fn a_gpu_with_a_remaining_process_is_withheld_until_the_process_ends() {
     let mut rig = Rig::new();
     let release = vec![step(StepAction::Processes(Processes::None))];
     rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
@@ -269,7 +269,7 @@ async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
 }
 
 #[tokio::test]
-async fn a_gpu_whose_memory_stays_used_is_given_to_nobody_until_it_is_free() {
+async fn a_gpu_whose_memory_stays_used_is_withheld_until_it_is_free() {
     let mut rig = Rig::new();
     let release = vec![step(StepAction::Memory { most: 128 << 20 })];
     rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };

@@ -74,7 +74,7 @@ async fn published(objects: &Objects, pool: &str, taint: Option<(&str, &str)>) -
 }
 
 #[tokio::test]
-async fn a_board_of_two_gateways_is_for_the_claims_of_the_one_that_holds_its_lease() {
+async fn claims_get_a_board_of_two_gateways_only_from_the_lease_holder() {
     let cluster = cluster();
     let objects = cluster.objects();
     let first = Gateway::start(&cluster, "n1");

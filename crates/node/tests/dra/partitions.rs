@@ -101,7 +101,7 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
 }
 
 #[tokio::test]
-async fn instances_of_claims_that_came_and_went_are_forgotten() {
+async fn instances_of_released_claims_leave_the_inventory() {
     let world = uncut();
     let (agent, mut kubelet) = world.serving().await;
     let before = agent.state.borrow().inventory.devices.len();
@@ -144,7 +144,7 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
 }
 
 #[tokio::test]
-async fn an_instance_that_nobody_has_is_removed_when_instances_come_to_be_made_for_claims() {
+async fn an_unclaimed_instance_is_removed_once_instances_are_made_for_claims() {
     let mut world = uncut();
     let policy = world.config.policy.clone();
     world.config.policy.dra.partitions = DraPartitions::AsCut;
@@ -158,7 +158,7 @@ async fn an_instance_that_nobody_has_is_removed_when_instances_come_to_be_made_f
 }
 
 #[tokio::test]
-async fn an_instance_that_nobody_has_is_removed_at_the_start_and_no_claims_ever() {
+async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_never() {
     let world = uncut();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", "1g-10gb-19-6"));

@@ -97,7 +97,7 @@ async fn a_document_that_somebody_removed_is_written_again_and_that_of_a_release
 }
 
 #[tokio::test]
-async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
+async fn a_corrupt_record_is_set_aside_and_the_kubelets_is_used() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
@@ -201,7 +201,7 @@ async fn nothing_is_prepared_that_cannot_be_written_down() {
 }
 
 #[tokio::test]
-async fn a_claim_that_nobody_has_any_more_is_released_at_the_next_start() {
+async fn a_deleted_claim_is_released_at_the_next_start() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "kept", &[A]);

@@ -287,7 +287,7 @@ async fn one_claim_may_have_two_shares_of_a_gpu_each_with_its_own_limit() {
 }
 
 #[tokio::test]
-async fn who_asks_for_no_amount_has_the_whole_gpu_and_no_daemon() {
+async fn a_claim_without_amounts_gets_the_full_gpu_and_no_daemon() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
@@ -348,7 +348,7 @@ async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
 }
 
 #[tokio::test]
-async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() {
+async fn amounts_that_are_not_enforced_are_refused_unless_containers_are_trusted() {
     let shares = Shares::new(SLICES);
     let (agent, mut kubelet) = shares.serving().await;
     let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler adds up");
@@ -423,7 +423,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
 }
 
 #[tokio::test]
-async fn a_claim_that_the_driver_cannot_limit_starts_only_where_less_will_do() {
+async fn a_claim_that_the_driver_cannot_limit_starts_only_if_a_weaker_limit_is_allowed() {
     let by_driver = ShareManner { method: ShareMethod::Driver, ..TRUSTED };
     for (at_least, manner, refused) in [
         (RequiredLimit::None, TRUSTED, None),
@@ -523,7 +523,7 @@ async fn no_container_gets_a_gpu_before_the_daemon_of_claims_is_gone() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_nobody_wants_any_more_is_ended_by_the_next_agent() {
+async fn an_unneeded_daemon_is_ended_by_the_next_agent() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
@@ -540,7 +540,7 @@ async fn a_daemon_that_nobody_wants_any_more_is_ended_by_the_next_agent() {
 }
 
 #[tokio::test]
-async fn a_daemon_stays_while_nobody_knows_what_claims_have() {
+async fn a_daemon_stays_while_the_devices_of_claims_are_unknown() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
@@ -555,7 +555,7 @@ async fn a_daemon_stays_while_nobody_knows_what_claims_have() {
 }
 
 #[tokio::test]
-async fn a_daemon_stays_for_a_claim_of_which_only_the_kubelet_tells() {
+async fn a_daemon_stays_for_a_claim_that_only_the_kubelet_knows() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
@@ -606,7 +606,7 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
 }
 
 #[tokio::test]
-async fn the_containers_of_a_claim_that_says_so_share_its_whole_gpu_by_mps() {
+async fn the_containers_of_a_claim_share_its_full_gpu_by_mps_on_request() {
     let mut world = World::new();
     world.config.policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
     let (agent, mut kubelet) = world.serving().await;

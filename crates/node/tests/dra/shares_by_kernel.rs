@@ -244,7 +244,7 @@ async fn a_claim_is_not_watched_while_a_pod_with_unknown_claims_may_use_it() {
 }
 
 #[tokio::test]
-async fn a_claim_that_the_kernel_cannot_limit_starts_only_where_less_will_do() {
+async fn a_claim_that_the_kernel_cannot_limit_starts_only_if_a_weaker_limit_is_allowed() {
     let compute = json!({"gpu.intel.com/memory": "8Gi", "windlass.dev/compute": "25"});
     let memory = json!({"gpu.intel.com/memory": "8Gi"});
     for (manner, regions, amounts, refused) in [

@@ -53,7 +53,7 @@ fn replace(program: &Path, text: &str) {
 }
 
 #[tokio::test]
-async fn an_interval_is_set_for_a_claim_and_set_back_by_an_agent_that_finds_it() {
+async fn an_interval_is_set_for_a_claim_and_reset_by_an_agent_that_finds_it() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", &nvidias("Long")));
@@ -72,7 +72,7 @@ async fn an_interval_is_set_for_a_claim_and_set_back_by_an_agent_that_finds_it()
 }
 
 #[tokio::test]
-async fn what_the_program_refuses_is_the_claims_error_until_it_does_not() {
+async fn a_refusal_of_the_program_is_the_claims_error_until_the_program_succeeds() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", &ours("Medium")));

@@ -67,7 +67,7 @@ async fn at_once<T>(answer: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_claim_gets_what_another_lets_go_while_it_waits() {
+async fn a_waiting_claim_gets_the_device_that_another_releases() {
     let (world, agent, mut kubelet, first) = contended().await;
     let second = world.waiting(&kubelet, "two").await;
     kubelet.unprepare("one").await.expect("released");

@@ -203,7 +203,7 @@ async fn other_limits_are_set_on_the_daemon_that_runs() {
 }
 
 #[tokio::test]
-async fn a_daemon_whose_clients_go_on_is_left_alone_though_nothing_new_is_shared() {
+async fn a_daemon_with_running_clients_is_kept_without_new_shares() {
     let rig = Rig::new();
     let mps = rig.run();
     let gpus = [0, 1].map(|index| rig.gpu(index));

@@ -56,7 +56,7 @@ impl Hands {
 
 #[test]
 #[should_panic(expected = "GPU-a is in the hands of p1 and of c1")]
-fn a_device_in_two_hands_is_noticed() {
+fn a_device_with_two_owners_is_noticed() {
     let mut hands = Hands::new();
     hands.take("GPU-a", "p1");
     hands.take("GPU-a", "p1");

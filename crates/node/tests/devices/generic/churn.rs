@@ -38,7 +38,7 @@ fn nodes(stick: &Device) -> Vec<String> {
 }
 
 #[test]
-fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_but_its_own() {
+fn a_device_that_comes_and_goes_during_scans_affects_no_other_and_has_only_its_own_nodes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (runtime, world) = (runtime.expect("a runtime"), node(&two_sticks(), BY_IDS));
     let walk = || runtime.block_on(world.survey()).inventory;

@@ -69,7 +69,7 @@ async fn a_stick_keeps_its_name_when_another_of_its_serial_number_is_plugged_in(
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_read_says_nothing_of_what_is_in_it() {
+async fn an_unreadable_folder_removes_no_device() {
     let config = "sources: [{name: board, resource: zj.com/board, find: {files: /etc/board}, give: {found: none}}]";
     let world = node("", config);
     world.write("/etc/board/one", "");
@@ -105,7 +105,7 @@ async fn sticks_of_one_serial_number_are_told_apart_by_their_ports() {
 }
 
 #[tokio::test]
-async fn a_device_without_its_driver_is_there_and_says_so() {
+async fn a_device_without_its_driver_is_listed_with_that_reason() {
     let config = r#"
 sources:
 - name: apex
@@ -184,7 +184,7 @@ async fn a_number_that_the_agent_has_not_seen_change_is_refused_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_dropped_into_a_folder_is_a_device_before_the_next_regular_look() {
+async fn a_file_that_is_added_to_a_folder_is_a_device_before_the_next_regular_scan() {
     let config = r#"
 sources:
 - {name: board, resource: zj.com/darwin3, find: {files: /etc/darwin3}, give: {env: {Darwin3: "{name}"}}}
@@ -202,7 +202,7 @@ sources:
 }
 
 #[tokio::test]
-async fn what_is_gone_and_free_is_noted_no_longer_than_until_the_record_says_so() {
+async fn a_removed_device_stays_noted_only_while_a_container_may_have_it() {
     let config = "sources: [{name: board, resource: zj.com/old, find: {files: /etc/board}, give: {found: none}}]";
     let world = node("", config);
     world.write("/etc/board/one", "");

@@ -77,7 +77,7 @@ sources:
 }
 
 #[tokio::test]
-async fn a_command_that_hangs_is_told_and_keeps_no_other_device_waiting() {
+async fn a_command_that_hangs_is_reported_and_delays_no_other_device() {
     let config = r#"
 sources:
 - {name: hangs, find: {endpoints: [a]}, give: {env: {A: b}}, probe: {command: [/bin/sleep, "3600"], timeout: 100ms}}
@@ -92,7 +92,7 @@ sources:
 }
 
 #[tokio::test]
-async fn a_device_whose_file_is_not_answered_costs_no_other_anything_and_stays_what_it_was() {
+async fn a_device_whose_file_hangs_keeps_its_identity_and_affects_no_other() {
     let board = |number: u32| {
         format!(
             "- {{name: board{number}, folder: platform/board{number}, bus: platform, driver: board, \

@@ -10,7 +10,7 @@ use super::{VFS, functions, told, world};
 use crate::devices::world::device;
 
 #[tokio::test]
-async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {
+async fn a_group_whose_number_changed_is_given_by_its_new_number() {
     let world = world(VFS);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/vf", 3).await;
@@ -34,7 +34,7 @@ async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {
 }
 
 #[tokio::test]
-async fn a_group_in_which_another_function_is_by_now_is_refused_before_anyone_looked() {
+async fn a_group_with_an_added_function_is_refused_before_the_next_scan() {
     let mut world = world(&VFS.replace("isSriovVf'", "driver == \"vfio-pci\"'"));
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
@@ -48,7 +48,7 @@ async fn a_group_in_which_another_function_is_by_now_is_refused_before_anyone_lo
 }
 
 #[tokio::test]
-async fn a_group_with_a_member_that_another_driver_has_is_given_to_no_one() {
+async fn a_group_with_a_member_of_another_driver_is_withheld() {
     let world = world(VFS);
     world.machine.update(|model| functions(model)[0].group = Some(62)).expect("changed");
     let state = world.survey().await;
@@ -57,7 +57,7 @@ async fn a_group_with_a_member_that_another_driver_has_is_given_to_no_one() {
 }
 
 #[tokio::test]
-async fn a_group_whose_members_cannot_be_read_is_given_to_no_one() {
+async fn a_group_whose_members_cannot_be_read_is_withheld() {
     let world = world(VFS);
     let groups = world.host("/sys/kernel/iommu_groups");
     fs::rename(&groups, world.host("/sys/kernel/elsewhere")).expect("moved");
@@ -68,7 +68,7 @@ async fn a_group_whose_members_cannot_be_read_is_given_to_no_one() {
 }
 
 #[tokio::test]
-async fn of_two_functions_in_one_group_one_is_given_away() {
+async fn of_two_functions_in_one_group_only_one_is_allocated() {
     let world = world(VFS);
     let both = |model: &mut windlass_machine::state::Model| {
         let functions = functions(model);

@@ -22,7 +22,7 @@ async fn with_routes(world: &Node, lines: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_the_host_needs_is_given_to_no_one_alone_and_its_rdma_device_to_many() {
+async fn interfaces_that_the_host_needs_are_not_exclusive_and_their_rdma_devices_are_shared() {
     let ids = "ids: [nic-0000-01-00-0, nic-0000-17-00-0, nic-0000-98-00-0]";
     let alone = world(&format!("resources: [{{name: a.com/x, devices: {{kind: nic, {ids}}}}}]"));
     assert_eq!(alone.survey().await.resources().len(), 0, "no id overrules the host's needs");
@@ -44,7 +44,7 @@ async fn what_the_host_needs_is_given_to_no_one_alone_and_its_rdma_device_to_man
 }
 
 #[tokio::test]
-async fn a_route_over_an_interface_that_is_made_of_another_is_over_both() {
+async fn a_route_over_a_stacked_interface_is_also_over_the_lower_one() {
     let world = world("resources: [{name: example.com/nic, devices: {kind: nic}}]");
     world.write("/sys/class/net/ens1f1np1/upper_ens1f1.7/ifindex", "40");
     let routes = fs::read_to_string(world.host("/proc/1/net/route")).expect("routes");
@@ -70,7 +70,7 @@ async fn a_port_of_a_switch_is_in_use_though_the_switch_is_down() {
 }
 
 #[tokio::test]
-async fn a_bond_that_is_down_and_has_no_route_is_used_by_no_one() {
+async fn a_bond_that_is_down_and_has_no_route_is_not_in_use() {
     let world = world(ALL);
     world.write("/sys/class/net/bond0/operstate", "down\n");
     let told = told(&world.survey().await);
@@ -89,7 +89,7 @@ async fn an_interface_at_which_the_host_has_an_address_is_kept_back() {
 }
 
 #[tokio::test]
-async fn while_the_routes_cannot_be_read_no_interface_is_given_away() {
+async fn while_the_routes_cannot_be_read_no_interface_is_allocated() {
     let world = world(ALL);
     let table = world.host("/proc/1/net/route");
     fs::rename(&table, world.host("/proc/1/net/elsewhere")).expect("moved");
@@ -106,7 +106,7 @@ async fn while_the_routes_cannot_be_read_no_interface_is_given_away() {
 }
 
 #[tokio::test]
-async fn of_more_routes_than_are_looked_at_any_may_be_over_an_interface() {
+async fn beyond_the_limit_of_routes_every_interface_counts_as_used() {
     let world = world(ALL);
     let far = "eno3\t0000000A\t0100A8C0\t0003\t0\t0\t0\t000000FF\n".repeat(100_000);
     let told = with_routes(&world, &far).await;
@@ -114,7 +114,7 @@ async fn of_more_routes_than_are_looked_at_any_may_be_over_an_interface() {
 }
 
 #[tokio::test]
-async fn a_function_of_which_others_are_made_is_given_to_no_one_alone() {
+async fn a_function_with_subfunctions_is_not_given_exclusively() {
     let world = world(ALL);
     let none = |model: &mut windlass_machine::state::Model| super::functions(model).clear();
     world.machine.update(none).expect("changed");

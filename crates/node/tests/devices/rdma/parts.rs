@@ -18,7 +18,7 @@ async fn a_subfunction_goes_by_the_number_that_it_was_given() {
 }
 
 #[tokio::test]
-async fn interfaces_that_stand_for_others_are_not_the_functions_own() {
+async fn representors_are_not_the_functions_own_interfaces() {
     let world = world("");
     // Each name sorts before the function's own.
     for (name, port) in [("a", "pf0sf88"), ("b", "c1pf0sf3"), ("c", "pf0hpf"), ("d", "pf0vf1")] {
@@ -117,7 +117,7 @@ async fn an_rdma_device_that_is_taken_from_a_function_is_no_failure() {
 }
 
 #[tokio::test]
-async fn an_rdma_device_that_nobody_is_given_may_go() {
+async fn an_rdma_device_that_no_container_gets_may_vanish() {
     let world = world("nics: {ids: pciAddress, rdmaNodes: []}");
     let agent = world.agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
@@ -128,7 +128,7 @@ async fn an_rdma_device_that_nobody_is_given_may_go() {
 }
 
 #[tokio::test]
-async fn crowds_are_told_and_take_no_interface_down() {
+async fn too_many_entries_are_reported_and_affect_no_interface() {
     let world = world("");
     let lists = ["/sys/class/infiniband", "/sys/bus/vdpa/devices", "/sys/bus/auxiliary/devices"];
     for list in lists {
