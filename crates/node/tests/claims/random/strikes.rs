@@ -68,8 +68,8 @@ impl Run {
         self.kill_agent().await;
     }
 
-    /// The driver's record is gone when the agent comes back, and its copy too where the kubelet's own can be seen:
-    /// else there is nothing to know of claims by.
+    /// Restarts the agent without its state file of claims. Sometimes the copy is lost too, but only if the agent sees
+    /// the kubelet's checkpoint: otherwise nothing would show the claims.
     async fn lose_record(&mut self) {
         let [record, copy] = records(&self.world.config.places);
         if self.mounts == Mounts::Shipped && !copy.exists() {

@@ -155,7 +155,7 @@ fn pods(facts: &Facts) -> Vec<PodResources> {
             ContainerDevices { resource_name: GPU.to_owned(), device_ids: ids, topology: None };
         of(uid, ContainerResources { devices: vec![devices], ..ContainerResources::default() })
     });
-    // Of a claim that is not prepared yet it tells as well.
+    // Pod resources also list claims that are not prepared yet.
     let claims = facts.claims.values().map(|claim| {
         let prepared = claim.drivers[DRIVER].devices.iter().flatten();
         let claim_resources = prepared.map(|it| ClaimResource {

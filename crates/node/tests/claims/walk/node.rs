@@ -37,8 +37,8 @@ pub(super) struct Node {
     /// The kubelet's own folder. The agent sees all or a part of it.
     pub(super) kubelet: PathBuf,
     pub(super) objects: Objects,
-    /// Held, shared, while a call is under way and until its answer is in the account; alone, between the death of an
-    /// agent and the start of the next.
+    /// Read lock of a running call, until its answer is recorded. The write lock is held between the kill of an agent
+    /// and the start of the next.
     pub(super) calls: RwLock<()>,
     facts: Mutex<Facts>,
     line: Mutex<Option<Channel>>,

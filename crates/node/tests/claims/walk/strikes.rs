@@ -200,9 +200,9 @@ impl Strikes {
         }
     }
 
-    /// The agent's record of claims is gone, or half of it, when the next one starts. Its copy stands in, or the
-    /// kubelet's record. Where that is out of sight, and the copy is lost too, claims have left documents, and pod
-    /// resources tell of them: one of the two is not to be touched until all of them have ended.
+    /// Removes the agent's state file of claims, or half of it, before the next agent starts. The copy or the kubelet's
+    /// checkpoint replaces it. If the copy is lost too and the checkpoint is not mounted, CDI documents and pod
+    /// resources show the claims: the walk leaves one of the two alone until all of these claims have ended.
     async fn lose_record(&mut self) {
         // Then it takes seconds until everything is released.
         if self.mounts == Mounts::Shipped && self.chance.below(2) == 0 {

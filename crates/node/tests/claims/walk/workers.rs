@@ -80,8 +80,8 @@ impl Worker {
         self.living.insert(uid, devices);
     }
 
-    /// Devices that no other claim has by the scheduler's account, whatever containers have; now and then it is
-    /// mistaken.
+    /// Devices that no other claim has by the scheduler's allocations, which ignore containers and are sometimes
+    /// outdated.
     fn choose(&mut self, uid: &str) -> Vec<String> {
         let is_mistaken = self.chance.below(50) == 0;
         let count = 1 + usize::from(self.chance.below(4) == 0);
@@ -151,8 +151,8 @@ impl Worker {
         self.living[uid].iter().for_each(|id| facts.hands.take(id, uid));
     }
 
-    /// Containers end, and their claim is released; of some the object has gone by force before, and the scheduler has
-    /// given on what they had.
+    /// Ends containers, and releases their claim. Some objects were deleted by force before, so that the scheduler has
+    /// allocated their devices again.
     async fn end_one(&mut self) {
         let uid = self.pick();
         if self.chance.below(3) == 0 {
