@@ -169,9 +169,9 @@ mod tests {
         let conflict = Conflict::Held { device: "GPU-a".parse().expect("an id"), holder };
         let conflict = Box::new(conflict);
         let (resource, ids) = ("nvidia.com/gpu.shared".to_owned(), vec!["GPU-a::1".to_owned()]);
-        let told = Status::from(Refusal::Taken { resource, ids, conflict });
+        let refusal = Status::from(Refusal::Taken { resource, ids, conflict });
         let expected =
             "nvidia.com/gpu.shared: GPU-a::1 cannot be allocated: GPU-a is held by another claim";
-        assert_eq!(told.message(), expected);
+        assert_eq!(refusal.message(), expected);
     }
 }

@@ -213,8 +213,8 @@ impl Binder {
             });
             let Ok(Some(pod)) = pod else { continue };
             let devices: Vec<_> = hold.devices().cloned().collect();
-            let told = decided(&pod, devices.len());
-            if Choice::of(&devices, &told, None) != Choice::Decided {
+            let annotated = decided(&pod, devices.len());
+            if Choice::of(&devices, &annotated, None) != Choice::Decided {
                 annotate(pods, &pod, &hold.placement()).await;
             }
         }

@@ -226,11 +226,11 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
         name: "b".to_owned(),
         ..windlass_node::PodHoldings::default()
     };
-    let told = windlass_node::shares_of(&world.node.config.places, &state, &pod);
-    let [told] = told.as_slice() else { panic!("{told:?}") };
-    assert_eq!((&told.device, told.memory_mib, told.of_mib), (gpu, 71 << 10, 81_559));
-    assert_eq!(told.pod_uids, ["b-uid".to_owned()].into());
-    assert_eq!(told.enforcement, Enforcement::None);
+    let found = windlass_node::shares_of(&world.node.config.places, &state, &pod);
+    let [found] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((&found.device, found.memory_mib, found.of_mib), (gpu, 71 << 10, 81_559));
+    assert_eq!(found.pod_uids, ["b-uid".to_owned()].into());
+    assert_eq!(found.enforcement, Enforcement::None);
     assert_eq!(
         world.start("a", "main").await,
         [first],

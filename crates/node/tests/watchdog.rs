@@ -194,7 +194,7 @@ impl Watched {
     }
 
     /// Waits for the event of a pod.
-    pub(crate) async fn told(&self, pod: &str) -> (String, String) {
+    pub(crate) async fn event_of(&self, pod: &str) -> (String, String) {
         until("an event of the pod", async || {
             let events = self.events();
             let of_pod =
@@ -263,7 +263,7 @@ async fn use_is_measured_from_outside_of_every_container() {
         (&host, 20_000),
         (&stranger, 9000),
     ]);
-    watched.told("b").await;
+    watched.event_of("b").await;
     assert_eq!(watched.events().len(), 1);
     assert!(host.runs() && stranger.runs());
     watched.world.agent.stop().await;
@@ -310,7 +310,7 @@ async fn processes_above_the_share_are_ended_and_no_others() {
     let (mut first, mut second) = (watched.program(Some("a")), watched.program(Some("a")));
     let (mut other, mut host) = (watched.program(Some("b")), watched.program(None));
     watched.uses(&[(&first, 5000), (&second, 5000), (&other, 8192), (&host, 50_000)]);
-    let (action, note) = watched.told("a").await;
+    let (action, note) = watched.event_of("a").await;
     let note_of_a = format!(
         "10000 MiB of {} in use, its share is 8192 MiB: its 2 processes on the GPU were ended",
         watched.gpu
@@ -330,7 +330,7 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
     let watched = Watched::new(WatchdogAction::Evict).await;
     let (mut greedy, mut other) = (watched.program(Some("a")), watched.program(Some("b")));
     watched.uses(&[(&greedy, 9000), (&other, 8000)]);
-    let (action, note) = watched.told("a").await;
+    let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Evict");
     assert!(note.ends_with("the pod is evicted"), "{note}");
     assert!(watched.pod("a").is_none() && watched.pod("b").is_some());
@@ -342,7 +342,7 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
         .api
         .inject(Fault::at("/api/v1/namespaces/default/pods/b/eviction", Effect::Refuse(refusal)));
     watched.uses(&[(&other, 9000)]);
-    let (_, note) = watched.told("b").await;
+    let (_, note) = watched.event_of("b").await;
     assert!(note.contains("it was not evicted") && note.contains(budget), "{note}");
     assert!(watched.pod("b").is_some());
     let mut rights = Right::shipped();
@@ -356,7 +356,7 @@ async fn a_pod_far_above_its_share_of_a_busy_gpus_time_has_an_event_and_keeps_ru
     let watched = Watched::new(WatchdogAction::Kill).await;
     let (mut hungry, mut modest) = (watched.program(Some("a")), watched.program(Some("b")));
     watched.works(&[(&hungry, 8000, 70), (&modest, 8000, 30)]);
-    let (action, note) = watched.told("a").await;
+    let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Observe");
     assert!(note.contains("its share is 25 %"), "{note}");
     for line in [
@@ -377,7 +377,7 @@ async fn an_observer_reports_a_violation_once() {
     let watched = Watched::new(WatchdogAction::Observe).await;
     let mut greedy = watched.program(Some("a"));
     watched.uses(&[(&greedy, 9000)]);
-    let (action, note) = watched.told("a").await;
+    let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Observe");
     assert!(note.ends_with("the pod keeps running"), "{note}");
     // The program ends, and starts again.
@@ -407,7 +407,7 @@ async fn a_hidden_process_list_is_reported_and_no_pod_is_blamed() {
     // Once the program is visible again, it is ended.
     prepare_proc(&watched.world.node);
     watched.measured(&measured(1)).await;
-    watched.told("a").await;
+    watched.event_of("a").await;
     assert!(!greedy.wait().success());
     watched.world.agent.stop().await;
 }
@@ -420,7 +420,7 @@ async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
     let stranger = watched.program(Some("f"));
     // 20 GiB are within two replicas, and 11 GiB exceed one.
     watched.uses(&[(&modest, 20_000), (&greedy, 11_000), (&stranger, 30_000)]);
-    let (action, note) = watched.told("b").await;
+    let (action, note) = watched.event_of("b").await;
     assert_eq!(action, "Kill");
     assert!(note.contains("11000 MiB of") && note.contains("its share is 10240 MiB"), "{note}");
     assert!(!greedy.wait().success());

@@ -172,10 +172,10 @@ mod tests {
     #[test]
     fn an_omitted_id_is_held_until_the_release_delay_is_over() {
         let (ledger, now) = (SharedLedger::default(), Instant::now());
-        let is_held = |told: &Holders, seconds| {
+        let is_held = |reported: &Holders, seconds| {
             let at = now + Duration::from_secs(seconds);
             let known = ledger.watch().borrow().clone();
-            !still_held(record(), told, &known, at, CHECK).held.is_empty()
+            !still_held(record(), reported, &known, at, CHECK).held.is_empty()
         };
         assert!(is_held(&Holders::default(), 1_000), "pod resources were not read");
         let gone = Holders::of_one_let_go(&resource(), "GPU-a", now);

@@ -121,9 +121,14 @@ mod tests {
     #[test]
     fn a_new_checkpoint_is_requested_after_three_checks_and_again_after_three_more() {
         let (mut discrepancies, begun) = (Discrepancies::default(), Instant::now());
-        let mut is_due = |told: &[&str], seconds| {
+        let mut is_due = |reported: &[&str], seconds| {
             let now = begun + Duration::from_secs(seconds);
-            discrepancies.update(&recorded(&["a", "b"]), &telling(told), now, release_delay(CHECK))
+            discrepancies.update(
+                &recorded(&["a", "b"]),
+                &telling(reported),
+                now,
+                release_delay(CHECK),
+            )
         };
         assert!(!is_due(&["a"], 0));
         assert!(!is_due(&["a"], 29));

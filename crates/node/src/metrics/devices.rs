@@ -346,7 +346,7 @@ mod tests {
         let (id, source) = ("GPU-a".parse().expect("valid"), SourceName::NVIDIA);
         let mut gpu = Device::new(id, DeviceKind::Gpu, source, now);
         let mut tracker = HealthTracker::new(Duration::ZERO, now);
-        let mut told = |observation: Observation| {
+        let mut shown = |observation: Observation| {
             tracker.observe(&observation, now);
             gpu.health = tracker.health().clone();
             let labels = unhealthy_labels(&gpu)?;
@@ -354,7 +354,7 @@ mod tests {
             Some((value("reason").expect("always"), value("action")))
         };
         let it = String::new;
-        assert_eq!(told(Observation::Overdue(it())), None, "unknown is not unhealthy");
+        assert_eq!(shown(Observation::Overdue(it())), None, "unknown is not unhealthy");
         for (reason, class, action) in [
             (Reason::Xid(79), "XID", Some("restart the machine")),
             (Reason::Xid(38), "XID", None),
@@ -362,9 +362,9 @@ mod tests {
             (Reason::Unresponsive, "unresponsive", None),
         ] {
             let expected = Some((class.to_owned(), action.map(str::to_owned)));
-            assert_eq!(told(Observation::Fault(reason, it())), expected);
+            assert_eq!(shown(Observation::Fault(reason, it())), expected);
         }
-        assert_eq!(told(Observation::Passed), None);
+        assert_eq!(shown(Observation::Passed), None);
     }
 
     #[test]

@@ -156,23 +156,23 @@ async fn an_empty_file_or_a_fifo_changes_nothing() {
         for (text, expected) in [("", nothing), ("# mig: single\n\n", nothing), ("---\n", nothing)]
         {
             world.write("w.yaml", text);
-            let told = |status: &ReloadStatus| {
+            let is_shown = |status: &ReloadStatus| {
                 status.error.as_ref().is_some_and(|error| error.contains(expected))
             };
-            world.status(told).await;
+            world.status(is_shown).await;
             assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
             world.write("w.yaml", "mig: none\n");
             world.status(|status| status.error.is_none()).await;
         }
         fs::remove_file(&file).expect("removed");
         mknodat(CWD, &file, FileType::Fifo, Mode::RUSR, 0).expect("made");
-        let told = |status: &ReloadStatus| {
+        let is_shown = |status: &ReloadStatus| {
             status
                 .error
                 .as_ref()
                 .is_some_and(|error| error.contains("it is a FIFO, not a regular file"))
         };
-        world.status(told).await;
+        world.status(is_shown).await;
         assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
         fs::remove_file(&file).expect("removed");
         world.write("w.yaml", "{}");

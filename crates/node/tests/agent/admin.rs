@@ -147,8 +147,8 @@ async fn a_withheld_device_names_its_reason_in_a_word() {
     assert!(line.ends_with(r#"reason="configuration"} 1"#), "{line}");
     kubelet.admit(pod("trainer", 1)).await.expect("admitted");
     world.inject("xid:79@3");
-    let told = |answer: &Answer| lines(&answer.body, "windlass_device_withheld").len() == 2;
-    let text = withheld(&get_until(&agent, "/metrics", told).await);
+    let is_shown = |answer: &Answer| lines(&answer.body, "windlass_device_withheld").len() == 2;
+    let text = withheld(&get_until(&agent, "/metrics", is_shown).await);
     let unhealthy = text.lines().find(|line| line.contains(r#"index="3""#)).expect("a line");
     assert!(
         unhealthy.ends_with(r#"reason="unhealthy"} 1"#),
@@ -188,8 +188,8 @@ async fn no_page_tells_of_pods_or_serial_numbers_unless_the_operator_says_so() {
     agent.stop().await;
     world.config.disclose = [Disclosed::Serials].into();
     let agent = world.agent();
-    let told = |answer: &Answer| answer.body.contains("nvidia.com/serial");
-    get_until(&agent, "/devices", told).await;
+    let is_shown = |answer: &Answer| answer.body.contains("nvidia.com/serial");
+    get_until(&agent, "/devices", is_shown).await;
 }
 
 #[tokio::test]
@@ -249,8 +249,8 @@ async fn an_unhealthy_gpu_names_the_reason_and_the_operators_remedy() {
     assert_eq!(lines(&page, "windlass_device_unhealthy"), [""; 0]);
     let id = gpu_id(&agent, 3);
     world.inject("xid:79@3");
-    let told = |answer: &Answer| !lines(&answer.body, "windlass_device_unhealthy").is_empty();
-    let page = get_until(&agent, "/metrics", told).await.body;
+    let is_shown = |answer: &Answer| !lines(&answer.body, "windlass_device_unhealthy").is_empty();
+    let page = get_until(&agent, "/metrics", is_shown).await.body;
     let [line] = lines(&page, "windlass_device_unhealthy")[..] else { panic!("{page}") };
     assert!(line.contains(&id), "{line}");
     assert!(line.ends_with(r#",reason="XID",action="restart the machine"} 1"#), "{line}");

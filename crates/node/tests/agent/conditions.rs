@@ -25,12 +25,12 @@ fn attribute(device: &Device, name: &str) -> Option<AttributeValue> {
 }
 
 /// Waits until the GPU has an attribute with this boolean value.
-async fn until_told(agent: &Running, index: u32, name: &str, truth: bool) -> Arc<NodeState> {
-    let told = |state: &Arc<NodeState>| {
+async fn until_attribute(agent: &Running, index: u32, name: &str, truth: bool) -> Arc<NodeState> {
+    let is_so = |state: &Arc<NodeState>| {
         let value = gpu(state, index).and_then(|gpu| attribute(gpu, name));
         value == Some(AttributeValue::Bool(truth))
     };
-    agent.until(told).await
+    agent.until(is_so).await
 }
 
 #[tokio::test]
@@ -102,12 +102,12 @@ async fn a_harmless_condition_is_reported_and_the_gpu_stays_in_service() {
         ("thermal@1", "nvidia.com/thermalSlowdown"),
         ("power@1", "nvidia.com/powerSlowdown"),
     ] {
-        until_told(&agent, 1, name, false).await;
+        until_attribute(&agent, 1, name, false).await;
         world.inject(fault);
-        let state = until_told(&agent, 1, name, true).await;
+        let state = until_attribute(&agent, 1, name, true).await;
         assert!(gpu(&state, 1).expect("listed").health.is_healthy(), "{fault}");
         world.inject("recover@1");
-        until_told(&agent, 1, name, false).await;
+        until_attribute(&agent, 1, name, false).await;
     }
 }
 
@@ -115,12 +115,12 @@ async fn a_harmless_condition_is_reported_and_the_gpu_stays_in_service() {
 async fn an_older_card_reports_pages_instead_of_rows() {
     let world = gpu_node("t4-edge");
     let agent = world.agent();
-    let state = until_told(&agent, 0, "nvidia.com/pendingPageRetirement", false).await;
+    let state = until_attribute(&agent, 0, "nvidia.com/pendingPageRetirement", false).await;
     let card = gpu(&state, 0).expect("listed");
     assert_eq!(attribute(card, "nvidia.com/pendingRowRemap"), None);
     assert_eq!(attribute(card, "nvidia.com/nvlinkDegraded"), None, "it has no links");
     world.inject("remap-pending@0");
-    until_told(&agent, 0, "nvidia.com/pendingPageRetirement", true).await;
+    until_attribute(&agent, 0, "nvidia.com/pendingPageRetirement", true).await;
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn a_link_that_goes_down_leaves_its_gpu_healthy() {
     let linked = state.inventory.devices.iter().find(|gpu| !gpu.place.nvlinks.peers.is_empty());
     let index = linked.expect("a GPU with direct links").index;
     world.inject(&format!("nvlink:0@{index}"));
-    let state = until_told(&agent, index, "nvidia.com/nvlinkDegraded", true).await;
+    let state = until_attribute(&agent, index, "nvidia.com/nvlinkDegraded", true).await;
     assert!(gpu(&state, index).expect("listed").health.is_healthy());
 }
 

@@ -32,7 +32,11 @@ async fn world() -> World {
 async fn allocatable(world: &World, count: usize) {
     let is_so =
         |node: &NodeStatus| node.resources.get(GPU).is_some_and(|it| it.allocatable == count);
-    world.kubelet.wait_for(is_so, LIMIT).await.expect("so many GPUs are told to be healthy");
+    world
+        .kubelet
+        .wait_for(is_so, LIMIT)
+        .await
+        .expect("the kubelet has this number of healthy GPUs");
 }
 
 #[tokio::test]

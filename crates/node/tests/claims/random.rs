@@ -39,14 +39,14 @@ struct Run {
     begun: usize,
     tally: Tally,
     /// Latest events in order.
-    told: Vec<String>,
+    recent: Vec<String>,
 }
 
 /// Default number of steps of a walk; some seconds.
 const STEPS: u64 = 40;
 
 /// Number of events that a failure shows.
-const TOLD: usize = 200;
+const RECENT: usize = 200;
 
 // === impl Run ===
 
@@ -58,8 +58,8 @@ impl Run {
             Mounts::Shipped => World::with(dra, show_what_is_mounted).await,
         };
         put_templates(&world);
-        let (living, tally, told) = Default::default();
-        Self { world, mounts, chance: Chance::new(seed), living, begun: 0, tally, told }
+        let (living, tally, recent) = Default::default();
+        Self { world, mounts, chance: Chance::new(seed), living, begun: 0, tally, recent }
     }
 
     async fn step(&mut self) {
@@ -77,16 +77,16 @@ impl Run {
 
     fn check(&self) {
         if let Err(why) = self.world.in_one_hand() {
-            panic!("{why} after {} steps, the last of them {:#?}", self.tally.steps, self.told);
+            panic!("{why} after {} steps, the last of them {:#?}", self.tally.steps, self.recent);
         }
         self.world.check();
     }
 
     fn tell(&mut self, what: String) {
-        if self.told.len() == TOLD {
-            self.told.remove(0);
+        if self.recent.len() == RECENT {
+            self.recent.remove(0);
         }
-        self.told.push(what);
+        self.recent.push(what);
     }
 
     /// Ends all pods, and checks that every device is free through both APIs.

@@ -118,7 +118,7 @@ fn notes(cluster: &Cluster) -> Vec<String> {
 }
 
 /// Number of attempts to send an event, successful or not.
-fn tellings(cluster: &Cluster) -> usize {
+fn attempts(cluster: &Cluster) -> usize {
     cluster.asked("POST", "/events").len() + cluster.asked("PATCH", "/events").len()
 }
 
@@ -168,7 +168,7 @@ async fn healthy_and_unprobed_devices_have_no_events() {
     node.set(0, healthy(1));
     // The last device has an event; the first two, before it in order, have none.
     node.set(2, off_the_bus(2));
-    let cluster = server.until(|cluster| tellings(cluster) == 1).await;
+    let cluster = server.until(|cluster| attempts(cluster) == 1).await;
     assert_eq!(
         notes(&cluster),
         ["gpu GPU-2 is Unhealthy: XID 79, GPU has fallen off the bus; restart the machine"]
@@ -193,10 +193,10 @@ async fn a_repeated_event_becomes_a_series() {
     let mut node = Node::run(&mut server, 1);
     for round in 0..3 {
         node.set(0, off_the_bus(round * 120));
-        let told = usize::try_from(round * 2).expect("small");
-        server.until(|cluster| tellings(cluster) == told + 1).await;
+        let before = usize::try_from(round * 2).expect("small");
+        server.until(|cluster| attempts(cluster) == before + 1).await;
         node.set(0, healthy(round * 120 + 60));
-        server.until(|cluster| tellings(cluster) == told + 2).await;
+        server.until(|cluster| attempts(cluster) == before + 2).await;
     }
     let cluster = server.until(|cluster| counts(cluster) == [3, 3]).await;
     let last = &cluster.asked("PATCH", "/events").last().expect("the last").body;
@@ -234,13 +234,13 @@ async fn a_fault_of_a_full_gpu_has_no_event_for_each_of_its_parts() {
         device.health = off_the_bus(1);
     }
     node.publish();
-    server.until(|cluster| tellings(cluster) == 1).await;
+    server.until(|cluster| attempts(cluster) == 1).await;
     for device in &mut node.inventory.devices {
         device.health = healthy(60);
     }
     // A failure of a single GPU has its own event.
     node.set(3, failed(61, Reason::ProbeFailed, "unknown error"));
-    let cluster = server.until(|cluster| tellings(cluster) == 3).await;
+    let cluster = server.until(|cluster| attempts(cluster) == 3).await;
     assert_eq!(
         notes(&cluster),
         [
@@ -261,11 +261,11 @@ async fn events_of_many_faults_are_sent_at_a_limited_rate() {
     }
     node.publish();
     let begun = Instant::now();
-    server.until(|cluster| tellings(cluster) == 32).await;
+    server.until(|cluster| attempts(cluster) == 32).await;
     assert!(begun.elapsed() < Duration::from_secs(9), "the first come at once");
     // From here on, time passes only while every task waits.
     tokio::time::pause();
-    server.until(|cluster| tellings(cluster) == 34).await;
+    server.until(|cluster| attempts(cluster) == 34).await;
     assert!(begun.elapsed() >= Duration::from_secs(20), "{:?}", begun.elapsed());
     server.stop().await;
 }
@@ -278,7 +278,7 @@ async fn a_delayed_event_has_the_latest_state() {
     server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
     let mut node = Node::run(&mut server, 3);
     node.set(0, off_the_bus(1));
-    server.until(|cluster| tellings(cluster) > 0).await;
+    server.until(|cluster| attempts(cluster) > 0).await;
     node.set(0, healthy(60));
     node.set(2, off_the_bus(61));
     let about_it = |cluster: &Cluster| {
@@ -316,7 +316,7 @@ async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
     let mut node = Node::run(&mut server, 1);
     node.set(0, off_the_bus(1));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
-    assert_eq!(tellings(&cluster), 4);
+    assert_eq!(attempts(&cluster), 4);
     let names: std::collections::BTreeSet<_> = cluster
         .asked("POST", "/events")
         .iter()

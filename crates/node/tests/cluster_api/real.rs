@@ -133,14 +133,14 @@ impl World {
         self.parts.spawn(events::run(reads, self.client.clone(), self.stop.clone()));
         for round in 0..3 {
             state.send_replace(a_failure(Some(Reason::Xid(79)), i64::from(round) * 120));
-            self.until(async |world| world.told("DeviceUnhealthy").await == round + 1).await;
+            self.until(async |world| world.event_count("DeviceUnhealthy").await == round + 1).await;
             state.send_replace(a_failure(None, i64::from(round) * 120 + 60));
-            self.until(async |world| world.told("DeviceRecovered").await == round + 1).await;
+            self.until(async |world| world.event_count("DeviceRecovered").await == round + 1).await;
         }
     }
 
     /// Number of events about the Node.
-    async fn told(&self, reason: &str) -> i32 {
+    async fn event_count(&self, reason: &str) -> i32 {
         let count = |event: &Event| event.series.as_ref().map_or(1, |series| series.count);
         let events = self.events().await;
         events.iter().filter(|event| event.reason.as_deref() == Some(reason)).map(count).sum()
@@ -214,7 +214,7 @@ async fn a_real_api_server_takes_labels_and_events_and_tells_of_a_label() {
         world.write_labels().await;
         world.tell_a_failure().await;
     };
-    let told = timeout(LIMIT * 5, story).await;
+    let outcome = timeout(LIMIT * 5, story).await;
     world.clean_up().await;
-    told.expect("in time");
+    outcome.expect("in time");
 }

@@ -85,14 +85,14 @@ async fn a_real_api_server_admits_the_parameters_that_the_agent_takes_and_no_oth
     policies.create(&how, &policy).await.expect("the policy is taken");
     let bound = bindings.create(&how, &binding).await;
     let claims = Api::namespaced(kube, "default");
-    let told = timeout(LIMIT, as_the_agent(&claims)).await;
+    let outcome = timeout(LIMIT, as_the_agent(&claims)).await;
     let seen = policies.get(&name).await.ok().and_then(|it| it.status?.type_checking);
     let delete = DeleteParams::default();
     let unbound = bindings.delete(&name, &delete).await.map(drop);
     policies.delete(&name, &delete).await.map(drop).expect("the policy is deleted");
     bound.expect("the policy was bound");
     unbound.expect("it is bound no more");
-    assert_eq!(told.expect("in time"), Ok(()));
+    assert_eq!(outcome.expect("in time"), Ok(()));
     let warnings = seen.and_then(|it| it.expression_warnings).unwrap_or_default();
     assert_eq!(warnings, [], "what is asked of a field is what its type has");
 }

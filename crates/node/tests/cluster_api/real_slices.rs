@@ -105,9 +105,9 @@ async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str)
     }
     assert!(!page.contains("windlass_dra_dropped_fields{"), "{name}: {page}");
     // A machine whose GPUs are all in MIG mode without instances has no such line.
-    let told = page.lines().filter(|line| line.starts_with("windlass_dra_devices{"));
-    let told = told.filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok());
-    assert_eq!(pools.values().sum::<usize>(), told.sum::<usize>(), "{name}: {pools:?}\n{page}");
+    let counts = page.lines().filter(|line| line.starts_with("windlass_dra_devices{"));
+    let counts = counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok());
+    assert_eq!(pools.values().sum::<usize>(), counts.sum::<usize>(), "{name}: {pools:?}\n{page}");
     agent.stop().await;
     let which = ListParams::default().fields(&format!("spec.nodeName={name}"));
     slices.delete_collection(&DeleteParams::default(), &which).await.expect("deleted");

@@ -30,8 +30,8 @@ fn ids(state: &NodeState) -> Vec<String> {
 #[tokio::test]
 async fn whole_gpus_have_their_place_their_links_and_their_nodes() {
     let state = machine("mi300x", "").survey().await;
-    let told = golden::devices(&state, "amd");
-    let first = told.split_inclusive('\n').take(19).collect::<String>();
+    let text = golden::devices(&state, "amd");
+    let first = text.split_inclusive('\n').take(19).collect::<String>();
     insta::assert_snapshot!("mi300x_first", first);
     insta::assert_snapshot!("mi300x", golden::overview(&state, "amd"));
 }
@@ -57,8 +57,8 @@ async fn partitions_are_offered_in_place_of_their_gpus_however_the_driver_spells
 async fn a_partition_is_where_its_gpu_is_and_has_its_share() {
     let state = machine("mi300x-cpx", "amd: {naming: mixed}").survey().await;
     assert_eq!(state.resources()[&"amd.com/cpx_nps4".parse().expect("valid")], (64, 64));
-    let told = golden::devices(&state, "amd");
-    let first = told.split_inclusive('\n').take(55).collect::<String>();
+    let text = golden::devices(&state, "amd");
+    let first = text.split_inclusive('\n').take(55).collect::<String>();
     insta::assert_snapshot!("mi300x_cpx_first", first);
 }
 
@@ -116,12 +116,12 @@ fn keep_all(world: &Node) {
 #[tokio::test]
 async fn full_gpus_that_the_compute_driver_hides_are_found_by_the_graphics_driver() {
     let world = machine("mi300x", "");
-    let told = world.survey().await;
+    let shown = world.survey().await;
     keep_all(&world);
     let state = world.survey().await;
     assert_eq!(state.resources()[&GPU.parse().expect("valid")], (8, 8));
-    for id in ids(&told) {
-        let [before, now] = [&told, &state].map(|state| device(&state.inventory, &id));
+    for id in ids(&shown) {
+        let [before, now] = [&shown, &state].map(|state| device(&state.inventory, &id));
         assert_eq!(before.nodes, now.nodes);
         assert!(now.capacity.len() == 1 && now.place.xgmi.is_empty(), "{:?}", now.capacity);
     }

@@ -108,7 +108,7 @@ async fn a_file_may_have_the_address_of_its_board() {
     assert_eq!(g2.extras.env.keys().collect::<Vec<_>>(), ["Darwin3"], "it has no address");
 }
 
-/// A machine that has what a profile simulates.
+/// A machine with the simulated devices of a profile.
 fn on_board(profile: &str) -> Node {
     let profile: DeviceProfile = profile.parse().expect("a shipped profile");
     let (_, devices) = profile.text.split_once("\nsimulated:\n").expect("it simulates something");

@@ -11,7 +11,7 @@ use windlass_resources::NodeState;
 pub(crate) fn devices(state: &NodeState, source: &str) -> String {
     let devices = state.inventory.devices.iter();
     let of_source = devices.filter(|device| device.source.as_str() == source);
-    of_source.map(|device| told(state, device)).collect()
+    of_source.map(|device| described(state, device)).collect()
 }
 
 /// The devices of a source by their ids, with the resource of each and its nodes.
@@ -22,7 +22,7 @@ pub(crate) fn overview(state: &NodeState, source: &str) -> String {
     of_source.map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn told(state: &NodeState, device: &Device) -> String {
+fn described(state: &NodeState, device: &Device) -> String {
     everything_may_be_asked(device);
     let mut text = format!("{}\n", heading(state, device));
     let own =

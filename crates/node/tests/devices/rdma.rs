@@ -36,7 +36,7 @@ fn world(config: &str) -> Node {
 }
 
 /// State of every interface, one line each.
-fn told(state: &NodeState) -> String {
+fn states(state: &NodeState) -> String {
     let offerings = state.offerings();
     let line = |device: &Device| {
         let of = |name: &str| attribute(device, &format!("windlass.dev/{name}"));
@@ -98,7 +98,7 @@ nic-0000-17-00-0-sf88: mlx5_core.sf ens1f0s88 mlx5_8 ens1f0np0; infiniband/uverb
 nic-0000-01-00-0: tg3 eno3; ; the host's default route is over eno3
 nic-0000-17-00-3: vfio-pci ens1f0np0 1; vfio/62 vfio/vfio; offered
 ";
-    assert_eq!(told(&state), expected);
+    assert_eq!(states(&state), expected);
     assert_eq!(source(&state, "nics"), "ready: 10 network interfaces, 8 with RDMA");
 }
 

@@ -49,7 +49,7 @@ impl Kubelet {
     ) -> NodePrepareResourcesResponse {
         let request = NodePrepareResourcesRequest { claims: claims.iter().map(claim).collect() };
         let answer = self.calls.node_prepare_resources(request).await;
-        let answer = answer.expect("failures are told claim by claim").into_inner();
+        let answer = answer.expect("failures are reported for each claim").into_inner();
         let answered: Vec<_> = answer.claims.keys().map(String::as_str).collect();
         let mut asked: Vec<_> = claims.iter().map(|(_, uid)| *uid).collect();
         asked.sort_unstable();
@@ -77,7 +77,7 @@ impl Kubelet {
     pub(crate) async fn unprepare_claim(&mut self, named: (&str, &str)) -> Result<(), String> {
         let request = NodeUnprepareResourcesRequest { claims: vec![claim(&named)] };
         let answer = self.calls.node_unprepare_resources(request).await;
-        let answer = answer.expect("failures are told claim by claim").into_inner();
+        let answer = answer.expect("failures are reported for each claim").into_inner();
         match answer.claims[named.1].error.as_str() {
             "" => Ok(()),
             error => Err(error.to_owned()),

@@ -53,7 +53,7 @@ async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_cle
     rig.taints("n1/darwin3", &["windlass.dev/unclean=quarantined"]).await;
     let why = rig.schedule("b", "board").map(drop).expect_err("nothing is clean");
     assert!(why.contains("0/1 nodes"), "{why}");
-    rig.until_told("is withheld: cleanup failed: GET http://").await;
+    rig.until_event("is withheld: cleanup failed: GET http://").await;
     rig.board.inject(BoardFault::None);
     rig.taints("n1/darwin3", &[]).await;
     rig.schedule("c", "board").expect("it is clean");
@@ -279,7 +279,7 @@ async fn a_gpu_whose_memory_stays_used_is_withheld_until_it_is_free() {
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
     rig.end(&mut kubelet, &tenant).await;
     rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
-    rig.until_told("4096 MiB of its memory are used, at most 128 are allowed").await;
+    rig.until_event("4096 MiB of its memory are used, at most 128 are allowed").await;
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 128 }).expect("injected");
     rig.taints("n1/nvidia", &[]).await;
     agent.stop().await;

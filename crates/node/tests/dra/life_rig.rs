@@ -116,13 +116,13 @@ impl Rig {
     }
 
     /// Waits for an event with this text.
-    pub(crate) async fn until_told(&self, text: &str) {
-        let told = |objects: &Objects| {
+    pub(crate) async fn until_event(&self, text: &str) {
+        let find = |objects: &Objects| {
             let events: Vec<Event> = objects.list();
             events.into_iter().find_map(|it| it.note.filter(|note| note.contains(text)))
         };
-        let told = self.objects().until(LIMIT, told).await;
-        drop(told.unwrap_or_else(|_| panic!("no event says {text:?}")));
+        let found = self.objects().until(LIMIT, find).await;
+        drop(found.unwrap_or_else(|_| panic!("no event says {text:?}")));
     }
 
     /// A claim on the API server, once it fulfils a condition.

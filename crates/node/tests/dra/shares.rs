@@ -273,14 +273,14 @@ async fn one_claim_may_have_two_shares_of_a_gpu_each_with_its_own_limit() {
         let edits = &spec.devices.iter().find(own).expect("its own").container_edits;
         assert!(edits.env.contains(&format!("{LIMIT}=0={limit}")), "{edits:?}");
     }
-    let told = |objects: &Objects| {
+    let share_ids = |objects: &Objects| {
         let claim: ResourceClaim = objects.get("ns", &claim)?;
         let devices = claim.status?.devices?;
         Some(devices.into_iter().map(|it| it.share_id).collect::<BTreeSet<_>>())
     };
-    let told = shares.cluster.objects().until(Duration::from_secs(20), told).await;
+    let written = shares.cluster.objects().until(Duration::from_secs(20), share_ids).await;
     let ids = [small, large].map(|device| device.share_id.clone());
-    assert_eq!(told.expect("the status is told"), ids.into());
+    assert_eq!(written.expect("the status is written"), ids.into());
     kubelet.unprepare_claim((&claim, &uid)).await.expect("released");
     vanishes(&shares.folder()).await;
     agent.stop().await;

@@ -190,8 +190,8 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         measured(&agent, "windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         assert!(program.runs() && world.exceeded(&holder).is_none());
         world.kernel.opens(&program, 4, 4, 1000);
-        let told = until("the condition", async || world.exceeded(&holder).ok_or("none")).await;
-        assert_eq!(told, "11000 MiB in use, but the share is 10240 MiB");
+        let message = until("the condition", async || world.exceeded(&holder).ok_or("none")).await;
+        assert_eq!(message, "11000 MiB in use, but the share is 10240 MiB");
         program.ends().await;
         world.shares.end(&mut kubelet, holder).await;
         assert!(!record.exists());

@@ -39,8 +39,8 @@ fn ours(interval: &str) -> Value {
 /// Latest time slice that the program set on the first GPU.
 fn set(world: &World) -> Option<String> {
     let gpu = &world.machine.model().expect("a model").gpus[0].uuid;
-    let told = world.machine.dir().join(format!("nvidia-smi/{gpu}.timeslice"));
-    Some(fs::read_to_string(told).ok()?.trim().to_owned())
+    let path = world.machine.dir().join(format!("nvidia-smi/{gpu}.timeslice"));
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
 fn program(world: &World) -> PathBuf {

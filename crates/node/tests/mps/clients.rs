@@ -70,7 +70,7 @@ async fn the_daemon_terminates_a_client_before_the_watchdog_kills_it() {
     let clients = Box::pin(Clients::new(WatchdogAction::Kill)).await;
     let (mut greedy, mut modest) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
     clients.connect(&[(&greedy, 11_000), (&modest, 10_000)]);
-    let (action, _) = clients.0.told("a").await;
+    let (action, _) = clients.0.event_of("a").await;
     assert_eq!(action, "Kill");
     assert!(!greedy.wait().success());
     clients.remain(&[&modest]).await;

@@ -86,14 +86,14 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let gpu = vendor.gpu(&state);
         let offering = &state.offerings()[gpu.id.as_str()];
         assert_eq!(offering.enforcement, Some(Enforcement::Dmem));
-        let told = until("the node's GPUs are told", async || {
+        let annotated = until("the node's GPUs are annotated", async || {
             let node: NodeObject = world.api.objects().get("", "n1").expect("a Node");
             let text = node.metadata.annotations.unwrap_or_default();
             let text = text.get(NodeDevices::ANNOTATION).ok_or("none")?;
             Ok::<_, &str>(NodeDevices::from_annotation(text).expect("readable"))
         })
         .await;
-        let [only] = &told.devices[..] else { panic!("{told:?}") };
+        let [only] = &annotated.devices[..] else { panic!("{annotated:?}") };
         assert_eq!((&only.id, u64::from(only.memory_mib)), (&gpu.id, vendor.memory_mib));
 
         let pod = pod("a", 10, 30);

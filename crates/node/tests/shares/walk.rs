@@ -98,8 +98,12 @@ impl Walk {
         until(step, async || {
             let pod = self.world.api.objects().get::<PodObject>("default", "a").expect("a Pod");
             let annotations = pod.metadata.annotations.unwrap_or_default();
-            let told = annotations.get("windlass.dev/placed").cloned().unwrap_or_default();
-            if told.contains(gpus[0].as_str().expect("an id")) { Ok(()) } else { Err(told) }
+            let placement = annotations.get("windlass.dev/placed").cloned().unwrap_or_default();
+            if placement.contains(gpus[0].as_str().expect("an id")) {
+                Ok(())
+            } else {
+                Err(placement)
+            }
         })
         .await;
         // Another pod has the other GPU.

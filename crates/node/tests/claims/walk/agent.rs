@@ -163,6 +163,6 @@ async fn a_process_is_the_agent_of_a_walk_where_it_is_told_to_be() {
     tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(log)).init();
     let config = in_sight(&folder, config(&folder));
     let agent = Agent::start(&config, Clock::starting_at(Timestamp::now())).expect("it starts");
-    let told = async { end.recv().await.unwrap_or_default() };
-    agent.run(told).await.expect("no part fails");
+    let stop = async { end.recv().await.unwrap_or_default() };
+    agent.run(stop).await.expect("no part fails");
 }

@@ -8,26 +8,26 @@ use std::{
 /// Owners by device. A second owner ends the walk.
 pub(super) struct Hands {
     holders: BTreeMap<String, String>,
-    told: VecDeque<String>,
+    recent: VecDeque<String>,
     begun: Instant,
 }
 
 /// Number of events that a failure shows.
-const TOLD: usize = 150;
+const RECENT: usize = 150;
 
 // === impl Hands ===
 
 impl Hands {
     pub(super) fn new() -> Self {
-        let (holders, told) = Default::default();
-        Self { holders, told, begun: Instant::now() }
+        let (holders, recent) = Default::default();
+        Self { holders, recent, begun: Instant::now() }
     }
 
     pub(super) fn tell(&mut self, what: &str) {
-        if self.told.len() == TOLD {
-            self.told.pop_front();
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
         }
-        self.told.push_back(format!("{:.3} {what}", self.begun.elapsed().as_secs_f64()));
+        self.recent.push_back(format!("{:.3} {what}", self.begun.elapsed().as_secs_f64()));
     }
 
     /// Records that the agent has given a device to an owner, perhaps again.
@@ -35,7 +35,7 @@ impl Hands {
         self.tell(&format!("{who} has {device}"));
         let before = self.holders.insert(device.to_owned(), who.to_owned());
         if let Some(other) = before.filter(|other| other != who) {
-            panic!("{device} is in the hands of {other} and of {who}: {:#?}", self.told);
+            panic!("{device} is in the hands of {other} and of {who}: {:#?}", self.recent);
         }
     }
 

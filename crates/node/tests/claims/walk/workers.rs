@@ -202,7 +202,7 @@ impl Worker {
         match answer {
             Ok(Ok(answer)) => return Some(answer.into_inner()),
             Ok(Err(status)) if is_of_the_connection(&status) => self.node.hung_up().await,
-            Ok(Err(status)) => panic!("failures are told claim by claim: {status}"),
+            Ok(Err(status)) => panic!("failures are reported for each claim: {status}"),
             Err(_) => self.node.step("calls given up"),
         }
         None

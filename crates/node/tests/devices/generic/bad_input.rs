@@ -191,8 +191,8 @@ sources:
     let state = world.survey().await;
     assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it exposes the kernel's log"));
     assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it exposes"));
-    let told = source(&state, "etc");
-    assert!(told.contains("/dev/etcdir/shadow leads to no device node"), "{told}");
+    let text = source(&state, "etc");
+    assert!(text.contains("/dev/etcdir/shadow leads to no device node"), "{text}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use windlass_machine::profile::VirtualFunction;
 use windlass_resources::NodeState;
 use windlass_testkit::{allocatable, pod_with as pod};
 
-use super::{VFS, functions, told, world};
+use super::{VFS, functions, states, world};
 use crate::devices::world::device;
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn a_group_with_a_member_of_another_driver_is_withheld() {
     world.machine.update(|model| functions(model)[0].group = Some(62)).expect("changed");
     let state = world.survey().await;
     let why = "0000:17:00.2 is in its IOMMU group 62 and has the driver mlx5_core";
-    assert!(told(&state).contains(why), "{}", told(&state));
+    assert!(states(&state).contains(why), "{}", states(&state));
 }
 
 #[tokio::test]
@@ -61,10 +61,10 @@ async fn a_group_whose_members_cannot_be_read_is_withheld() {
     let world = world(VFS);
     let groups = world.host("/sys/kernel/iommu_groups");
     fs::rename(&groups, world.host("/sys/kernel/elsewhere")).expect("moved");
-    let told = told(&world.survey().await);
+    let states = states(&world.survey().await);
     let why = "vfio/62 vfio/vfio; the members of its IOMMU group 62 cannot be read: the agent needs \
                /sys/kernel/iommu_groups";
-    assert!(told.contains(why), "{told}");
+    assert!(states.contains(why), "{states}");
 }
 
 #[tokio::test]
@@ -75,13 +75,13 @@ async fn of_two_functions_in_one_group_only_one_is_allocated() {
         functions[0] = VirtualFunction { netdev: None, rdma: None, ..functions[1].clone() };
     };
     world.machine.update(both).expect("changed");
-    let told = told(&world.survey().await);
+    let states = states(&world.survey().await);
     assert!(
-        told.contains("0000:17:00.2: vfio-pci ens1f0np0 0; vfio/62 vfio/vfio; offered"),
-        "{told}"
+        states.contains("0000:17:00.2: vfio-pci ens1f0np0 0; vfio/62 vfio/vfio; offered"),
+        "{states}"
     );
     let why = "0000:17:00.2 is in the same IOMMU group, and is offered";
-    assert!(told.contains(&format!("vfio/62 vfio/vfio; {why}")), "{told}");
+    assert!(states.contains(&format!("vfio/62 vfio/vfio; {why}")), "{states}");
 }
 
 #[tokio::test]

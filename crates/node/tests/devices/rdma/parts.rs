@@ -2,7 +2,7 @@
 
 use windlass_testkit::Node;
 
-use super::{told, world};
+use super::{states, world};
 use crate::devices::world::{attribute, device, source};
 
 #[tokio::test]
@@ -52,8 +52,8 @@ async fn software_rdma_over_hardware_is_not_the_hardwares_own() {
     add_rdma(&world, function, "renamed", "parent", "eno3\n");
     add_rdma(&world, function, "siw0", "node_desc", "Software iWARP stack\n");
     let state = world.survey().await;
-    let told = told(&state);
-    assert!(told.contains("nic-0000-01-00-0: tg3 eno3; ;"), "{told}");
+    let states = states(&state);
+    assert!(states.contains("nic-0000-01-00-0: tg3 eno3; ;"), "{states}");
     let names = "software RDMA devices skipped: renamed rxe0 siw0";
     assert!(source(&state, "nics").ends_with(names), "{}", source(&state, "nics"));
 }
