@@ -113,8 +113,8 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
         // If a pod got the GPUs of a pending pod, its own decided GPUs serve that pod.
         let sets = sets.chain(spare.values().filter(|_| !pending.is_empty()).cloned()).collect();
         windlass_host::watch::publish(&deps.publish, Arc::new(sets));
-        let forgotten = pending.iter().map(|pod| pod.seen + PENDING).min();
-        following = match (following, forgotten) {
+        let next_expiry = pending.iter().map(|pod| pod.seen + PENDING).min();
+        following = match (following, next_expiry) {
             (_, None) => None,
             (None, Some(_)) => Some(deps.allocations.follow()),
             (following, Some(_)) => following,
@@ -125,7 +125,7 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
                 failed.insert(pod.pod.uid.clone(), Instant::now() + AGAIN);
             }
         }
-        let next = forgotten.into_iter().chain(failed.values().copied()).min();
+        let next = next_expiry.into_iter().chain(failed.values().copied()).min();
         tokio::select! {
             () = changed(&mut pods) => {}
             () = changed(&mut allocations) => {}

@@ -234,7 +234,7 @@ impl Binder {
             Some((hold, news?))
         });
         if let Some((hold, (pod, choice))) = news {
-            self.tell(&hold, &pod, &choice).await;
+            self.report_choice(&hold, &pod, &choice).await;
         }
     }
 
@@ -426,7 +426,7 @@ impl Binder {
     }
 
     /// Logs and counts a choice, and corrects the pod's placement.
-    async fn tell(&self, hold: &Hold, pod: &BoundPod, choice: &Choice) {
+    async fn report_choice(&self, hold: &Hold, pod: &BoundPod, choice: &Choice) {
         let (name, device) = (pod.title(), device_names(hold));
         let Amounts { memory_mib, compute_percent } = hold.first.amounts;
         self.metrics.bound(choice.word());

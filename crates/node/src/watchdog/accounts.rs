@@ -11,7 +11,7 @@ use super::limits::{Holders, Limit, Limits};
 
 /// Memory of the holders on every shared GPU.
 #[derive(Debug, Default)]
-pub(super) struct Accounts(BTreeMap<(DeviceId, Holders), Standing>);
+pub(super) struct Accounts(BTreeMap<(DeviceId, Holders), Account>);
 
 /// Memory that holders use on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) struct Usage {
 
 /// Latest usage of a GPU by holders, and its history of excess.
 #[derive(Debug)]
-struct Standing {
+struct Account {
     usage: Usage,
     /// Number of measurements above the limit minus later ones below it, from 0 to [`VIOLATION`].
     over: u32,
@@ -50,7 +50,7 @@ pub(super) struct Violation {
     pub(super) usage: Usage,
 }
 
-/// Value of [`Standing::over`] that is a violation. One or two measurements may show a program that has ended and whose
+/// Value of [`Account::over`] that is a violation. One or two measurements may show a program that has ended and whose
 /// memory the driver still counts.
 const VIOLATION: u32 = 3;
 
@@ -86,10 +86,9 @@ impl Accounts {
         let mut violations = Vec::new();
         while let Some((holders, usage)) = used.pop_first() {
             let key = (device.clone(), holders);
-            let standing =
-                self.0.entry(key.clone()).or_insert_with(|| Standing::new(usage.clone()));
-            if standing.measure(usage, now, repeats) {
-                let (usage, (device, holders)) = (standing.usage.clone(), key);
+            let account = self.0.entry(key.clone()).or_insert_with(|| Account::new(usage.clone()));
+            if account.measure(usage, now, repeats) {
+                let (usage, (device, holders)) = (account.usage.clone(), key);
                 violations.push(Violation { device, holders, usage });
             }
         }
@@ -98,7 +97,7 @@ impl Accounts {
 
     /// True if holders of a GPU are or just were above their limits.
     pub(super) fn is_suspicious(&self, device: &DeviceId) -> bool {
-        self.0.iter().any(|((known, _), standing)| known == device && standing.over > 0)
+        self.0.iter().any(|((known, _), account)| known == device && account.over > 0)
     }
 
     /// Drops the measurements of a GPU that could not be measured.
@@ -110,10 +109,10 @@ impl Accounts {
     /// not with each measurement.
     pub(super) fn excesses(&self) -> MemoryExcesses {
         let mut all = MemoryExcesses::new();
-        for ((device, holders), standing) in &self.0 {
-            let Some(Acted { bytes, .. }) = standing.acted else { continue };
+        for ((device, holders), account) in &self.0 {
+            let Some(Acted { bytes, .. }) = account.acted else { continue };
             let excess =
-                MemoryExcess { used_mib: bytes / MIB, limit_mib: standing.usage.limit / MIB };
+                MemoryExcess { used_mib: bytes / MIB, limit_mib: account.usage.limit / MIB };
             let claims = holders.iter().filter(|holder| !holder.is_share());
             all.extend(claims.map(|claim| ((claim.uid.clone(), device.clone()), excess)));
         }
@@ -122,13 +121,13 @@ impl Accounts {
 
     /// Latest usage of the holders on each GPU.
     pub(super) fn usages(&self) -> impl Iterator<Item = (&DeviceId, &Holders, &Usage)> {
-        self.0.iter().map(|((device, holders), standing)| (device, holders, &standing.usage))
+        self.0.iter().map(|((device, holders), account)| (device, holders, &account.usage))
     }
 }
 
-// === impl Standing ===
+// === impl Account ===
 
-impl Standing {
+impl Account {
     fn new(usage: Usage) -> Self {
         Self { usage, over: 0, acted: None }
     }

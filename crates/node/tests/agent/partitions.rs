@@ -53,7 +53,7 @@ fn refused(outcome: Result<DeviceId, PartitionError>) -> (MigFailure, String) {
 }
 
 /// Profiles of the GPU instances on a GPU; true if the instance has a compute instance.
-fn standing(world: &Node, gpu: usize) -> Vec<(String, bool)> {
+fn instances(world: &Node, gpu: usize) -> Vec<(String, bool)> {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[gpu].mig.iter().flatten();
     instances.map(|one| (one.profile.clone(), one.compute.is_some())).collect()
@@ -166,7 +166,7 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
         agent.partitions.remove(partition).await.expect("it is gone");
         until_served(&agent, device, false).await;
     }
-    assert_eq!(standing(&world, 0), []);
+    assert_eq!(instances(&world, 0), []);
     let again = agent.partitions.make(&wanted[2]).await.expect("made");
     assert_ne!(again, made[2], "a device that was made anew is another one");
 }
@@ -179,7 +179,7 @@ async fn a_half_made_partition_is_undone_and_a_half_finished_removal_is_complete
     let (_, words) = refused(agent.partitions.make(&half).await);
     let end = "nvmlGpuInstanceCreateComputeInstance: an internal driver error";
     assert!(words.ends_with(end), "{words}");
-    assert_eq!(standing(&world, 2), []);
+    assert_eq!(instances(&world, 2), []);
     world.inject("recover@2");
 
     let leave_half = || {
@@ -193,11 +193,11 @@ async fn a_half_made_partition_is_undone_and_a_half_finished_removal_is_complete
     };
     leave_half();
     agent.partitions.make(&half).await.expect("finished");
-    assert_eq!(standing(&world, 2), [("2g.12gb".to_owned(), true)]);
+    assert_eq!(instances(&world, 2), [("2g.12gb".to_owned(), true)]);
     agent.partitions.remove(&half).await.expect("removed");
     leave_half();
     agent.partitions.remove(&half).await.expect("removed");
-    assert_eq!(standing(&world, 2), []);
+    assert_eq!(instances(&world, 2), []);
 }
 
 #[tokio::test]
@@ -229,7 +229,7 @@ async fn a_gpu_that_hangs_delays_no_other_and_its_order_gets_the_result_later() 
     assert!(matches!(why, MigFailure::Overdue(_)), "{words}");
     world.inject("recover@0");
     let device = agent.partitions.make(&hung).await.expect("made, then or now");
-    assert_eq!(standing(&world, 0), [("7g.80gb".to_owned(), true)]);
+    assert_eq!(instances(&world, 0), [("7g.80gb".to_owned(), true)]);
     until_served(&agent, &device, true).await;
 }
 

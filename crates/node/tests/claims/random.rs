@@ -82,11 +82,11 @@ impl Run {
         self.world.check();
     }
 
-    fn tell(&mut self, what: String) {
+    fn log(&mut self, event: String) {
         if self.recent.len() == RECENT {
             self.recent.remove(0);
         }
-        self.recent.push(what);
+        self.recent.push(event);
     }
 
     /// Ends all pods, and checks that every device is free through both APIs.

@@ -60,7 +60,7 @@ impl SliceStore {
 
     pub(crate) fn remove(&mut self, name: &str) {
         let slice = self.all.remove(name).expect("it is there");
-        self.tell("DELETED", slice);
+        self.add_event("DELETED", slice);
     }
 
     pub(crate) fn put(&mut self, name: &str, mut slice: Value) {
@@ -71,7 +71,7 @@ impl SliceStore {
         self.history.push((self.version, json!({"type": event, "object": slice})));
     }
 
-    fn tell(&mut self, event: &str, mut slice: Value) {
+    fn add_event(&mut self, event: &str, mut slice: Value) {
         self.version += 1;
         slice["metadata"]["resourceVersion"] = self.version.to_string().into();
         self.history.push((self.version, json!({"type": event, "object": slice})));

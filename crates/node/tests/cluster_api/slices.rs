@@ -36,9 +36,10 @@ impl Publisher {
     }
 
     fn start_with(server: &mut ApiServer, client: Client) -> Self {
-        let (wanted, wish) = watch::channel(None);
+        let (wanted, wanted_slices) = watch::channel(None);
         let stop = server.stop.child_token();
-        let (state, run) = slices::publish(client, DriverName::default(), wish, stop.clone());
+        let (state, run) =
+            slices::publish(client, DriverName::default(), wanted_slices, stop.clone());
         server.parts.spawn(run);
         Self { wanted, state, stop }
     }
@@ -49,13 +50,16 @@ impl Publisher {
         self.wanted.send_replace(Some(Arc::new(wanted)));
     }
 
-    async fn tells(&mut self, condition: impl FnMut(&Arc<PublishState>) -> bool) -> PublishState {
+    async fn until_state(
+        &mut self,
+        condition: impl FnMut(&Arc<PublishState>) -> bool,
+    ) -> PublishState {
         (*value("what is published", &self.state, condition).await).clone()
     }
 
     async fn has(&mut self, pool: &str, (generation, slices, devices): (i64, usize, usize)) {
         let expected = slices::PublishedPool { generation, slices, devices };
-        self.tells(|state| state.pools.get(pool) == Some(&expected)).await;
+        self.until_state(|state| state.pools.get(pool) == Some(&expected)).await;
     }
 }
 
@@ -224,7 +228,7 @@ async fn equal_amounts_in_other_spelling_and_times_of_taints_cause_no_write() {
     publisher.wants(&[(POOL, vec![content(&[tainted("a"), device("b")])])]);
     publisher.has(POOL, (1, 1, 2)).await;
     let cluster = server.cluster.borrow().clone();
-    assert_eq!(writes(&cluster), [1, 1, 0], "only the wish was written");
+    assert_eq!(writes(&cluster), [1, 1, 0], "only the wanted slices were written");
     let sent = &cluster.asked("PUT", PATH).last().expect("a write").body["spec"]["devices"][0]["taints"]
         [0];
     assert_eq!(sent["timeAdded"], "2026-01-02T03:04:05Z", "a taint that stays keeps its time");
@@ -274,12 +278,12 @@ async fn a_pool_that_is_refused_midway_is_restored_completely_or_removed() {
             cluster.refusals = vec![refused("PUT", second, 1), refused("POST", PATH, way_back)];
         });
         publisher.wants(&[(POOL, vec![gpu("c"), gpu("d")])]);
-        let state = publisher.tells(|state| state.error.is_some()).await;
+        let state = publisher.until_state(|state| state.error.is_some()).await;
         assert_eq!(published(&server.cluster.borrow()), expected);
         assert_eq!(state.error.as_deref().unwrap_or_default().matches("is refused").count(), 1);
         publisher.wants(&[(POOL, vec![gpu("e"), gpu("f")])]);
-        let state = publisher.tells(|state| state.error.is_none()).await;
-        assert_eq!(state.pools[POOL].devices, 2, "another wish is tried");
+        let state = publisher.until_state(|state| state.error.is_none()).await;
+        assert_eq!(state.pools[POOL].devices, 2, "other wanted slices are tried");
         server.stop().await;
     }
 }
@@ -328,13 +332,13 @@ async fn an_api_server_that_is_away_gets_the_newest_wish_when_it_is_back() {
     let mut server = ApiServer::not_yet();
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a")])]);
-    publisher.tells(|state| state.error.is_some() && state.errors > 0).await;
+    publisher.until_state(|state| state.error.is_some() && state.errors > 0).await;
     server.come();
     publisher.has(POOL, (1, 1, 1)).await;
     assert_eq!(publisher.state.borrow().error, None);
     server.die().await;
     publisher.wants(&[(POOL, vec![gpu("b")])]);
-    let state = publisher.tells(|state| state.error.is_some()).await;
+    let state = publisher.until_state(|state| state.error.is_some()).await;
     assert_eq!(state.pools.len(), 1, "what was published is still known");
     server.come();
     let cluster = server.until(|cluster| published(cluster) == ["00000 1/1 b"]).await;
@@ -351,7 +355,7 @@ async fn a_refusal_of_every_device_is_logged_and_tried_again() {
     });
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a")])]);
-    let state = publisher.tells(|state| state.error.is_some()).await;
+    let state = publisher.until_state(|state| state.error.is_some()).await;
     let error = state.error.expect("an error");
     assert!(error.contains("pool n1/nvidia") && error.contains("deploy/rbac.yaml"), "{error}");
     publisher.has(POOL, (1, 1, 1)).await;
@@ -365,7 +369,7 @@ async fn an_api_server_without_the_api_is_named_and_asked_again() {
     server.cluster.send_modify(|cluster| cluster.slices.is_served = false);
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a")])]);
-    let state = publisher.tells(|state| state.error.is_some()).await;
+    let state = publisher.until_state(|state| state.error.is_some()).await;
     let error = state.error.expect("an error");
     assert!(error.contains("no resource.k8s.io/v1"), "{error}");
     server.cluster.send_modify(|cluster| cluster.slices.is_served = true);
@@ -383,7 +387,7 @@ async fn nothing_is_asked_while_nothing_is_wanted_and_slices_go_when_nothing_is_
     publisher.has(POOL, (1, 2, 2)).await;
     publisher.wanted.send_replace(None);
     let cluster = server.until(|cluster| cluster.slices.all.is_empty()).await;
-    publisher.tells(|state| state.pools.is_empty()).await;
+    publisher.until_state(|state| state.pools.is_empty()).await;
     assert_eq!(writes(&cluster), [2, 0, 2]);
     server.cluster.send_modify(|cluster| cluster.cuts += 1);
     publisher.wants(&[(POOL, vec![gpu("c")])]);

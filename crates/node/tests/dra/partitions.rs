@@ -32,7 +32,7 @@ fn put(world: &World, agent: &Running, (name, partition): (&str, &str)) {
 }
 
 /// MIG instances of the first GPU, as `1g.10gb@0`.
-fn standing(world: &World) -> Vec<String> {
+fn instances(world: &World) -> Vec<String> {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[0].mig.iter().flatten();
     let mut places: Vec<_> =
@@ -72,7 +72,7 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     put(&world, &agent, ("f", "3g-40gb-9-4"));
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
-    assert_eq!(standing(&world), ["1g.10gb@0", "3g.40gb@4"]);
+    assert_eq!(instances(&world), ["1g.10gb@0", "3g.40gb@4"]);
     let state = agent.state.borrow().clone();
     let made = instance(&state, 4).expect("it is in the inventory");
     let cdi = &first[0].cdi_device_ids;
@@ -90,13 +90,13 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     let (agent, mut kubelet) = world.serving().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("d").await.expect("released");
-    assert_eq!(standing(&world), ["3g.40gb@4"]);
+    assert_eq!(instances(&world), ["3g.40gb@4"]);
     assert_eq!(instance(&agent.state.borrow(), 0), None, "nobody is offered what is gone");
     kubelet.prepare("e").await.expect("there is room now");
     for name in ["c", "e"] {
         kubelet.unprepare(name).await.expect("released");
     }
-    assert!(standing(&world).is_empty());
+    assert!(instances(&world).is_empty());
     agent.stop().await;
 }
 
@@ -137,9 +137,9 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
     let (agent, mut kubelet) = world.serving().await;
     agent.until(|state| instance(state, 2).is_none()).await;
     assert_eq!(kubelet.prepare("kept").await.expect("prepared"), first);
-    assert_eq!(standing(&world), ["2g.20gb@0"]);
+    assert_eq!(instances(&world), ["2g.20gb@0"]);
     kubelet.unprepare("kept").await.expect("released");
-    assert!(standing(&world).is_empty());
+    assert!(instances(&world).is_empty());
     agent.stop().await;
 }
 
@@ -153,7 +153,7 @@ async fn an_unclaimed_instance_is_removed_once_instances_are_made_for_claims() {
     agent.until(|state| instance(state, 5).is_some()).await;
     agent.follow(policy);
     agent.until(|state| instance(state, 5).is_none()).await;
-    assert!(standing(&world).is_empty());
+    assert!(instances(&world).is_empty());
     agent.stop().await;
 }
 
@@ -178,7 +178,7 @@ async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_never()
             found.is_none_or(|device| device.health.has_vanished())
         })
         .await;
-    assert_eq!(standing(&world), ["1g.10gb@6"]);
+    assert_eq!(instances(&world), ["1g.10gb@6"]);
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.prepare("d").await.expect("the place is free");
     agent.stop().await;

@@ -94,14 +94,14 @@ impl Run {
         self.tally.refused_claims += usize::from(started.is_err());
         let uids = scheduled.claims.iter().filter_map(|claim| claim.metadata.uid.as_deref());
         let uids: Vec<_> = uids.collect();
-        self.tell(format!("claim {uids:?} started: {started:?}"));
+        self.log(format!("claim {uids:?} started: {started:?}"));
         self.living.push(Living::Claim(Box::new(scheduled)));
     }
 
     async fn plugged(&mut self, uid: String, admitted: bool) {
         self.tally.plugin_pods += usize::from(admitted);
         self.tally.refused_pods += usize::from(!admitted);
-        self.tell(format!("{uid} admitted: {admitted}"));
+        self.log(format!("{uid} admitted: {admitted}"));
         if admitted {
             let started = self.world.try_start(&uid, "main").await;
             started.expect("what is admitted starts");
@@ -118,12 +118,12 @@ impl Run {
         let index = self.chance.below(self.living.len());
         match self.living.swap_remove(index) {
             Living::Plugin(uid) => {
-                self.tell(format!("{uid} ends"));
+                self.log(format!("{uid} ends"));
                 self.world.kubelet.delete(&uid).await;
             }
             Living::Claim(scheduled) if self.chance.below(3) == 0 => self.force(&scheduled).await,
             Living::Claim(scheduled) => {
-                self.tell(format!("{:?} ends", scheduled.pod.metadata.name));
+                self.log(format!("{:?} ends", scheduled.pod.metadata.name));
                 self.world.end(&scheduled).await;
             }
         }
@@ -132,7 +132,7 @@ impl Run {
     /// Deletes the object first, so that another pod is scheduled to devices that the containers still hold.
     async fn force(&mut self, scheduled: &Scheduled) {
         let name = scheduled.pod.metadata.name.as_deref().unwrap_or_default();
-        self.tell(format!("{name} is deleted by force"));
+        self.log(format!("{name} is deleted by force"));
         self.world.cluster.delete_pod(SPACE, name).expect("it was there");
         self.begin_claim().await;
         self.check();

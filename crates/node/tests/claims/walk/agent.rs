@@ -106,8 +106,8 @@ impl AgentProcess {
         assert!(ended.is_none(), "the agent ended by itself: {ended:?}");
     }
 
-    #[expect(clippy::print_stderr, reason = "for whoever has to find out why a walk failed")]
-    fn tell(&self) {
+    #[expect(clippy::print_stderr, reason = "the logs show the reason of a failed walk")]
+    fn print_logs(&self) {
         for name in [EARLIER, LOG] {
             let log = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
             let from = log.len().saturating_sub(SHOWN);
@@ -125,7 +125,7 @@ impl Drop for AgentProcess {
             let _ = child.wait();
         }
         if std::thread::panicking() {
-            self.tell();
+            self.print_logs();
         }
     }
 }

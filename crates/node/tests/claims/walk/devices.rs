@@ -88,7 +88,7 @@ impl DeviceManager {
         let Some(plugin) = dial(self.node.plugin_socket()).await else {
             return self.node.hung_up().await;
         };
-        self.node.facts().hands.tell(&format!("Allocate {devices_ids:?} for {uid}"));
+        self.node.facts().hands.log(&format!("Allocate {devices_ids:?} for {uid}"));
         let container = ContainerAllocateRequest { devices_ids: devices_ids.clone() };
         let request = AllocateRequest { container_requests: vec![container] };
         let answer = DevicePluginClient::new(plugin).allocate(request).await;

@@ -23,7 +23,7 @@ impl Hands {
         Self { holders, recent, begun: Instant::now() }
     }
 
-    pub(super) fn tell(&mut self, what: &str) {
+    pub(super) fn log(&mut self, what: &str) {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
@@ -32,7 +32,7 @@ impl Hands {
 
     /// Records that the agent has given a device to an owner, perhaps again.
     pub(super) fn take(&mut self, device: &str, who: &str) {
-        self.tell(&format!("{who} has {device}"));
+        self.log(&format!("{who} has {device}"));
         let before = self.holders.insert(device.to_owned(), who.to_owned());
         if let Some(other) = before.filter(|other| other != who) {
             panic!("{device} is in the hands of {other} and of {who}: {:#?}", self.recent);
@@ -41,7 +41,7 @@ impl Hands {
 
     /// Releases all devices of an owner that has ended.
     pub(super) fn let_go(&mut self, who: &str) {
-        self.tell(&format!("{who} ends"));
+        self.log(&format!("{who} ends"));
         self.holders.retain(|_, holder| holder != who);
     }
 

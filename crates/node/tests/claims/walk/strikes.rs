@@ -135,7 +135,7 @@ impl Strikes {
     }
 
     fn happened(&self, what: &str) {
-        self.node.facts().hands.tell(what);
+        self.node.facts().hands.log(what);
         self.node.step(what);
     }
 

@@ -115,7 +115,7 @@ impl Worker {
         let _call = node.calls.read().await;
         node.remember(&uids);
         let Some(driver) = node.driver(&mut self.chance).await else { return node.hung_up().await };
-        node.facts().hands.tell(&format!("Prepare {uids:?}"));
+        node.facts().hands.log(&format!("Prepare {uids:?}"));
         let claims = uids.iter().map(|uid| claim(uid)).collect();
         let mut driver = DraPluginClient::new(driver);
         let asked = driver.node_prepare_resources(NodePrepareResourcesRequest { claims });
@@ -125,7 +125,7 @@ impl Worker {
                 self.prepared(&uid, prepared.devices);
                 node.step("claims prepared");
             } else {
-                node.facts().hands.tell(&format!("{uid} refused: {}", prepared.error));
+                node.facts().hands.log(&format!("{uid} refused: {}", prepared.error));
                 node.step("claims refused");
             }
         }

@@ -220,7 +220,7 @@ async fn a_removed_device_stays_noted_only_while_a_container_may_have_it() {
     agent.follow(policy(&config.replace("zj.com/old", "zj.com/new")));
     allocatable(&kubelet, "zj.com/new", 1).await;
     let forgotten = async || if is_noted("board-one") { Err("noted") } else { Ok(()) };
-    until("the device that is gone is noted no longer", forgotten).await;
+    until("the removed device is no longer noted", forgotten).await;
     assert!(is_noted("board-two"));
 }
 
