@@ -1,8 +1,8 @@
 //! Duplicates: devices that are the same hardware.
 //!
-//! Two devices of different sources are duplicates if they have the same node or PCI function, or without
-//! both the same place. Any two in one IOMMU group count too: the kernel gives a group to one user as a
-//! whole. Only one duplicate is offered, or the hardware would have two owners.
+//! Two devices of different sources are duplicates if they have the same device node or PCI function; if they have
+//! neither, the same place. Any two devices in one IOMMU group count too: the kernel gives a group to one user as a
+//! whole. Only one of the duplicates is offered, so that the hardware has one owner.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,11 +30,11 @@ pub enum Hardware {
     Place(String),
 }
 
-/// Folder of the IOMMU groups' nodes. Deeper nodes belong to single devices.
+/// Folder with the nodes of IOMMU groups. Nodes in its subfolders belong to single devices.
 const GROUPS: &str = "/dev/vfio";
 
-/// Reasons against offering each duplicate. The first device keeps the hardware; devices that were
-/// allocatable before, in any life of the agent, come first.
+/// Duplicates that are not offered, with the reason. The first device keeps the hardware; devices in `first` come
+/// before others.
 pub fn duplicates<'a>(
     wanted: impl IntoIterator<Item = &'a Device>,
     first: &BTreeSet<DeviceId>,
@@ -75,7 +75,7 @@ pub(crate) fn duplicate_pairs(devices: &[Device]) -> impl Iterator<Item = (&Devi
     })
 }
 
-/// Reason against offering a device beside another owner of the same hardware.
+/// Reason not to offer a device beside `owner`, which has the same hardware.
 fn conflict(hardware: &Hardware, owner: &Device, device: &Device) -> Option<String> {
     let is_same_source = owner.source == device.source;
     match hardware {
@@ -120,14 +120,14 @@ pub fn own_nodes(device: &Device) -> impl Iterator<Item = Hardware> {
     })
 }
 
-/// Place of a device without nodes and PCI function.
+/// Place of a device that has neither device nodes nor a PCI function.
 fn sole_place(device: &Device) -> Option<Hardware> {
     let nothing_else = device.nodes.is_empty() && device.place.pci.is_none();
     device.origin.clone().filter(|_| nothing_else).map(Hardware::Place)
 }
 
-/// True if a device is defined by its nodes: one PCI function may have several such devices, as a serial
-/// card has.
+/// True if a device is defined by its device nodes. One PCI function may have several such devices, such as the ports
+/// of a serial card.
 pub fn is_part(device: &Device) -> bool {
     device.kind == DeviceKind::Other && own_nodes(device).next().is_some()
 }
@@ -153,11 +153,14 @@ mod tests {
         assert!(found[&all[1].id].starts_with("a of one is the same device, by /dev/video0"));
         assert_eq!(found.len(), 1);
         let given = BTreeSet::from([all[1].id.clone()]);
-        assert!(duplicates(&all, &given).contains_key(&all[0].id), "what was given away stays");
+        assert!(
+            duplicates(&all, &given).contains_key(&all[0].id),
+            "a device that was allocatable before keeps the hardware"
+        );
     }
 
     #[test]
-    fn ports_of_one_card_are_told_apart_by_their_nodes() {
+    fn ports_of_one_card_differ_by_their_nodes() {
         let on_card = |device: Device| {
             let pci = Some("0000:05:00.0".parse().expect("valid"));
             Device { place: Place { pci, ..Place::default() }, ..device }
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_neither_node_nor_function_is_known_by_its_place() {
+    fn devices_without_node_and_function_are_compared_by_place() {
         let at = |id: &str, source: &str, place: &str, nodes: &[DeviceNode]| Device {
             origin: Some(place.to_owned()),
             ..device(id, source, nodes)
@@ -198,7 +201,7 @@ mod tests {
         ];
         let found = duplicates(&all, &BTreeSet::new());
         assert!(found[&all[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
-        assert_eq!(found.len(), 1, "a port is a part of what is in its place: {found:?}");
+        assert_eq!(found.len(), 1, "a device with a node is not compared by place: {found:?}");
     }
 
     #[test]

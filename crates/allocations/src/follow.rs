@@ -1,4 +1,4 @@
-//! Follower of the kubelet's checkpoint. It publishes the containers' devices for all readers.
+//! Follower of the kubelet's checkpoint: reads it, and publishes the containers' devices to all readers.
 //!
 //! ```text
 //!   ┌──────┐ a reader follows, or claims may have devices ┌───────────┐
@@ -48,17 +48,17 @@ pub struct Follower<S> {
     ledger: SharedLedger,
     sources: Sources<S>,
     reader: CheckpointReader,
-    /// Time in which the checkpoint may lack an Allocate.
+    /// Longest time from an Allocate to its entry in the checkpoint.
     delay: Duration,
     check_interval: Duration,
-    /// Time by which the checkpoint has the last Allocate of an earlier agent; `None` once passed.
+    /// Deadline by which the checkpoint has the last Allocate of an earlier agent; `None` once it has passed.
     settling: Option<Deadline>,
     /// Start of the last reading.
     read_at: Option<Instant>,
     record: Option<Record>,
     /// Error of the last reading.
     unreadable: Option<String>,
-    /// At most one review of the last reading: the kubelet may have to be called later.
+    /// Running comparison of the last reading with pod resources; at most one.
     reviewing: JoinSet<()>,
     /// Wakes this task. Each [`FollowGuard`] holds a clone.
     wake: Arc<Notify>,
@@ -68,24 +68,24 @@ pub struct Follower<S> {
 /// Inputs of the follower.
 #[derive(Debug)]
 pub struct Sources<S> {
-    /// The policy: it may give devices to claims.
+    /// Policy, which may offer devices to claims.
     pub policy: watch::Receiver<Arc<Policy>>,
-    /// The node's snapshot: it maps tokens to devices.
+    /// Snapshots of the node, for the devices of a pool.
     pub state: watch::Receiver<Arc<S>>,
     /// Devices of a pool; `None` before the first inventory.
     pub devices_of_pool: fn(&S, &ResourceName) -> Option<BTreeSet<DeviceId>>,
     /// Counts the changes in the folder of the kubelet's checkpoint.
     pub kubelet_writes: watch::Receiver<u64>,
-    /// Time in which the checkpoint may lack the last Allocate of an earlier agent.
+    /// Longest time until the checkpoint has the last Allocate of an earlier agent.
     pub settling: Duration,
-    /// Holders by the pod resources API.
+    /// Holders from the pod resources API.
     pub holders: PodResourcesCache,
 }
 
 // === impl Follower ===
 
 impl<S> Follower<S> {
-    /// A follower that feeds this ledger, and the reader of its snapshots.
+    /// Creates a follower that feeds this ledger, and the reader of its snapshots.
     pub fn new(
         places: &Places,
         limits: SessionLimits,
@@ -163,7 +163,7 @@ impl<S> Follower<S> {
     async fn read(&mut self) {
         let begun = Instant::now();
         let before = self.read_at.replace(begun).unwrap_or(begun);
-        // A running agent checks at least that often; a longer gap is a pause.
+        // A running agent reads at least once per interval. A much longer gap means that its process was paused.
         let stopped = (begun - before).saturating_sub(self.check_interval * 2);
         if !stopped.is_zero() {
             self.ledger.was_stopped(stopped);
@@ -208,7 +208,7 @@ impl<S> Follower<S> {
         }
     }
 
-    /// Devices and pools of these ids. Tokens that count shares stand for no device.
+    /// Devices and pools of these ids. Tokens of shares by amounts stand for no device.
     fn recorded(&self, held: &HeldIds) -> RecordedDevices {
         let policy = self.sources.policy.borrow();
         let mut recorded = RecordedDevices::of(held);
@@ -216,7 +216,7 @@ impl<S> Follower<S> {
         recorded
     }
 
-    /// Adds all devices of each pool: an earlier agent's token may stand for any. `None` before the first
+    /// Adds all devices of each pool: a token from an earlier agent may stand for any of them. `None` before the first
     /// inventory.
     fn with_devices_of_pools(&self, mut recorded: RecordedDevices) -> Option<RecordedDevices> {
         let state = self.sources.state.borrow().clone();

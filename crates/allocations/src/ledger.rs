@@ -1,22 +1,22 @@
-//! Ledger of allocated devices: the one place where Allocate and Prepare meet.
+//! Ledger of allocated devices, shared by the device plugin (Allocate) and the DRA driver (Prepare).
 //!
 //! ```text
 //!   Allocate ──take_for_container──> ┌────────┐ <──take_for_claim── Prepare
 //!   checkpoint ──recorded──────────> │ ledger │ <──release_claim─── Unprepare
-//!    (follow)                        │        │ <──restore_claim─── the driver's own record
+//!    (follow)                        │        │ <──restore_claim─── state file of claims
 //!                                    └────────┘ ──watch──> reconciler (obstacles), catalog (taints)
 //! ```
 //!
 //! # Guarantees
 //!
-//! Taking is one step. Of an Allocate and a Prepare for one device, the second is refused and learns the
-//! kind of holder. A device conflicts with its parts, and a part with its parent. No claim gets a device
-//! before the containers' devices are known.
+//! Taking is atomic. Of an Allocate and a Prepare for one device, the second is refused and learns the kind of holder.
+//! A device conflicts with its parts, and a part with its parent. No claim gets a device before the containers' devices
+//! are known.
 //!
 //! # Assumptions
 //!
-//! The kubelet accounts for containers of the device plugin, and the scheduler for shares of a device. The
-//! ledger refuses the conflicts that neither can see, and shares beyond the device, by count or by amounts.
+//! The kubelet accounts for containers of the device plugin, and the scheduler for claims and their shares. The ledger
+//! refuses conflicts that neither can see, and shares that exceed the device, by count or by amounts.
 
 mod checkpoint_wait;
 mod overlap;
@@ -61,6 +61,7 @@ struct Published {
 pub struct Ledger {
     /// Knowledge of the containers' devices.
     knowledge: Knowledge,
+    /// Knowledge of the claims' devices.
     of_claims: Knowledge,
     containers: BTreeMap<DeviceId, ContainerHold>,
     claims: ClaimHolds,
@@ -71,7 +72,7 @@ pub type ClaimHolds = BTreeMap<DeviceId, HoldsByUid>;
 
 type HoldsByUid = BTreeMap<String, ClaimHold>;
 
-/// Completeness of what is known about holders.
+/// Completeness of the known holders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Knowledge {
     /// All holders are known.
@@ -80,7 +81,7 @@ enum Knowledge {
     /// All holders are known from the kubelet's checkpoint alone, which does not say how devices are
     /// shared.
     KubeletOnly,
-    /// The checkpoint was not read yet, or not for a while, or cannot be read.
+    /// The holders are not known, or no longer kept up to date.
     Unknown,
 }
 
@@ -95,7 +96,8 @@ pub struct ClaimRef {
     pub uid: String,
 }
 
-/// Use of a device by a claim. If a claim uses it in two ways, the greater counts.
+/// Use of a device by a claim, from the weakest to the strongest. If a claim uses a device in two ways, the stronger
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Use {
@@ -113,28 +115,28 @@ pub enum Use {
     Served,
 }
 
-/// Containers with a device from the device plugin.
+/// Hold of a device by containers, through the device plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ContainerHold {
     resource: ResourceName,
     /// Time of the last Allocate; `None` if an earlier agent served it.
     allocated_at: Option<Instant>,
-    /// True once the kubelet's checkpoint had it since.
+    /// True once a checkpoint since then has contained the device.
     is_recorded: bool,
 }
 
-/// Time in which the checkpoint may lack an allocated device. The kubelet writes it once all plugins have
-/// answered for a container, and waits for each without a limit.
+/// Longest time until the checkpoint contains an allocated device. The kubelet writes it once all plugins have answered
+/// for a container, and it waits for each without a limit.
 pub const CHECKPOINT_GRACE: Duration = Duration::from_secs(30);
 
-/// A claim with a device.
+/// Hold of a device by a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimHold {
     claim: ClaimRef,
     usage: Use,
 }
 
-/// Devices of containers by the kubelet's checkpoint.
+/// Devices of containers in the kubelet's checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedDevices {
     pub(crate) devices: BTreeMap<DeviceId, ResourceName>,
@@ -142,10 +144,10 @@ pub struct RecordedDevices {
     pub(crate) pools: BTreeSet<ResourceName>,
 }
 
-/// Reason that a device cannot be taken.
+/// Reason why a device cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
-    /// Another holder has the device, or one that overlaps it.
+    /// Another holder has the device, or a device that overlaps it.
     #[error("{device} is held by {holder}")]
     Held {
         /// The device.
@@ -250,8 +252,8 @@ impl SharedLedger {
         })
     }
 
-    /// Restores a claim's devices from the driver's own record, whatever other holders there are: the claim
-    /// has them.
+    /// Restores the devices of a claim that an earlier agent prepared. Other holders are not checked: the claim has the
+    /// devices already.
     pub fn restore_claim<'a>(
         &self,
         claim: &ClaimRef,
@@ -272,7 +274,7 @@ impl SharedLedger {
         });
     }
 
-    /// Applies the checkpoint as of this time. It may lack an Allocate that is younger than `delay`.
+    /// Applies a checkpoint that was read at `read`. It may lack an Allocate that is younger than `delay`.
     pub fn recorded(&self, recorded: &RecordedDevices, read: Instant, delay: Duration) {
         self.step(|ledger| {
             ledger.containers.retain(|id, hold| {
@@ -286,15 +288,15 @@ impl SharedLedger {
                 holds.or_insert_with(|| ContainerHold::recorded(resource));
             }
             ledger.knowledge = Knowledge::Complete;
-            // The snapshot still is that of the step before.
+            // The published snapshot is still that of the previous step.
             *ledger != *self.0.snapshots.borrow()
         });
     }
 
-    /// Moves Allocates forward by a pause of the agent: the kubelet may have paused as well.
+    /// Moves the times of Allocates forward by a pause of the agent's process: the kubelet may have paused as well.
     pub(crate) fn was_stopped(&self, time: Duration) {
         let now = Instant::now();
-        // Watchers sleep on: no holder changes.
+        // Watchers need not wake: no holder changes.
         self.step(|ledger| {
             for hold in ledger.containers.values_mut() {
                 hold.allocated_at = hold.allocated_at.map(|at| (at + time).min(now));
@@ -303,24 +305,24 @@ impl SharedLedger {
         });
     }
 
-    /// Neither record names the claims' devices: any device may be a claim's.
+    /// Marks the claims' devices as unknown: any device may be a claim's.
     pub fn forget_claims(&self) {
         self.step(|ledger| ledger.learn_of_claims(Knowledge::Unknown));
     }
 
-    /// The kubelet's checkpoint alone names the claims' devices, for the life of this agent.
+    /// Marks the claims' devices as known from the kubelet's checkpoint only, for the life of this agent.
     pub fn note_kubelet_claims(&self) {
         self.step(|ledger| ledger.learn_of_claims(Knowledge::KubeletOnly));
     }
 
-    /// The claims' devices are restored.
+    /// Marks unknown claims' devices as known again.
     pub fn recall_claims(&self) {
         self.step(|ledger| {
             ledger.of_claims == Knowledge::Unknown && ledger.learn_of_claims(Knowledge::Complete)
         });
     }
 
-    /// The kubelet's checkpoint is no longer read.
+    /// Marks the containers' devices as unknown: the kubelet's checkpoint is no longer read.
     pub(crate) fn forget_record(&self) {
         self.step(|ledger| {
             std::mem::replace(&mut ledger.knowledge, Knowledge::Unknown) != Knowledge::Unknown
@@ -331,7 +333,7 @@ impl SharedLedger {
     pub async fn known(&self) {
         let mut ledger = self.watch();
         let is_known = |ledger: &Ledger| ledger.is_complete() && ledger.knows_claims();
-        // The handle itself keeps the sender.
+        // The wait cannot fail: this handle owns the sender.
         drop(ledger.wait_for(is_known).await);
     }
 
@@ -340,7 +342,7 @@ impl SharedLedger {
         self.0.snapshots.subscribe()
     }
 
-    /// Makes one step that may fail. It returns true if watchers are to wake.
+    /// Makes a change that may fail, and publishes it. The change returns true if watchers have to wake.
     fn take(
         &self,
         step: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
@@ -352,7 +354,7 @@ impl SharedLedger {
         })
     }
 
-    /// Makes one step and publishes it. It returns true if watchers are to wake; they read the new value
+    /// Makes a change, and publishes it. The change returns true if watchers have to wake; they read the new value
     /// either way.
     fn step(&self, step: impl FnOnce(&mut Ledger) -> bool) {
         self.0.ledger.step(|ledger| {
@@ -387,28 +389,28 @@ impl Ledger {
         self.of_claims == Knowledge::KubeletOnly
     }
 
-    /// Resource through which a container has the device, or one that overlaps it.
+    /// Resource through which a container holds the device, or a device that overlaps it.
     pub fn container(&self, of: &Overlap) -> Option<&ResourceName> {
         of.all().find_map(|id| self.containers.get(id)).map(|hold| &hold.resource)
     }
 
-    /// Claim that has the device, or one that overlaps it. Admin access does not count.
+    /// Claim that holds the device, or a device that overlaps it. Admin access does not count.
     pub fn claim(&self, of: &Overlap) -> Option<&ClaimRef> {
         let mut holds = of.all().flat_map(|id| self.holds(id));
         holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
     }
 
-    /// True if a claim has exactly this device. Admin access does not count.
+    /// True if a claim holds this very device. Admin access does not count.
     pub fn is_claimed(&self, id: &DeviceId) -> bool {
         self.holds(id).any(|hold| hold.usage != Use::Admin)
     }
 
-    /// UIDs of the claims that have the device. Admin access does not count.
+    /// UIDs of the claims that hold the device. Admin access does not count.
     pub fn users<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a str> + use<'a> {
         self.holds(id).filter(|hold| hold.usage != Use::Admin).map(|hold| hold.claim.uid.as_str())
     }
 
-    /// True if the claim has any device, admin access included.
+    /// True if the claim holds any device, admin access included.
     pub fn is_held_by(&self, uid: &str) -> bool {
         self.claims.values().any(|holds| holds.contains_key(uid))
     }
@@ -423,7 +425,7 @@ impl Ledger {
         self.holds(id).any(|hold| hold.claim.is_share())
     }
 
-    /// True if a container or a claim excludes shares of the device by amounts, except by its own amount.
+    /// True if a container or a claim excludes shares of the device by amounts. A holder of such a share does not.
     pub fn excludes_shares(&self, of: &Overlap) -> bool {
         let is_beside = |id: &DeviceId, hold: &ClaimHold| match hold.usage {
             Use::Admin => true,
@@ -459,12 +461,12 @@ impl Ledger {
         self.claims.get(id).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Sets the knowledge of claims; returns true if it changed.
+    /// Sets the knowledge of the claims' devices; returns true if it changed.
     fn learn_of_claims(&mut self, knowledge: Knowledge) -> bool {
         std::mem::replace(&mut self.of_claims, knowledge) != knowledge
     }
 
-    /// Enters a claim's devices; returns true if anything changed.
+    /// Adds a claim's devices; returns true if anything changed.
     fn enter<'a>(
         &mut self,
         claim: &ClaimRef,
@@ -532,7 +534,7 @@ impl ContainerHold {
         Self { resource: resource.clone(), allocated_at: None, is_recorded: true }
     }
 
-    /// True if a checkpoint of that time may still lack the hold.
+    /// True if a checkpoint that was read at `read` may still lack the hold.
     fn is_late(&self, read: Instant, delay: Duration) -> bool {
         let delay = if self.is_recorded { delay } else { CHECKPOINT_GRACE };
         self.allocated_at.is_some_and(|at| read - at < delay)
@@ -542,7 +544,7 @@ impl ContainerHold {
 // === impl RecordedDevices ===
 
 impl RecordedDevices {
-    /// Devices and pools of the held ids, whichever plugin offers them.
+    /// Devices and pools of the held ids, of this and of other plugins.
     pub(crate) fn of(held: &HeldIds) -> Self {
         let mut all = Self::default();
         for (resource, ids) in held {
@@ -555,7 +557,7 @@ impl RecordedDevices {
         all
     }
 
-    /// True if a container has the device through this resource, itself or by a token.
+    /// True if a container holds the device, by its id or by a token of this resource.
     fn has(&self, id: &DeviceId, resource: &ResourceName) -> bool {
         self.devices.contains_key(id) || self.pools.contains(resource)
     }
@@ -579,8 +581,8 @@ impl Conflict {
         }
     }
 
-    /// The claim that has the device, for the node's own log: the message goes to another tenant and hides
-    /// its name.
+    /// The claim that holds the device, for the node's own log. The error message hides its name, because it goes to
+    /// another tenant.
     pub fn holder(&self) -> Option<&ClaimRef> {
         match self {
             Self::Held { holder: ConflictingHolder::Claim(claim), .. } => Some(claim),
@@ -607,7 +609,7 @@ impl ClaimHold {
         &self.claim
     }
 
-    /// Its share, if it has one by amounts.
+    /// The claim's share by amounts, if it has one.
     pub fn portion(&self) -> Option<Portion> {
         self.usage.portion()
     }
@@ -615,22 +617,22 @@ impl ClaimHold {
 
 // === impl ClaimRef ===
 
-/// Prefix of a pod's UID. UIDs of claims have no colon.
+/// Prefix of the UID of a pod that stands for its share. UIDs of claims have no colon.
 const SHARE: &str = "share:";
 
 impl ClaimRef {
-    /// A pod that holds a share by amounts through the device plugin. It excludes others as a claim does.
+    /// Reference to a pod that holds a share by amounts through the device plugin. The ledger treats it as a claim.
     pub fn of_share(namespace: &str, pod: &str, uid: &str) -> Self {
         let uid = format!("{SHARE}{uid}");
         Self { namespace: namespace.to_owned(), name: pod.to_owned(), uid }
     }
 
-    /// True for such a pod.
+    /// True for a pod with a share by amounts.
     pub fn is_share(&self) -> bool {
         self.pod_of_share().is_some()
     }
 
-    /// UID of such a pod.
+    /// UID of the pod with a share by amounts; `None` for a claim.
     pub fn pod_of_share(&self) -> Option<&str> {
         self.uid.strip_prefix(SHARE)
     }

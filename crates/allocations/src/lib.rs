@@ -1,4 +1,4 @@
-//! Allocations of devices to containers and claims: the ledger, and the kubelet's account that feeds it.
+//! Allocations of devices to containers and claims: the ledger, and the kubelet's checkpoint and API that feed it.
 //!
 //! ```text
 //!   kubelet's checkpoint ──> follow ──┬──> ledger <── Allocate, Prepare

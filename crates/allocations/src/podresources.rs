@@ -1,7 +1,7 @@
 //! Device owners by pod and container, from the kubelet's pod resources API.
 //!
-//! The kubelet throttles callers, so an answer is cached for a while. Without an answer metrics lack the
-//! labels of pods. The kubelet is not asked during an allocation ([`SharedLedger::wait_for_checkpoint`]).
+//! The kubelet throttles callers, so an answer is cached for a while. Without an answer, metrics lack the labels of
+//! pods. The agent does not call during an allocation ([`SharedLedger::wait_for_checkpoint`]).
 
 pub mod client;
 mod discrepancies;
@@ -28,15 +28,15 @@ pub(crate) use discrepancies::release_delay;
 use self::discrepancies::{Discrepancies, HeldId, OmittedIds};
 use crate::{HeldIds, ledger::SharedLedger};
 
-/// Holders of devices by the kubelet's last answer.
+/// Holders of devices in the kubelet's last answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     /// Result of the last call; `None` before the first.
     pub answered: Option<Result<(), String>>,
     /// Containers that hold each device, or a replica of it.
     pub by_device: ByDevice,
-    /// Ids that this kubelet once listed and now omits, with the time. Filled only if no plugin stream of
-    /// ours can make the kubelet write a new checkpoint.
+    /// Ids that this kubelet once listed and now omits, with the time of the first omission. Filled only if the kubelet
+    /// reads no device list of the agent, so that it cannot be made to write a new checkpoint.
     released: OmittedIds,
 }
 
@@ -88,15 +88,15 @@ struct Request {
 /// A checkpoint to compare with the answer.
 struct Review {
     recorded: HeldIds,
-    /// Time of omission after which an id counts as released.
+    /// Duration of an omission after which an id counts as released.
     delay: Duration,
 }
 
 /// Lifetime of an answer. Prometheus scrapes every 15 seconds or more; several scrapers share one.
 pub(crate) const CACHE_TTL: Duration = Duration::from_secs(5);
 
-/// Time in which the last answer replaces a missing one. A restarting kubelet moves no device; one that
-/// stays away may have been replaced with its pods.
+/// Longest time for which the last answer replaces a missing one. A kubelet that restarts moves no device; after a
+/// longer absence it may have been replaced together with its pods.
 const STALE_TTL: Duration = Duration::from_secs(60);
 
 /// Capacity of the request channel.
@@ -105,13 +105,13 @@ const REQUESTS: usize = 16;
 // === impl Holders ===
 
 impl Holders {
-    /// Holders by an answer of the kubelet.
+    /// Holders in an answer of the kubelet.
     pub fn answered(by_device: ByDevice) -> Self {
         Self { answered: Some(Ok(())), by_device, released: OmittedIds::new() }
     }
 
-    /// True if pod resources have omitted a recorded id for at least `delay`. An omission before the last Allocate of
-    /// the id, at `given`, proves nothing.
+    /// True if pod resources have omitted a recorded id for at least `delay`. An omission before `given`, the last
+    /// Allocate of the id, does not count.
     pub fn has_released(
         &self,
         resource: &ResourceName,
@@ -152,8 +152,8 @@ impl PodResourcesCache {
         self.request(None).await;
     }
 
-    /// Refreshes, and then compares the answer with the checkpoint. Where the kubelet has omitted recorded
-    /// ids for a while, the poller makes it write a new checkpoint.
+    /// Refreshes, and then compares the answer with the checkpoint. If the kubelet has omitted recorded ids for a
+    /// while, the poller makes it write a new checkpoint.
     pub async fn review(&self, recorded: HeldIds, check_interval: Duration) {
         self.request(Some(Review { recorded, delay: release_delay(check_interval) })).await;
     }
@@ -161,17 +161,17 @@ impl PodResourcesCache {
     async fn request(&self, review: Option<Review>) {
         let (done, wait) = oneshot::channel();
         if self.requests.send(Request { review, done }).await.is_ok() {
-            // A poller that ends leaves the last answer.
+            // If the poller ends, the last answer stays.
             let _ = wait.await;
         }
     }
 
-    /// Counts requests for a new checkpoint. The kubelet writes one when it reads a list of devices.
+    /// Counter of requests for a new checkpoint. The kubelet writes one when a plugin sends its device list.
     pub fn rewrites(&self) -> watch::Receiver<u64> {
         self.rewrites.subscribe()
     }
 
-    /// Holders by the kubelet's last answer.
+    /// Holders in the kubelet's last answer.
     pub fn holders(&self) -> watch::Receiver<Arc<Holders>> {
         self.holders.clone()
     }
@@ -180,7 +180,7 @@ impl PodResourcesCache {
 // === impl PodResourcesPoller ===
 
 impl PodResourcesPoller {
-    /// A poller of the kubelet with this folder, and its handle.
+    /// Creates a poller of the kubelet in this folder, and its handle.
     pub fn new(kubelet_dir: &Path, ledger: SharedLedger) -> (Self, PodResourcesCache) {
         let (sender, requests) = mpsc::channel(REQUESTS);
         let (publish, holders) = watch::channel(Arc::default());
@@ -216,7 +216,7 @@ impl PodResourcesPoller {
             if let Some(review) = review {
                 self.review(&review);
             }
-            // The scrape may have given up.
+            // The caller, such as a scrape, may have given up.
             let _ = done.send(());
         }
     }
@@ -244,7 +244,7 @@ impl PodResourcesPoller {
         }
         let is_due =
             self.discrepancies.update(&review.recorded, &holders, Instant::now(), review.delay);
-        // Each plugin stream that the kubelet reads has a receiver.
+        // Each `ListAndWatch` stream that the kubelet reads has a receiver.
         let is_read = self.rewrites.receiver_count() > 0;
         if is_due && is_read {
             tracing::debug!(
@@ -260,7 +260,7 @@ impl PodResourcesPoller {
         });
     }
 
-    /// Holders in place of a missing answer.
+    /// Holders to publish after a failed call.
     fn keep_last_answer(&self, error: String) -> Holders {
         let known = self.publish.borrow().clone();
         if known.answered.as_ref().is_none_or(Result::is_ok) {
@@ -296,7 +296,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kubelet_that_is_away_is_said_and_what_it_told_stands_in_for_a_minute() {
+    async fn the_last_answer_of_an_absent_kubelet_is_kept_for_a_minute() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut poller, cache) = PodResourcesPoller::new(folder.path(), SharedLedger::default());
         let holder = holder();

@@ -1,4 +1,4 @@
-//! Allocation history on disk. `windlass explain` reads it to explain why a pod has its devices.
+//! Allocation history on disk. From it, `windlass explain` says why a pod has its devices.
 
 mod file;
 mod numbers;
@@ -75,7 +75,7 @@ pub enum Candidates {
 pub struct ReplicaPool {
     /// Id of the device.
     pub device: DeviceId,
-    /// Number of its replicas that other containers held.
+    /// Number of the device's replicas that other containers held.
     pub in_use: usize,
     /// Replicas that could be chosen.
     pub free: ReplicaNumbers,
@@ -95,7 +95,7 @@ pub fn read(state_dir: &Path) -> Result<Vec<RecordedChoice>, HistoryError> {
 // === impl RecordedChoice ===
 
 impl RecordedChoice {
-    /// Chosen ids as the kubelet knows them.
+    /// Chosen ids, in the kubelet's form: `GPU-a`, or `GPU-a::0` for a replica.
     pub fn chosen(&self) -> Vec<String> {
         match &self.candidates {
             Candidates::Devices { chosen, .. } => chosen.iter().map(ToString::to_string).collect(),

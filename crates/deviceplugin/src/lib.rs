@@ -44,8 +44,8 @@ use self::{
     shares::ShareHandle,
 };
 
-/// Whole GPUs that the cluster half chose, one set for each bound pod that the kubelet has not admitted yet, in the order
-/// of binding.
+/// Whole GPUs that the cluster half decided: one set for each bound pod that the kubelet has not admitted yet, in the
+/// order of binding.
 pub type DecidedSets = Vec<Vec<DeviceId>>;
 
 /// Supervisor of the servers: starts one for each offered resource.
@@ -57,7 +57,7 @@ pub struct Plugins {
     pub roots: Roots,
     /// Socket folders of the MPS daemons.
     pub mps: MpsPlaces,
-    /// Limits of replicas that have a given memory.
+    /// Memory limits of replicas.
     pub limits_of_replicas: ReplicaLimits,
     /// Timeouts of the kubelet session.
     pub limits: SessionLimits,
@@ -75,7 +75,7 @@ pub struct Plugins {
     pub holders: PodResourcesCache,
     /// Counter of changes in the kubelet's folder.
     pub directory: watch::Receiver<u64>,
-    /// Latest allocations. Those close in time probably belong to one container.
+    /// Latest allocations. Allocations close in time probably belong to one container.
     pub recent: RecentAllocations,
     /// Requests to bind shares, before a container starts.
     pub shares: ShareHandle,
@@ -144,11 +144,13 @@ impl Plugins {
         while servers.join_next().await.is_some() {}
     }
 
-    /// Offered resources without a server whose retry delay is over.
+    /// Offered resources that have no server and no pending retry.
     fn missing(&mut self, served: &BTreeSet<ResourceName>, delayed: &Delayed) -> Vec<ResourceName> {
         let (state, now) = (self.state.borrow_and_update().clone(), Instant::now());
-        let rests = |name: &ResourceName| delayed.get(name).is_some_and(|(until, _)| now < *until);
-        let missing = state.offers.keys().filter(|name| !served.contains(*name) && !rests(name));
+        let is_delayed =
+            |name: &ResourceName| delayed.get(name).is_some_and(|(until, _)| now < *until);
+        let missing =
+            state.offers.keys().filter(|name| !served.contains(*name) && !is_delayed(name));
         missing.cloned().collect()
     }
 

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_there_as_long_as_its_session() {
+    fn a_resource_is_listed_as_long_as_its_session_lives() {
         let registrations = Registrations::register(&mut Registry::default());
         let states = registrations.states();
         let name: ResourceName = "nvidia.com/gpu".parse().expect("valid");

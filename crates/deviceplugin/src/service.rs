@@ -2,9 +2,9 @@
 //!
 //! Calls are deterministic and do no driver I/O. The kubelet sets no deadline for Allocate, calls
 //! it before it knows that the pod fits, and reports no release (`pkg/kubelet/cm/devicemanager`).
-//! Allocate records the devices in the ledger, which refuses devices of claims. Only
-//! `PreStartContainer` waits: for cleanup, or for the GPU of a share. It is required for resources
-//! with a cleanup step or with amounts.
+//! Allocate takes the devices in the ledger, which refuses devices of claims. Only
+//! `PreStartContainer` waits: for cleanup, or for the choice of a share's GPU. The agent requires it for
+//! resources with a cleanup step and for shares by amounts.
 
 mod allocate;
 mod prefer;
@@ -52,7 +52,7 @@ pub(super) struct Service {
     pub(super) choices: HistorySender,
     pub(super) cleanup: CleanupHandle,
     pub(super) ledger: SharedLedger,
-    /// Requests for a new checkpoint: each device list makes the kubelet write one.
+    /// Source of requests for a new checkpoint: the kubelet writes one for each device list.
     pub(super) holders: PodResourcesCache,
     pub(super) shares: ShareHandle,
     pub(super) decided: watch::Receiver<Arc<DecidedSets>>,
@@ -113,8 +113,8 @@ impl DevicePlugin for Service {
         })))
     }
 
-    /// Sends every change to every open stream: a kubelet up to 1.36 takes the end of an older stream for
-    /// the end of a newer one (Kubernetes PR 135437). A slow stream skips to the newest list.
+    /// Sends every change to every open stream: a kubelet up to 1.36 drops its newest connection when an older stream
+    /// ends (Kubernetes PR 135437). A slow stream skips to the newest list.
     async fn list_and_watch(
         &self,
         _: Request<Empty>,
@@ -181,7 +181,7 @@ impl Service {
         state.offers.get(&self.resource).cloned().unwrap_or_default()
     }
 
-    /// Waits until cleanup has prepared the devices for the container, or until its share has a GPU.
+    /// Waits until cleanup has prepared the devices for the container, or until a GPU is chosen for its share.
     async fn prepare(&self, ids: &[String]) -> Result<(), Refusal> {
         let state = self.state.borrow().clone();
         let offer = self.offer(&state);
@@ -239,7 +239,7 @@ fn is_news(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResp
     })
 }
 
-/// Logs a list: at info for the first stream, at debug for the others.
+/// Logs a list: at info for the first stream that sends it, at debug for the others.
 fn log_list(resource: &ResourceName, offer: &Offer, is_news: bool) {
     let (resource, devices, allocatable) = (resource.as_str(), offer.listed(), offer.allocatable());
     if is_news {

@@ -1,4 +1,4 @@
-//! Kubelet session of one resource: performs the effects that [`State::next`] decides.
+//! Kubelet session of one resource: carries out the transitions that [`State::next`] decides.
 
 mod state;
 
@@ -23,7 +23,7 @@ use self::state::{Input, Outcome, OwnSocket, State};
 use super::service::StreamEvent;
 use crate::registration::{RegistrationMetrics, RegistrationState};
 
-/// Keeps one resource registered.
+/// Task that keeps one resource registered with the kubelet.
 pub(super) struct Session {
     pub(super) resource: ResourceName,
     /// File name of the resource's socket.
@@ -83,8 +83,8 @@ impl Session {
         }
     }
 
-    /// Checks both sockets. Ours is bound first: the kubelet dials a registered socket for ten seconds if it
-    /// is missing.
+    /// Checks both sockets. The resource's own is bound first: the kubelet waits ten seconds for a registered socket
+    /// that is missing.
     fn check(&self, endpoint: &mut Endpoint) -> Input {
         let mut own = OwnSocket::InPlace;
         if !endpoint.is_in_place() {
@@ -141,8 +141,8 @@ impl Session {
         if matches!(to, State::Serving { .. }) && !matches!(from, State::Serving { .. }) {
             tracing::info!("registered, the kubelet reads the device list");
         }
-        // A late answer would be taken for the next call's. A kubelet may open its stream before it answers,
-        // so the call also continues while Serving.
+        // Cancels the call, so that its late answer is not taken for that of the next one. A kubelet may open its
+        // stream before it answers, so the call continues while Serving.
         if !matches!(to, State::Registering { .. } | State::Serving { .. }) {
             *call = None;
         }
@@ -196,7 +196,7 @@ async fn register(
         deadline::timeout(deadline, call).await.unwrap_or(Err(RegisterError::Late(deadline)));
     let Err(error) = outcome else { return Outcome::Accepted };
     let error = causes(&error);
-    // Logs the first failures and then every [`LOG_EVERY`]th: a long absence must not fill the disk.
+    // Logs the first failures, then every `LOG_EVERY`th: a long absence must not fill the disk.
     if attempt < 2 || attempt.is_multiple_of(LOG_EVERY) {
         tracing::warn!(error, attempt, "registration failed, trying again");
     }

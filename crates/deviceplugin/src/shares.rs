@@ -1,4 +1,4 @@
-//! Shares of GPUs by amounts: names for their CDI documents, and the way to the part that chooses their GPUs.
+//! Shares of GPUs by amounts: names of their CDI documents, and the channel to the task that chooses their GPUs.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ pub const SHARE: Kind = Kind::new("share");
 #[derive(Clone, Debug)]
 pub struct ShareHandle(mpsc::Sender<BindRequest>);
 
-/// Request to bind the share of these ids, before its container starts.
+/// Request to choose the GPUs of a share before its container starts.
 #[derive(Debug)]
 pub struct BindRequest {
-    /// The resource.
+    /// Resource of the ids.
     pub resource: ResourceName,
-    /// The kubelet's ids.
+    /// Ids that the kubelet allocated to the container.
     pub ids: BTreeSet<String>,
-    /// Receiver of the outcome. The caller may have given up.
+    /// Channel of the outcome. The caller may have given up.
     pub reply: oneshot::Sender<Result<(), String>>,
 }
 
@@ -28,7 +28,7 @@ const REQUESTS: usize = 64;
 
 const ENDS: &str = "the agent ends";
 
-/// Name of a share within its kind. Equal ids have one name.
+/// Name of a share's CDI device. The order of the ids does not matter.
 pub fn share_name<'a>(resource: &str, ids: impl IntoIterator<Item = &'a String>) -> String {
     let ids: BTreeSet<&str> = ids.into_iter().map(String::as_str).collect();
     let ids: Vec<_> = ids.into_iter().collect();
@@ -38,17 +38,17 @@ pub fn share_name<'a>(resource: &str, ids: impl IntoIterator<Item = &'a String>)
 // === impl ShareHandle ===
 
 impl ShareHandle {
-    /// A handle, and the requests that it sends.
+    /// Creates a handle and the receiver of its requests.
     pub fn new() -> (Self, mpsc::Receiver<BindRequest>) {
         let (sender, requests) = mpsc::channel(REQUESTS);
         (Self(sender), requests)
     }
 
-    /// Binds a share. Returns once its CDI document is written, or with the reason against it.
+    /// Binds a share. Returns once its CDI document is written, or with the reason why it cannot be bound.
     pub(crate) async fn bind(&self, resource: &ResourceName, ids: &[String]) -> Result<(), String> {
         let (reply, answer) = oneshot::channel();
         let ids = ids.iter().cloned().collect();
-        // A part that has ended drops the reply.
+        // A task that has ended drops the reply.
         let _ = self.0.send(BindRequest { resource: resource.clone(), ids, reply }).await;
         answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()))
     }

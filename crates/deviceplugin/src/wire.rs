@@ -67,11 +67,11 @@ pub(super) enum Refusal {
 /// Limit of ids in a message.
 const MAX_LISTED_IDS: usize = 10;
 
-/// Devices that the kubelet counts as free and Allocate would refuse, each with its reason.
+/// Devices that are free for the kubelet, but that Allocate would refuse, each with its reason.
 #[derive(Debug, Default)]
 pub(super) struct Excluded(pub(super) Vec<(DeviceId, String)>);
 
-/// Converts an offer.
+/// Converts an offer to a device list.
 pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
     let devices = offer.list().map(|listed| Device {
         id: listed.id.into_owned(),
@@ -79,7 +79,7 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
             Allocatable::Yes => HEALTHY.to_owned(),
             Allocatable::NotYet(_) | Allocatable::No(_) => UNHEALTHY.to_owned(),
         },
-        // Absent rather than empty: a message without nodes hides the device from the pod resources
+        // Without a NUMA node the whole message is absent: an empty one hides the device from the pod resources
         // API (`apis/podresources/server_v1.go`, GetAllocatableResources).
         topology: listed
             .numa_node
@@ -151,7 +151,7 @@ impl fmt::Display for Excluded {
     }
 }
 
-/// Lists the first ids. Peers accept 16 KB of status, and it becomes one line in a pod's events.
+/// Lists the first ids. gRPC peers accept 16 KB of status, and it becomes one line in a pod's events.
 fn list(ids: &[String]) -> String {
     first_few(ids, MAX_LISTED_IDS)
 }
@@ -163,15 +163,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_told_that_a_claim_was_faster_and_not_whose() {
+    fn a_refusal_does_not_name_the_claim_that_holds_the_device() {
         let [namespace, name, uid] = ["team", "train", "uid"].map(ToOwned::to_owned);
         let holder = ConflictingHolder::Claim(ClaimRef { namespace, name, uid });
         let conflict = Conflict::Held { device: "GPU-a".parse().expect("an id"), holder };
         let conflict = Box::new(conflict);
         let (resource, ids) = ("nvidia.com/gpu.shared".to_owned(), vec!["GPU-a::1".to_owned()]);
-        let told = Status::from(Refusal::Taken { resource, ids, conflict });
+        let refusal = Status::from(Refusal::Taken { resource, ids, conflict });
         let expected =
             "nvidia.com/gpu.shared: GPU-a::1 cannot be allocated: GPU-a is held by another claim";
-        assert_eq!(told.message(), expected);
+        assert_eq!(refusal.message(), expected);
     }
 }

@@ -1,7 +1,7 @@
 //! Catalog of a node's devices for claims: a pure function of the node's state.
 //!
-//! Each source of devices has its own pool, so that one family's mistake hides no other's. The order of a
-//! pool is the order in which the scheduler tries its devices.
+//! Each source of devices has its own pool, so that an invalid device of one source hides no device of another. The
+//! scheduler tries devices in the order of their pool.
 
 mod attributes;
 mod common_attributes;
@@ -33,7 +33,7 @@ pub struct Catalog {
 /// Devices of one source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pool {
-    /// Devices in the order of the scheduler's attempts.
+    /// Devices in the order in which the scheduler tries them.
     pub entries: Vec<CatalogEntry>,
     /// Counters that devices consume.
     pub(crate) counters: Vec<Counters>,
@@ -58,16 +58,16 @@ pub struct CatalogEntry {
     pub(crate) consumable: Option<ConsumableCapacity>,
     pub(crate) attributes: Attributes,
     pub(crate) capacity: BTreeMap<AttributeName, Quantity>,
-    /// Reasons against allocating it now.
+    /// Reasons not to allocate it now.
     pub taints: Vec<Taint>,
-    /// Placement of the instance to be made.
+    /// Placement of the MIG instance that the driver creates for a claim.
     pub(crate) partition: Option<Partition>,
     pub(crate) consumes: Option<Counters>,
-    /// True if a claim has it.
+    /// True if a claim holds it.
     pub(crate) is_claimed: bool,
 }
 
-/// Reason against allocating a device now.
+/// Reason not to allocate a device now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taint {
     /// Kind of reason, published in the driver's domain.
@@ -89,13 +89,13 @@ const DEVICE_PLUGIN: &str = "device-plugin";
 /// Taint of a healthy device with an obstacle; the value is the kind of obstacle.
 const OBSTACLE: &str = "obstacle";
 
-/// Taint of a device that a claim has under another name.
+/// Taint of a device that a claim holds under another name.
 const CLAIMED: &str = "claimed";
 
 // === impl Catalog ===
 
 impl Catalog {
-    /// Catalog of the node of this name.
+    /// Builds the catalog of the node called `node`.
     pub fn of(state: &NodeState, node: &str, driver: &DriverName, ledger: &Ledger) -> Self {
         let mut catalog = Self::default();
         for (device, sharing) in claimable(state) {
@@ -157,8 +157,8 @@ impl CatalogEntry {
     }
 }
 
-/// True if the driver can describe the GPU. An expression that asks for a missing attribute would fail for
-/// every node.
+/// True if the vendor's driver reports the GPU's attributes. A CEL expression that asks for a missing attribute fails
+/// the allocation on every node.
 fn is_described(device: &Device) -> bool {
     device.family().described_by.is_none_or(|name| device.attributes.contains_key(name))
 }
@@ -189,8 +189,8 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
     all.into_iter().flatten().collect()
 }
 
-/// Taint of a device whose hardware a claim has under another name, such as the placement of an instance,
-/// or may have.
+/// Taint of a device whose hardware a claim holds under another name, such as the placement of an instance, or may hold
+/// while claims are unknown.
 fn claimed_under_other_name(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let is_taken = !ledger.is_claimed(&device.id)
         && ledger.claim(&state.overlaps.overlap(&device.id)).is_some();
@@ -198,7 +198,7 @@ fn claimed_under_other_name(state: &NodeState, ledger: &Ledger, device: &Device)
     is_taken.then(taken).or_else(|| unknown_claims(ledger))
 }
 
-/// Taint of every device while the claims' devices are unknown.
+/// Taint of every device while the devices of claims are unknown.
 fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
     let taint = || Taint { key: CLAIMED, value: "not-known".to_owned() };
     (!ledger.knows_claims()).then(taint)
@@ -210,7 +210,7 @@ fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
     Some(Taint { key: OBSTACLE, value: found.kind.word().to_owned() })
 }
 
-/// Taint of a device that is not clean.
+/// Taint of a device that waits for cleanup, or whose cleanup failed.
 fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
     let value = (*state.unready.get(&device.id)?).to_owned();
     Some(Taint { key: UNCLEAN, value })
@@ -227,8 +227,7 @@ fn failure(device: &Device) -> Option<Taint> {
     Some(Taint { key: UNHEALTHY, value })
 }
 
-/// Taint of a device that a container has, or may have, through the device plugin. It ends with the
-/// release.
+/// Taint of a device that a container holds, or may hold, through the device plugin. The release removes it.
 fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let value = match ledger.container(&state.overlaps.overlap(&device.id)) {
         Some(resource) => label_value(resource.as_str().rsplit('/').next().unwrap_or_default()),
@@ -239,8 +238,7 @@ fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     Some(Taint { key: DEVICE_PLUGIN, value })
 }
 
-/// The text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`. Other characters become
-/// dashes, so that words stay apart.
+/// Converts text to a label value: at most 63 letters, digits, `-`, `_` and `.`. Other characters become dashes.
 fn label_value(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() || "_.".contains(c) { c } else { '-' };
     let mut label_value: String = text.chars().take(MAX_LABEL).map(letter).collect();

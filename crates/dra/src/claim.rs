@@ -1,4 +1,4 @@
-//! A claim as the driver needs it, read from Kubernetes' object in one place.
+//! The driver's view of a `ResourceClaim`, with every required field checked.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use windlass_cluster::ClusterError;
 use windlass_config::DriverName;
 use windlass_core::name;
 
-/// The driver's part of a claim.
+/// Allocated devices of this driver in a claim, and the parameters for them.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
     pub(crate) reference: ClaimRef,
     /// The pod's name for the claim, if it was made for one pod; else its own name.
     pub(crate) called: String,
     pub(crate) results: Vec<AllocatedDevice>,
-    /// Parameters for them; later ones override earlier ones.
+    /// Parameters for the devices; later ones override earlier ones.
     pub(crate) configs: Vec<OpaqueConfig>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllocatedDevice {
-    /// The request, `gpu`, or one of its alternatives, `gpu/large`.
+    /// Name of the request, `gpu`, or of its chosen alternative, `gpu/large`.
     pub(crate) request: String,
     pub(crate) pool: String,
     pub(crate) device: String,
@@ -37,27 +37,27 @@ pub(crate) struct AllocatedDevice {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Use of the device.
+    /// The claim uses the device.
     Usual,
-    /// Admin access, beside any user.
+    /// Admin access: the claim monitors the device beside its users.
     Admin,
 }
 
 /// Opaque parameters for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpaqueConfig {
-    /// Its origin in words: `configuration 2, of the class`.
+    /// Its origin, for messages: `configuration 2 of the allocation, from the class`.
     pub(crate) place: String,
     /// The requests that it applies to; an empty list means all.
     pub(crate) requests: Vec<String>,
     pub(crate) parameters: Value,
 }
 
-/// Annotation of a claim from a pod's template: the pod's name for it. Kubernetes'
-/// `PodResourceClaimAnnotation`.
+/// Annotation of a claim that was created from a pod's template: the pod's name for the claim (Kubernetes'
+/// `PodResourceClaimAnnotation`).
 const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 
-/// Reason that a claim cannot be acted on.
+/// Reason why a claim cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimError {
     #[error(transparent)]
@@ -75,7 +75,7 @@ pub(crate) enum ClaimError {
 // === impl Claim ===
 
 impl Claim {
-    /// Reads the driver's part of the requested claim.
+    /// Reads a claim, and checks that it is the requested one.
     pub(crate) fn read(
         object: ResourceClaim,
         reference: &ClaimRef,
@@ -88,7 +88,7 @@ impl Claim {
             return Err(ClaimError::Replaced { claim: reference.clone(), found: uid });
         }
         let called = object.metadata.annotations.and_then(|mut it| it.remove(POD_CLAIM_NAME));
-        // The claim's author may write any annotation.
+        // The claim's author may write any value, and the name becomes part of an environment variable.
         let called =
             called.filter(|it| name::is_label(it)).unwrap_or_else(|| reference.name.clone());
         let allocation = object.status.and_then(|status| status.allocation);
@@ -107,7 +107,7 @@ impl Claim {
     }
 }
 
-/// Parameters of the class, then those of the claim, each in their order.
+/// Parameters of this driver: those of the device class, then those of the claim.
 fn configs(all: Vec<DeviceAllocationConfiguration>, driver: &DriverName) -> Vec<OpaqueConfig> {
     let ours = all.into_iter().enumerate().filter_map(|(position, config)| {
         let opaque = config.opaque.filter(|opaque| opaque.driver == driver.as_str())?;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn results_of_other_drivers_are_theirs() {
+    fn results_of_other_drivers_are_ignored() {
         let results = [result("a", "other.dev"), result("b/large", "windlass.dev")];
         let claim = read(&json!({"allocation": {"devices": {"results": results}}})).expect("read");
         let requests: Vec<_> = claim.results.iter().map(AllocatedDevice::base_request).collect();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_was_made_for_a_pod_goes_by_what_the_pod_calls_it() {
+    fn a_claim_from_a_template_has_the_pods_name_for_it() {
         for (annotations, called) in [
             (json!({POD_CLAIM_NAME: "links"}), "links"),
             (json!({POD_CLAIM_NAME: "A=b\nC"}), "c"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_class_says_comes_before_what_the_claim_says() {
+    fn parameters_of_the_class_come_before_those_of_the_claim() {
         let config = |source: &str, driver: &str, n: u32| json!({"source": source, "opaque": {"driver": driver, "parameters": {"n": n}}});
         let config = [
             config("FromClaim", "windlass.dev", 1),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_acted_on_is_said() {
+    fn an_unusable_claim_is_refused_with_its_reason() {
         let mut lacking = result("a", "windlass.dev");
         lacking["pool"] = json!("");
         for (status, expected) in [

@@ -1,6 +1,6 @@
-//! Constraints of a claim's device: compatibility with other claims, and limits of its containers.
+//! Constraints on a claim's device: compatibility with other claims, and limits of its containers.
 //!
-//! A program has one MPS daemon, and so one device under MPS, which it numbers as its first.
+//! A program is a client of one MPS daemon, so it has one device under MPS, and CUDA numbers that device 0.
 
 use windlass_allocations::ledger::{Shares, Use};
 use windlass_config::DriverName;
@@ -16,7 +16,7 @@ use super::{
     time_slice::Interval,
 };
 
-/// Constraints of a claim's device.
+/// Constraints on a claim's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Constraints {
     pub(super) usage: Use,
@@ -34,7 +34,7 @@ pub(super) struct Inputs<'a> {
     pub(super) driver: &'a DriverName,
 }
 
-/// Reason that a device cannot be had with these constraints.
+/// Reason why a device cannot be prepared with these constraints.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConstraintError {
     #[error("request {request}: {device}: {source}")]
@@ -46,7 +46,7 @@ pub(crate) enum ConstraintError {
 // === impl Constraints ===
 
 impl Constraints {
-    /// Constraints by the allocation and the parameters.
+    /// Constraints that follow from the allocation and the parameters.
     pub(super) fn of(
         inputs: Inputs<'_>,
         requested: Option<SharingRequest<'_>>,
@@ -71,7 +71,7 @@ impl Constraints {
             }
             (Sharing::Mps(_), Use::Admin, _) => impossible("the claim has admin access only"),
             (Sharing::Mps(_), Use::Share | Use::Shares(_), _) => {
-                impossible("claims share it otherwise")
+                impossible("claims share it by another method")
             }
             (Sharing::Mps(_), Use::Portion(portion), _) if !portion.is_whole() => {
                 impossible("claims share it by time slices")
@@ -84,7 +84,7 @@ impl Constraints {
     }
 }
 
-/// Reason against setting a time slice, which applies to the whole GPU.
+/// Reason not to set a time slice, which applies to the whole GPU.
 fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
     match usage {
         Use::Admin => Some("the claim has admin access only"),
@@ -99,12 +99,12 @@ fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
     }
 }
 
-/// Reason against an MPS daemon.
+/// Reason not to run an MPS daemon.
 fn no_mps(device: &Device) -> Option<&'static str> {
     not_whole(device, "a MIG instance is not shared by MPS")
 }
 
-/// Reason that a device is no full GPU under NVIDIA's driver; `part` is the reason of a MIG instance.
+/// Reason why a device is not a full GPU under NVIDIA's driver; `part` is the reason for a MIG instance.
 fn not_whole(device: &Device, part: &'static str) -> Option<&'static str> {
     if !device.family().is_managed {
         Some("it is not an NVIDIA GPU")
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_for_who_has_a_whole_gpu_that_can_have_one() {
+    fn an_interval_needs_a_whole_gpu_that_supports_it() {
         let cut = Device { partitioned: true, ..gpu("9.0.0") };
         let part = Device { kind: DeviceKind::Mig, ..gpu("9.0.0") };
         for (usage, device, refused) in [

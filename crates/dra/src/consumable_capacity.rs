@@ -1,4 +1,4 @@
-//! Consumable capacity of a GPU: memory and compute in total, and the amounts of an allocation.
+//! Consumable capacity of a GPU: total memory and compute, and the amounts that an allocation consumes.
 
 use windlass_allocations::ledger::Portion;
 use windlass_config::{DriverName, Replicas, ShareLimits, ShareManner, ShareMethod, Sharing};
@@ -20,13 +20,13 @@ pub(crate) struct ConsumableCapacity {
     pub(super) memory_name: AttributeName,
     /// Memory in mebibytes.
     pub(super) memory: u64,
-    /// Least share in mebibytes, so that no more claims fit on a GPU than one MPS daemon serves.
+    /// Smallest share of memory in mebibytes. With it, one MPS daemon can serve all claims that fit.
     pub(super) least: u64,
     /// True if the driver or the kernel limits the memory of containers.
     pub(super) is_memory_limited: bool,
 }
 
-/// Reason that an allocation is refused.
+/// Reason to refuse an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CapacityError {
     #[error("its allocation has no amount of {0} that can be read")]
@@ -43,7 +43,7 @@ pub(super) const WHOLE: u64 = 100;
 
 const MIB: u64 = 1 << 20;
 
-/// Least memory of a program on a GPU, in mebibytes.
+/// Memory that the smallest program needs on a GPU, in mebibytes.
 const MIN_MEMORY_MIB: u64 = 256;
 
 /// Capacity name of the compute, in percent of a GPU's multiprocessors.
@@ -68,13 +68,13 @@ impl ConsumableCapacity {
         (memory > 0).then_some(Self { manner, memory_name, memory, least, is_memory_limited })
     }
 
-    /// Capacities in place of the device's own.
+    /// Capacities that replace the device's own.
     pub(super) fn capacity(&self, driver: &DriverName) -> Capacities {
         let memory = Quantity::Bytes(self.memory * MIB);
         [(self.memory_name.clone(), memory), (compute_of(driver), Quantity::Count(WHOLE))].into()
     }
 
-    /// The share of an allocation.
+    /// Share of the GPU that an allocation consumes.
     pub(super) fn portion(
         &self,
         result: &AllocatedDevice,
@@ -97,8 +97,8 @@ impl ConsumableCapacity {
         Ok(portion)
     }
 
-    /// Fails if nothing enforces a requested amount. MPS enforces memory and compute. With time slices the driver or the
-    /// kernel may enforce memory.
+    /// Fails if nothing enforces a requested amount. MPS enforces memory and compute. With time slices the driver or
+    /// the kernel may enforce memory.
     fn check_enforced(
         &self,
         result: &AllocatedDevice,
@@ -170,14 +170,14 @@ mod tests {
         ShareManner { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
 
     #[test]
-    fn an_allocation_says_how_much_a_claim_has() {
+    fn the_share_of_a_claim_is_its_consumed_capacity() {
         let consumed = [("gpu.nvidia.com/memory", "20Gi"), ("windlass.dev/compute", "25")];
         let portion = portion(MPS, &consumed).expect("enforced");
         assert_eq!((portion.memory, portion.of, portion.compute), (20_480, 81_559, 25));
     }
 
     #[test]
-    fn what_nothing_keeps_containers_to_is_refused_unless_they_are_trusted() {
+    fn an_amount_that_nothing_enforces_is_refused_unless_limits_are_advisory() {
         let part = [("gpu.nvidia.com/memory", "20Gi"), ("windlass.dev/compute", "0")];
         let all = [("gpu.nvidia.com/memory", "81559Mi"), ("windlass.dev/compute", "0")];
         let other = [part[0], part[1], ("gpu.nvidia.com/decoders", "2")];

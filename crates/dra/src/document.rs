@@ -1,7 +1,7 @@
-//! CDI document of a claim: the edits beside those in the devices' own documents.
+//! CDI document of a claim: container edits that the devices' own documents do not have.
 //!
 //! The claim's UID is part of each CDI device name, so that no name is ever reused: some runtimes cache documents.
-//! The document can be rebuilt from the record alone.
+//! The document can be rebuilt from the state file of claims alone.
 
 use std::{
     collections::BTreeSet,
@@ -54,7 +54,7 @@ impl ClaimDocuments {
     /// Writes a claim's document, unless an equal one exists. Returns true if it wrote. Blocks.
     pub(crate) fn write(&self, entry: &PreparedClaim) -> Result<bool, String> {
         let uid = &entry.claim.uid;
-        // The hook reads the record of each document that names it.
+        // The record comes first: the document names it, and the hook reads it.
         if entry.limits.is_some() {
             self.limits.settle(uid, entry.limits.as_ref())?;
         }
@@ -93,7 +93,7 @@ impl ClaimDocuments {
         }
     }
 
-    /// Claims with a document, by any writer. Blocks.
+    /// UIDs of claims with a document, of this or an earlier agent. Blocks.
     pub(crate) fn claims(&self) -> BTreeSet<String> {
         self.names().filter_map(|name| uid_in(&name).map(str::to_owned)).collect()
     }
@@ -109,7 +109,7 @@ impl ClaimDocuments {
         self.limits.retain(|uid| known.contains(uid));
     }
 
-    /// Removes the drafts of a killed agent. Blocks.
+    /// Removes temporary files of a killed agent. Blocks.
     pub(crate) fn remove_drafts(&self) {
         for name in self.names().filter(|name| files::drafted(name).and_then(uid_in).is_some()) {
             let path = self.dir.join(name);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn drafts_of_claims_documents_go_and_all_others_stay() {
+    fn temporary_files_of_claims_are_removed_and_other_files_stay() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let names = [
             ".windlass.dev-claim-a.json.draft",
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_unknown_claims_go_and_all_others_stay() {
+    fn documents_of_unknown_claims_are_removed_and_others_stay() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let names = [
             "windlass.dev-claim-a.json",

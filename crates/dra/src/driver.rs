@@ -1,4 +1,5 @@
-//! The driver as a part of the agent: recovers the claims of an earlier agent, then prepares and serves.
+//! The DRA driver as a task of the agent: it recovers the claims of an earlier agent, then prepares claims and serves
+//! the kubelet.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ use super::{
 };
 use crate::metrics::ClaimMetrics;
 
-/// Prepares and serves claims.
+/// The DRA driver.
 #[derive(Debug)]
 pub struct Driver {
     environment: Environment,
@@ -52,7 +53,7 @@ pub struct Driver {
 /// Inputs of the driver.
 #[derive(Debug)]
 pub struct Deps {
-    /// The clock.
+    /// Clock of timestamps in statuses.
     pub clock: Clock,
     /// Client of the API server; without it no claim can be read.
     pub cluster: Option<Client>,
@@ -68,7 +69,7 @@ pub struct Deps {
     pub daemons: watch::Receiver<Arc<MpsStates>>,
     /// Worker for MIG instances.
     pub partitions: MigHandle,
-    /// The policy.
+    /// Policy in force.
     pub policy: watch::Receiver<Arc<Policy>>,
     /// Snapshots of the node.
     pub state: watch::Receiver<Arc<NodeState>>,
@@ -78,9 +79,9 @@ pub struct Deps {
     pub excesses: watch::Receiver<Arc<MemoryExcesses>>,
 }
 
-/// Restores the claims of an earlier agent in the ledger: the kubelet may call the device plugin before the
-/// driver runs. If the record is unreadable, the driver reports it later; claims in the kubelet's
-/// checkpoint are held in any case. Blocks for a small file.
+/// Restores the claims of an earlier agent in the ledger: the kubelet may call the device plugin before the driver
+/// runs. An unreadable state file is reported later by the driver; claims in the kubelet's checkpoint are held in any
+/// case. Blocks for a small file.
 pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> RecoveredClaims {
     let file = ClaimFile::new(places);
     let recovered = RecoveredClaims::read(&file, &KubeletRecord::new(&places.kubelet_dir, driver));
@@ -88,7 +89,7 @@ pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> R
     for entry in recovered.held().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
-    if recovered.is_absent() && traces(places, driver, ledger).is_out_of_the_question() {
+    if recovered.is_absent() && traces(places, driver, ledger).are_impossible() {
         return recovered;
     }
     if recovered.is_unreadable() {
@@ -143,7 +144,7 @@ impl Driver {
         }
     }
 
-    /// Prepares and serves until stopped. Serves nothing before the prepared claims are known.
+    /// Prepares claims and serves the kubelet until stopped. Serving starts once the prepared claims are known.
     pub async fn run(self, stop: CancellationToken) {
         let (registration, metrics) =
             (self.registration.subscribe(), self.environment.metrics.clone());
@@ -159,8 +160,7 @@ impl Driver {
             recovered = self.recover() => recovered,
         };
         let (journal, writer) = self.file.journal();
-        // Records of another version, of another boot or of the kubelet alone are rewritten in this agent's
-        // form.
+        // Rewrites records of another version, of another boot, or from the kubelet's checkpoint in the current format.
         journal.write(records.clone());
         let (queue, requests) = ClaimQueue::new(self.limits.claim_deadline);
         let serving = self.server(queue, journal.watch()).run(stop.clone());
@@ -181,7 +181,7 @@ impl Driver {
         let (traces, interval) = (self.traces, self.limits.check_interval);
         let recalling = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
-                traces.vanish(interval).await;
+                traces.wait_until_gone(interval).await;
             }
             ledger.recall_claims();
         };
@@ -214,8 +214,8 @@ impl Driver {
         }
     }
 
-    /// Recovers the records of an earlier agent; the flag is true if there was no record. An unusable
-    /// record is read again until it is repaired.
+    /// Recovers the records of an earlier agent; the flag is true if there was no state file. An unusable file is read
+    /// again until it is repaired.
     async fn recover(&mut self) -> (Records, bool) {
         let mut logged = None;
         loop {

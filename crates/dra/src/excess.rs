@@ -7,9 +7,9 @@ use windlass_core::device::DeviceId;
 /// Memory of a GPU that a claim uses above its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryExcess {
-    /// Memory in use when the excess was last acted against, in MiB, of all containers that count together.
+    /// Memory in use at the last action against the excess, in MiB, of all containers of the claim.
     pub used_mib: u64,
-    /// Memory that they have, in MiB.
+    /// Memory of the share, in MiB.
     pub limit_mib: u64,
 }
 

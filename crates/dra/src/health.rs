@@ -1,5 +1,5 @@
-//! Health of devices for the kubelet, which shows it in the status of pods. Each message has the whole
-//! list: at each change, and again before the kubelet considers it stale.
+//! Health of devices for the kubelet, which shows it in the status of pods. Each message has all devices. It is sent at
+//! each change, and repeated before the kubelet considers it stale.
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
@@ -26,7 +26,7 @@ use windlass_resources::NodeState;
 
 use super::{catalog::Catalog, record::Records};
 
-/// Streams the list to each caller.
+/// gRPC service that streams the list to each caller.
 #[derive(Debug)]
 pub(super) struct HealthService(pub(super) watch::Receiver<NodeWatchResourcesResponse>);
 
@@ -43,7 +43,7 @@ pub(super) struct HealthList {
 /// Health of each device, by pool and name.
 type Known = BTreeMap<(String, String), (HealthStatus, String)>;
 
-/// Interval of messages without a change.
+/// Interval at which an unchanged list is repeated.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Age at which the kubelet considers health unknown.
@@ -83,7 +83,7 @@ impl HealthList {
         }
     }
 
-    /// Health of all offered and all claimed devices, vanished ones included.
+    /// Health of all offered and claimed devices. A claimed device that vanished is unhealthy.
     fn known(&mut self) -> Known {
         let state = self.state.borrow_and_update().clone();
         let catalog = Catalog::of(&state, &self.node, &self.driver, &Ledger::default());

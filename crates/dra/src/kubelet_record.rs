@@ -1,12 +1,12 @@
-//! Our driver's claims in the kubelet's checkpoint. It replaces our own record if that is unusable, so that
-//! no device is allocated twice.
+//! This driver's claims in the kubelet's checkpoint. They replace the agent's own state file if that is unusable, so
+//! that no device is allocated twice.
 //!
-//! The checksum is not verified: believing a wrong claim only withholds a device.
+//! The checksum is not verified: a wrong claim only withholds a device.
 //!
-//! A kubelet writes its checkpoint with the first claim, so a missing one may mean no claims. It may also
-//! be out of sight: an agent in a pod mounts parts of the kubelet's folder, since the whole folder has the
-//! secrets of all pods, and a mount of the file alone would break when the kubelet replaces it. A
-//! neighbouring file of every kubelet tells the two apart.
+//! A kubelet writes its checkpoint with the first claim, so a missing file may mean that there are no claims. It may
+//! also mean that the agent's pod does not mount it: the whole folder of the kubelet has the secrets of all pods, and a
+//! mount of the file alone breaks when the kubelet replaces it. Another file that every kubelet writes into the same
+//! folder tells the two apart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,11 +38,11 @@ pub(crate) struct KubeletRecord {
 /// Error of reading the checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeletRecordError {
-    #[error("cannot read the kubelet's record of claims")]
+    #[error("cannot read the kubelet's checkpoint of claims")]
     Read(#[from] io::Error),
-    #[error("the kubelet's record of claims is not understood")]
+    #[error("cannot parse the kubelet's checkpoint of claims")]
     Parse(#[from] CheckpointError),
-    #[error("the kubelet's record of claims, {}, is out of this agent's sight", .0.display())]
+    #[error("the kubelet's checkpoint of claims, {}, is not visible to this agent", .0.display())]
     OutOfSight(PathBuf),
 }
 
@@ -53,13 +53,13 @@ impl KubeletRecord {
         Self { path: kubelet_dir.join(FILE), driver: driver.clone() }
     }
 
-    /// Claims with devices of our driver, as entries of our own record. Blocks.
+    /// Claims with devices of this driver, as entries of the agent's state file. Blocks.
     pub(crate) fn entries(&self) -> Result<Records, KubeletRecordError> {
         let ours = |mut state: ClaimState| {
             let devices = state.drivers.remove(self.driver.as_str())?.devices?;
             let ClaimState { claim_uid: uid, claim_name: name, namespace, .. } = state;
             let claim = ClaimRef { namespace, name, uid };
-            // The kubelet repeats devices for each call.
+            // The checkpoint repeats a device for each call of the kubelet.
             let mut seen = BTreeSet::new();
             let is_new = |it: &Device| {
                 seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
@@ -72,7 +72,7 @@ impl KubeletRecord {
         Ok(self.claims()?.into_iter().filter_map(ours).collect())
     }
 
-    /// True if the kubelet has a claim for our driver, prepared or not. Blocks.
+    /// True if the kubelet has a claim for this driver, prepared or not. Blocks.
     pub(crate) fn has_ours(&self) -> Result<bool, KubeletRecordError> {
         let claims = self.claims()?;
         Ok(claims.iter().any(|state| state.drivers.contains_key(self.driver.as_str())))
@@ -94,7 +94,7 @@ impl KubeletRecord {
     }
 }
 
-/// A device as an entry of our own record.
+/// Converts a device to an entry of the agent's state file.
 fn held(recorded: Device) -> PreparedDevice {
     let cdi = recorded.cdi_device_ids.unwrap_or_default();
     let mut ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_drivers_claims_are_found_with_the_devices_that_their_cdi_names_tell() {
+    fn claims_of_this_driver_are_found_and_cdi_names_give_their_devices() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let device = json!({
             "PoolName": "n1/nvidia", "DeviceName": "gpu-0a", "ShareID": null,
@@ -151,11 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn no_record_is_an_empty_one_where_it_would_be_seen_and_an_unreadable_one_is_said_to_be() {
+    fn a_missing_checkpoint_is_empty_if_its_folder_is_mounted_and_else_an_error() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let record = KubeletRecord::new(folder.path(), &DriverName::default());
-        let why = record.uids().expect_err("nobody knows").to_string();
-        assert!(why.contains("dra_manager_state, is out of this agent's sight"), "{why}");
+        let why = record.uids().expect_err("the folder is not mounted").to_string();
+        assert!(why.contains("dra_manager_state, is not visible to this agent"), "{why}");
         fs::write(folder.path().join(NEIGHBOUR), "{}").expect("written");
         assert!(record.entries().expect("none").is_empty());
         fs::write(folder.path().join(FILE), "{").expect("written");

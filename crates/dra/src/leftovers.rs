@@ -1,7 +1,8 @@
-//! Orphaned MIG instances on GPUs that are cut for claims. They would block claims for ever, so they are
-//! removed when the driver starts, and when the policy gives it such GPUs.
+//! Removal of orphaned MIG instances from GPUs that are partitioned for claims. They would block claims for ever. They
+//! are removed when the driver starts, and when a new policy partitions GPUs for claims.
 //!
-//! Instances of containers and claims stay, by the ledger; so do those with processes, by the driver.
+//! Instances of containers and claims stay: the ledger has them. Instances with processes stay too: NVIDIA's driver
+//! refuses to remove them.
 
 use tokio::{sync::watch, time::Duration};
 use windlass_allocations::ledger::{ClaimRef, Ledger, Use};
@@ -12,10 +13,10 @@ use windlass_resources::{NodeState, offers::present_parts};
 
 use super::{prepare::Environment, record::Records};
 
-/// Longest time until a removed instance vanishes from the inventory.
+/// Deadline for a removed instance to vanish from the inventory.
 const VISIBLE: Duration = Duration::from_secs(15);
 
-/// Removes orphans, each time that instances come to be made for claims.
+/// Removes orphans each time that the policy starts to partition GPUs for claims.
 pub(super) async fn keep(environment: Environment, records: watch::Receiver<Versioned<Records>>) {
     let mut state = environment.state.clone();
     let is_on_demand = |state: &NodeState| state.policy.dra.partitions == DraPartitions::OnDemand;
@@ -24,10 +25,10 @@ pub(super) async fn keep(environment: Environment, records: watch::Receiver<Vers
         environment.ledger.known().await;
         let known = records.borrow().1.clone();
         remove(&environment, &known).await;
-        // The next change is noticed above.
+        // Waits for the policy to stop partitioning; the loop then waits for it to start again.
         drop(state.wait_for(|state| !is_on_demand(state)).await);
     }
-    // The agent ends.
+    // The channel closes when the agent ends.
     std::future::pending::<()>().await;
 }
 
@@ -57,7 +58,7 @@ fn unknown<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a De
     gpus.flat_map(of_gpu).collect()
 }
 
-/// Claims the instance in the ledger, so that it cannot be allocated meanwhile.
+/// Removes an instance. Meanwhile the ledger holds it for a placeholder claim, so that it cannot be allocated.
 async fn remove_one(
     environment: &Environment,
     (gpu, device): (&Device, &DeviceId),
@@ -65,10 +66,10 @@ async fn remove_one(
 ) {
     let name = device.to_string();
     let [namespace, uid] = ["(driver)", "(removal)"].map(|it| format!("{it}{name}"));
-    let keeper = ClaimRef { namespace, name, uid };
+    let placeholder = ClaimRef { namespace, name, uid };
     if environment
         .ledger
-        .take_for_claim(&keeper, &[(state.overlaps.overlap(device), Use::Alone)])
+        .take_for_claim(&placeholder, &[(state.overlaps.overlap(device), Use::Alone)])
         .is_err()
     {
         return;
@@ -88,5 +89,5 @@ async fn remove_one(
             tracing::warn!(%device, error, "orphaned MIG instance not removed: it blocks claims");
         }
     }
-    environment.ledger.release_claim(&keeper.uid);
+    environment.ledger.release_claim(&placeholder.uid);
 }

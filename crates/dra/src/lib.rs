@@ -1,5 +1,4 @@
-//! DRA driver: publishes the node's devices for the scheduler, and prepares claims that were allocated from
-//! them.
+//! DRA driver: publishes the node's devices for the scheduler, and prepares the claims that are allocated to them.
 //!
 //! ```text
 //!   NodeState ──> catalog ──> slices ──> publish ──> API server ──> scheduler

@@ -1,4 +1,4 @@
-//! Limits of a claim's programs as clients of an MPS daemon.
+//! Limits of memory and threads for a claim's programs under MPS.
 
 use windlass_allocations::ledger::Portion;
 use windlass_core::{

@@ -1,8 +1,8 @@
-//! Opaque configuration of a claim or its class. It is read strictly: an unknown parameter would silently
-//! have no effect.
+//! Opaque configuration of a claim or its device class. The parser is strict: an unknown parameter is an error, because
+//! it would silently have no effect.
 //!
-//! Two formats mean the same: ours, `windlass.dev/v1alpha1`, and that of NVIDIA's driver,
-//! `resource.nvidia.com/v1beta1`. An impossible configuration is refused for the devices concerned.
+//! Two formats mean the same: `windlass.dev/v1alpha1`, and `resource.nvidia.com/v1beta1` of NVIDIA's driver. An
+//! impossible configuration is refused for the devices that it applies to.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -25,7 +25,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Configs<'a>(Vec<(&'a OpaqueConfig, Parameters)>);
 
-/// Reason that a configuration cannot be applied.
+/// Reason why a configuration cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpaqueError {
     #[error("{place}: {why}")]
@@ -35,7 +35,7 @@ pub enum OpaqueError {
          or MigDeviceConfig of {NVIDIAS}"
     )]
     Unknown { place: String, kind: String, version: String },
-    #[error("{place}: it is about a {wanted}, and request {request} got {device}, a {found}")]
+    #[error("{place}: it applies to a {wanted}, and request {request} got {device}, a {found}")]
     WrongKind {
         place: String,
         wanted: DeviceKind,
@@ -43,7 +43,7 @@ pub enum OpaqueError {
         device: String,
         found: DeviceKind,
     },
-    #[error("{place}: strategy {strategy} cannot be had for {device}: {why}")]
+    #[error("{place}: strategy {strategy} is impossible for {device}: {why}")]
     Impossible { place: String, strategy: &'static str, device: String, why: &'static str },
 }
 
@@ -146,8 +146,8 @@ impl<'a> Configs<'a> {
         claim.configs.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Sharing requested for a device. A configuration for all requests applies to the devices of its kind
-    /// only.
+    /// Sharing requested for a device. A configuration without request names skips devices of another kind; one that
+    /// names the device's request is an error then.
     pub(super) fn requested(
         &self,
         result: &AllocatedDevice,
@@ -210,13 +210,13 @@ impl SharingRequest<'_> {
     }
 }
 
-/// Fails if a claim's parameters are not understood.
+/// Fails if the driver does not accept these parameters.
 pub fn understood(parameters: Value) -> Result<(), OpaqueError> {
     let place = "the parameters".to_owned();
     Parameters::read(&OpaqueConfig { place, requests: Vec::new(), parameters }).map(drop)
 }
 
-/// Fails if the driver does not understand an allocated claim, as received from an API server.
+/// Fails if the driver does not accept an allocated claim, as received from an API server.
 pub fn understood_claim(object: ResourceClaim, asked: &ClaimRef) -> Result<(), String> {
     let claim = Claim::read(object, asked, &DriverName::default()).map_err(|it| causes(&it))?;
     Configs::read(&claim).map(drop).map_err(|it| causes(&it))
@@ -313,7 +313,7 @@ mod tests {
         AllocatedDevice { request, pool, device, access: Access::Usual, share: None, consumed }
     }
 
-    /// The sharing of a GPU by configurations, each with the requests that it names.
+    /// Sharing of a GPU under these configurations, each with the requests that it names.
     fn check(request: &str, configs: &[(&[&str], Value)]) -> Result<Option<Sharing>, OpaqueError> {
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let config =
@@ -339,9 +339,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_last_about_a_request_counts() {
+    fn the_last_configuration_of_a_request_wins() {
         let (mps, slices) = (shared("MPS"), shared("TimeSlicing"));
-        for (request, configs, is_by_turns) in [
+        for (request, configs, is_time_sliced) in [
             ("a", vec![(&[][..], mps.clone()), (&[][..], slices.clone())], true),
             ("a", vec![(&[][..], slices.clone()), (&["a"][..], mps.clone())], false),
             ("b", vec![(&[][..], slices.clone()), (&["a"][..], mps.clone())], true),
@@ -351,12 +351,12 @@ mod tests {
         ] {
             let asked = check(request, &configs).expect("understood");
             let is_mps = matches!(asked, Some(Sharing::Mps(_)));
-            assert_eq!(!is_mps, is_by_turns, "{request}: {configs:?}");
+            assert_eq!(!is_mps, is_time_sliced, "{request}: {configs:?}");
         }
     }
 
     #[test]
-    fn both_spellings_have_the_intervals() {
+    fn both_formats_have_the_intervals() {
         let asked = |parameters: Value| check("a", &[(&[], parameters)]);
         for (name, interval) in [
             ("Default", Interval::Default),
@@ -379,15 +379,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_another_kind_is_passed_over_unless_the_request_is_named() {
+    fn a_configuration_for_another_kind_is_skipped_unless_it_names_the_request() {
         let of_mig = json!({"apiVersion": NVIDIAS, "kind": "MigDeviceConfig"});
         assert_eq!(check("a", &[(&[], of_mig.clone())]), Ok(None));
         let why = check("a", &[(&["a"], of_mig)]).expect_err("named").to_string();
-        assert_eq!(why, "0: it is about a mig, and request a got gpu-0, a gpu");
+        assert_eq!(why, "0: it applies to a mig, and request a got gpu-0, a gpu");
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_even_where_something_later_counts() {
+    fn an_invalid_configuration_is_refused_even_if_a_later_one_overrides_it() {
         for (parameters, expected) in [
             (json!({"kind": "DeviceConfig"}), "missing field `apiVersion`"),
             (json!({"apiVersion": OURS, "kind": "DeviceConfig", "x": 1}), "unknown field `x`"),

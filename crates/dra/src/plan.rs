@@ -1,4 +1,4 @@
-//! Plan of a claim's devices: a pure function of the claim, the node, and other claims.
+//! Plan for a claim: its devices and their container edits. A pure function of the claim, the node and other claims.
 
 mod partitions;
 pub(super) mod variables;
@@ -35,7 +35,7 @@ pub(crate) struct PlanInputs<'a> {
     pub(crate) driver: &'a DriverName,
     pub(crate) state: &'a NodeState,
     pub(crate) catalog: &'a Catalog,
-    /// States of devices between tenants.
+    /// Cleanup states of devices.
     pub(crate) cleanup_states: &'a CleanupStates,
     pub(crate) records: &'a Records,
     /// Folders of the MPS daemons.
@@ -43,13 +43,13 @@ pub(crate) struct PlanInputs<'a> {
     pub(crate) documents: &'a ClaimDocuments,
 }
 
-/// Planned devices in the order of the allocation, and the limits that the hook sets.
+/// Planned devices in the order of the allocation, and the memory limits that the hook sets.
 pub(crate) struct Plan {
     pub(crate) devices: Vec<PreparedDevice>,
     pub(crate) limits: Option<MemoryLimitRecord>,
 }
 
-/// Reason that a claim cannot have a device.
+/// Reason to refuse a claim.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("request {request}: pool {pool} has no device {device}{why}")]
@@ -59,13 +59,13 @@ pub(crate) enum Refusal {
     #[error("request {request}: {device} is held by another claim")]
     Taken { request: String, device: String, by: ClaimRef },
     #[error(
-        "request {request}: {device} stands at {place} already, and was not made for this claim: it is \
-         removed when the agent starts anew and nobody has it"
+        "request {request}: {device} exists at {place} already, and was not made for this claim: the agent \
+         removes it at its next start, if it has no holder"
     )]
     Foreign { request: String, place: Partition, device: DeviceId },
     #[error("request {request}: no MIG instance exists at {place}, and admin access makes none")]
     NotMade { request: String, place: Partition },
-    #[error("request {request}: {device} is for no claim: {why}")]
+    #[error("request {request}: {device} is not offered to claims: {why}")]
     NotForClaims { request: String, device: DeviceId, why: &'static str },
     #[error(
         "request {0}: a program has one MPS daemon, and the request got several devices: ask for each in a \
@@ -76,7 +76,7 @@ pub(crate) enum Refusal {
     Opaque(#[from] OpaqueError),
     #[error(transparent)]
     Constraints(#[from] ConstraintError),
-    #[error("request {request} gives no name to a variable")]
+    #[error("request {request}: its name cannot be part of a variable's name")]
     Request { request: String, source: InvalidResourceName },
     #[error(transparent)]
     WeakLimit(#[from] WeakLimit),
@@ -88,7 +88,7 @@ pub(crate) enum Refusal {
 struct ChosenDevice<'a> {
     result: &'a AllocatedDevice,
     device: Cow<'a, Device>,
-    /// Placement of an instance that is made for the claim.
+    /// Placement of the MIG instance that is made for the claim.
     partition: Option<&'a Partition>,
     constraints: Constraints,
 }
@@ -111,7 +111,7 @@ pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Plan, Refus
     Ok(Plan { devices, limits: limit.map(|limit| limit.record) })
 }
 
-/// Devices that a refused claim names, if known.
+/// Devices that a refused claim names, for its status.
 pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDevice> {
     let held = |result: &AllocatedDevice| PreparedDevice {
         pool: result.pool.clone(),
@@ -129,8 +129,8 @@ pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDevice> {
     claim.results.iter().map(held).collect()
 }
 
-/// Uses to take in the ledger: each device once, with its strongest use.
-pub(crate) fn takes(held: &[PreparedDevice], state: &NodeState) -> Vec<(Overlap, Use)> {
+/// Uses to record in the ledger: each device once, with its strongest use.
+pub(crate) fn uses_to_take(held: &[PreparedDevice], state: &NodeState) -> Vec<(Overlap, Use)> {
     let uses = together(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
     uses.into_iter().map(|(device, usage)| (state.overlaps.overlap(device), usage)).collect()
 }
@@ -138,7 +138,7 @@ pub(crate) fn takes(held: &[PreparedDevice], state: &NodeState) -> Vec<(Overlap,
 // === impl Refusal ===
 
 impl Refusal {
-    /// The claim that has the device, for the node's own log: other tenants must not learn its name.
+    /// The claim that holds the device, for the node's own log. Other tenants must not learn its name.
     pub(super) fn holder(&self) -> Option<&ClaimRef> {
         if let Self::Taken { by, .. } = self { Some(by) } else { None }
     }
@@ -181,7 +181,7 @@ impl<'a> PlanInputs<'a> {
         Ok(ChosenDevice { result, device, partition, constraints })
     }
 
-    /// The device of an unpublished name, with the reason.
+    /// Device of this name that is not offered to claims, with the reason.
     fn unclaimable(&self, name: &str) -> Option<(&DeviceId, &'static str)> {
         let mut all = self.state.unclaimable.iter();
         all.find(|(id, _)| DeviceName::of(id).as_str() == name).map(|(id, why)| (id, *why))
@@ -196,8 +196,8 @@ impl<'a> PlanInputs<'a> {
         })
     }
 
-    /// Fails if another claim has the device by name. The ledger knows devices only, and lacks some that
-    /// the kubelet's checkpoint alone names.
+    /// Fails if another claim holds the device under the same name. The ledger does not know: it has no device of a claim
+    /// that only the kubelet's checkpoint names by an unknown name.
     fn check_free(&self, claim: &Claim, chosen: &ChosenDevice<'_>) -> Result<(), Refusal> {
         let (result, usage) = (chosen.result, chosen.constraints.usage);
         let mut others =
@@ -253,7 +253,7 @@ impl<'a> PlanInputs<'a> {
         Ok(PreparedDevice { cdi, edits, ..chosen[position].held() })
     }
 
-    /// The limit of the claim's containers by the driver or the kernel, with the sum of its parts of each GPU.
+    /// Memory limit of the claim's containers by the driver or the kernel: for each GPU, the sum of the claim's shares.
     fn limit(
         &self,
         claim: &Claim,
@@ -277,7 +277,7 @@ impl<'a> PlanInputs<'a> {
         Ok(self.state.limit_rules().limit(&gpus, Enforcement::None, &path)?)
     }
 
-    /// Container edits as the device plugin would make them by CDI.
+    /// Container edits, the same as those of the device plugin with CDI.
     fn grant(&self, request: &str, devices: &[&Device]) -> Result<Grant, Refusal> {
         let resource = self.resource(request)?;
         let policy = &self.state.policy;
@@ -308,7 +308,7 @@ impl<'a> PlanInputs<'a> {
 // === impl ChosenDevice ===
 
 impl ChosenDevice<'_> {
-    /// False if its instance is still to be made.
+    /// False if its MIG instance is still to be made.
     fn exists(&self) -> bool {
         self.partition.is_none_or(|place| place.id() != self.device.id)
     }

@@ -1,5 +1,5 @@
-//! Preparation and release of claims. One task owns the state of all claims; the work for a claim runs
-//! beside it, so that claims do not wait for each other.
+//! Preparation and release of claims. One task owns the state of all claims. The work for each claim runs in its own
+//! task, so that claims do not wait for each other.
 //!
 //! ```text
 //!   Prepare, Release ──> input ──> State::next ──> state, action ──> task of the claim ──> outcome
@@ -7,13 +7,13 @@
 //!                          └───────────────────────────────────────────────────────────────────┴─┘
 //! ```
 //!
-//! [`State`] has a drawing of a claim's states. Each module carries out some of the actions.
+//! [`State`] has a drawing of a claim's states. Each submodule carries out some of the actions.
 //!
 //! # Guarantees
 //!
-//! The record names a step before it begins, and its completion before the kubelet is answered. A completed
-//! claim gets the same answer each time, from the record alone, unless the API server shows another
-//! allocation: the old devices are released first then. A release needs the record alone too.
+//! The record on disk names a step before it begins, and its completion before the kubelet is answered. A completed
+//! claim gets the same answer each time, from the record alone. If the API server shows another allocation, the old
+//! devices are released first. A release needs the record alone too.
 
 mod begin;
 mod daemons;
@@ -57,7 +57,7 @@ pub(super) struct Preparer {
     journal: Journal<Records>,
     /// The work of each claim, by UID.
     tasks: Tasks<String, Input>,
-    /// Waits in progress.
+    /// Waits for other claims, and searches for orphans.
     watches: JoinSet<Notice>,
     /// Longest wait of a claim for devices of other claims.
     patience: Duration,
@@ -65,9 +65,9 @@ pub(super) struct Preparer {
     check_interval: Duration,
 }
 
-/// Observations of the waits.
+/// Results of the `watches`.
 enum Notice {
-    /// Other claims may have released the devices; this much patience is left.
+    /// Other claims may have released the devices of this claim, which waits no longer than the deadline.
     Released(String, Deadline),
     /// These claims are orphaned.
     Orphaned(Vec<Suspect>),
@@ -107,7 +107,7 @@ impl Preparer {
         preparer
     }
 
-    /// Prepares and releases until the queue is closed.
+    /// Prepares and releases claims until the queue is closed.
     pub(super) async fn run(mut self) {
         let (mut orphans, mut check) = (interval(ORPHAN_CHECK), interval(self.check_interval));
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -136,7 +136,7 @@ impl Preparer {
     fn handle(&mut self, Request { claim, operation }: Request) {
         let uid = claim.uid.clone();
         let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim.clone()));
-        // A kubelet names a claim alike in both calls.
+        // A kubelet uses the same namespace and name in both calls.
         if slot.claim != claim {
             return operation.refuse(format!(
                 "claim {claim} has the UID {uid}, which is another claim's on this node"
@@ -156,7 +156,7 @@ impl Preparer {
         self.step(&uid, input);
     }
 
-    /// Advances a claim as far as possible without waiting. A claim at rest takes its next request.
+    /// Advances a claim as far as possible without waiting. A resting claim then takes its next request.
     fn step(&mut self, uid: &str, input: Input) {
         let mut next = Some(input);
         while let Some(input) = next {
@@ -195,7 +195,7 @@ impl Preparer {
         None
     }
 
-    /// Next request of a claim at rest. An unrecorded claim without a request is forgotten.
+    /// Next request of a resting claim. Drops a claim without record and request.
     fn operation(&mut self, uid: &str) -> Option<Input> {
         let slot = self.slots.get(uid)?;
         let State::Resting(recorded) = slot.state else { return None };
@@ -214,7 +214,7 @@ impl Preparer {
         self.slots.get(uid)?.entry.as_ref()
     }
 
-    /// Does the recorded steps, or checks the completed ones.
+    /// Carries out the recorded steps, or checks the completed ones.
     fn act(&mut self, uid: &str) {
         let Some(entry) = self.entry(uid).cloned() else { return };
         let is_begun = entry.state == Stage::PrepareStarted;
@@ -259,7 +259,7 @@ impl Preparer {
         }
     }
 
-    /// Returns the taken devices: the record could not be written, so no step was done.
+    /// Releases the devices in the ledger: the record could not be written, so no step was done.
     fn undo(&mut self, uid: &str, why: String) {
         let refused = self.slots.get_mut(uid).and_then(|slot| slot.entry.take());
         self.environment.ledger.release_claim(uid);
@@ -272,7 +272,7 @@ impl Preparer {
         self.slots.iter().filter_map(entry).collect()
     }
 
-    /// Writes the records, again if the disk refused them before. Returns the wait for the disk.
+    /// Queues a write of the records. The returned future waits for the disk.
     fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let records = self.records();
         self.environment.metrics.holds(&records);
@@ -280,14 +280,14 @@ impl Preparer {
         self.journal.recorded()
     }
 
-    /// Holds the devices of an earlier agent's claims.
+    /// Holds the devices of recorded claims in the ledger.
     fn restore_holds(&self) {
         for entry in self.slots.values().filter_map(Slot::recorded) {
             self.environment.ledger.restore_claim(&entry.claim, entry.uses());
         }
     }
 
-    /// Finds the devices of names that the kubelet's checkpoint alone gave.
+    /// Finds devices of which the kubelet's checkpoint gave only the name.
     fn find_devices(&mut self) {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);

@@ -1,4 +1,5 @@
-//! Publisher of the catalog: follows the node's state, and counts the outcome.
+//! Publisher of the catalog: computes the desired ResourceSlices at each change, and counts the outcome of their
+//! writes.
 
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ impl Publisher {
         loop {
             let state = self.state.borrow_and_update().clone();
             let ledger = self.ledger.borrow_and_update().clone();
-            // With unknown containers every device would be tainted for a moment.
+            // While the holders of devices are unknown, every device would be tainted.
             if state.policy.dra.offer == DraOffer::Off || ledger.is_complete() {
                 let desired = desired(&state, &ledger, &self.node, &self.driver);
                 windlass_host::watch::publish(&self.publish, desired.map(Arc::new));
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_published_stays_until_the_sources_have_answered() {
+    fn published_slices_stay_until_the_sources_have_answered() {
         let starting = [("nics", absent()), ("nvidia", SourceState::Starting)];
         let expected = [vec![], vec!["n1".to_owned(), "n1/nvidia".to_owned()]];
         assert_eq!(pools(DraOffer::Beside, starting), Some(expected));

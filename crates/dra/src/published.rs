@@ -1,14 +1,15 @@
-//! Names of attributes and capacities in claims: NVIDIA's are those of NVIDIA's driver, so that expressions for it work.
+//! Published names of attributes and capacities. NVIDIA's are in the domain of NVIDIA's DRA driver, so that CEL
+//! expressions for that driver work.
 
 use windlass_core::attribute::AttributeName;
 
-/// Domain of NVIDIA's driver.
+/// Domain of NVIDIA's DRA driver.
 const NVIDIA: &str = "gpu.nvidia.com";
 
 /// Domain of the same names in the configuration.
 const NVIDIA_IN_CONFIG: &str = "nvidia.com";
 
-/// The name in claims.
+/// Converts a name to its published form.
 pub(super) fn published(name: &AttributeName) -> AttributeName {
     if name.domain() == NVIDIA_IN_CONFIG { name.in_domain(NVIDIA) } else { name.clone() }
 }

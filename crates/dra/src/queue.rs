@@ -1,4 +1,4 @@
-//! Queue of the kubelet's calls for the preparer of claims.
+//! Queue of claims from the kubelet's calls to the preparer.
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -17,18 +17,18 @@ pub(super) struct ClaimQueue {
     deadline: Duration,
 }
 
-/// A claim, and the requested action.
+/// A claim and its requested action.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) claim: ClaimRef,
     pub(super) operation: Operation,
 }
 
-/// Requested action for a claim.
+/// Requested action, with the channel of its answer.
 #[derive(Debug)]
 pub(super) enum Operation {
     Prepare(Reply<Vec<PreparedDevice>>),
-    /// Release all that is left of it.
+    /// Release the claim, even if it is prepared in part.
     Release(Reply<()>),
 }
 
@@ -44,12 +44,12 @@ impl Operation {
     }
 }
 
-/// The caller may have given up.
+/// Channel of an answer. The caller may have given up.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 
 const CAPACITY: usize = 64;
 
-/// Longest UID. Kubernetes' have 36 characters.
+/// Longest accepted UID. Those of Kubernetes have 36 characters.
 const LONGEST_UID: usize = 63;
 
 // === impl ClaimQueue ===
@@ -118,12 +118,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_too_long_is_told_to_ask_again_before_the_kubelet_gives_up() {
+    async fn a_slow_call_is_answered_before_the_kubelet_gives_up() {
         let (queue, _requests) = ClaimQueue::new(SessionLimits::default().claim_deadline);
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let begun = tokio::time::Instant::now();
         let answer = queue.prepare(ClaimRef { namespace, name, uid }).await;
-        let why = answer.expect_err("nobody answers");
+        let why = answer.expect_err("no preparer answers");
         assert_eq!(why, "claim ns/c is still being prepared after 40s: retry");
         assert!(begun.elapsed() < Duration::from_secs(45));
     }

@@ -1,8 +1,8 @@
-//! Record of claims on disk. It is written before each step of a preparation, and before the kubelet gets
-//! an answer. It has everything that the release of a claim needs.
+//! State file of claims, `claims.json`. It is written before each step of a preparation, and before the kubelet gets an
+//! answer. It has everything that the release of a claim needs.
 //!
-//! A copy lies beside the CDI documents of claims, so that no single lost folder takes the record along. Runtimes read
-//! `.json` and `.yaml` files there and ignore the copy.
+//! A copy is beside the CDI documents of claims, so that the loss of one folder does not lose the file. Container
+//! runtimes read `.json` and `.yaml` files there, and ignore the copy.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -26,7 +26,7 @@ use super::{
 /// Records by the claim's UID.
 pub type Records = BTreeMap<String, PreparedClaim>;
 
-/// A claim that is prepared, or was begun.
+/// A claim that is prepared, or whose preparation has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedClaim {
@@ -36,15 +36,15 @@ pub struct PreparedClaim {
     pub(crate) state: Stage,
     /// Devices in the order of the allocation.
     pub devices: Vec<PreparedDevice>,
-    /// Memory limits that the driver sets for each container of the claim, by the hook in the devices' edits.
+    /// Memory limits of each container of the claim. The hook in the devices' edits sets them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) limits: Option<MemoryLimitRecord>,
 }
 
-/// Stage of a claim.
+/// Stage of a claim's preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
-    /// Its steps may be done in part.
+    /// The steps may be done in part.
     PrepareStarted,
     /// All steps are done.
     PrepareCompleted,
@@ -56,14 +56,14 @@ pub enum Stage {
 pub struct PreparedDevice {
     pub(crate) pool: String,
     pub(crate) name: String,
-    /// `None` if the kubelet's checkpoint alone names the device, by an unknown name.
+    /// `None` if only the kubelet's checkpoint names the device, and the name is unknown.
     pub device: Option<DeviceId>,
-    /// Placement of an instance that is made for the claim, and removed with it. `device` is the
-    /// placement's id then.
+    /// Placement of a MIG instance that is made for the claim, and removed with it. Then `device` is the id of the
+    /// placement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
     pub(crate) usage: Use,
-    /// Time slice while the claim has the device.
+    /// Time slice while the claim holds the device.
     #[serde(default)]
     pub(crate) interval: Interval,
     /// Requests that it serves, by the kubelet's names.
@@ -79,7 +79,7 @@ pub struct PreparedDevice {
     pub(crate) edits: ContainerEdits,
 }
 
-/// The file of the records.
+/// The state file of claims, and its copy.
 #[derive(Clone, Debug)]
 pub struct ClaimFile(StateFile<Records>);
 
@@ -88,7 +88,7 @@ pub const FORMAT: Format = Format { what: "record of claims", about: "claims" };
 
 const FILE: &str = "claims.json";
 
-/// The copy's name in the folder of CDI documents.
+/// Name of the copy in the folder of CDI documents.
 const COPY: &str = "windlass.dev-claims.copy";
 
 // === impl PreparedDevice ===
@@ -100,7 +100,7 @@ impl PreparedDevice {
             && *requests == [result.base_request()]
     }
 
-    /// Amounts of a GPU, if the claim has a share by amounts.
+    /// The claim's share of a GPU, if it has one by amounts.
     pub fn portion(&self) -> Option<Portion> {
         self.usage.portion()
     }
@@ -123,7 +123,7 @@ impl PreparedClaim {
         self.devices.len() == claim.results.len() && pairs.all(|(held, it)| held.is_for(it))
     }
 
-    /// The known devices and their uses.
+    /// The known devices and their uses: each device once.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
         let held = self.devices.iter();
         together(held.filter_map(|held| Some((held.device.as_ref()?, held.usage)))).into_iter()
@@ -133,14 +133,14 @@ impl PreparedClaim {
 // === impl ClaimFile ===
 
 impl ClaimFile {
-    /// Record in the state folder, with its copy in the CDI folder.
+    /// The file in the state folder, with its copy in the CDI folder.
     pub fn new(places: &Places) -> Self {
         let file = StateFile::new(places.state_dir.join(FILE), FORMAT, places.roots().host);
         Self(file.copied_to(places.cdi_dir.join(COPY)))
     }
 
-    /// Records of an earlier agent; `None` if record and copy are absent. A claim that was prepared before a reboot
-    /// is begun anew when the kubelet asks: it may have other devices now. Blocks.
+    /// Records of an earlier agent; `None` if file and copy are absent. A claim that was prepared before a reboot is
+    /// prepared again when the kubelet asks: its devices may have changed. Blocks.
     pub fn read(&self) -> Result<Option<Records>, Unreadable> {
         let Some(Earlier { content: mut claims, boot }) = self.0.read()? else {
             return Ok(None);
@@ -157,7 +157,7 @@ impl ClaimFile {
         self.0.path()
     }
 
-    /// Moves an unreadable file aside for a person. Blocks.
+    /// Renames an unreadable file, so that a person can inspect it. Blocks.
     pub(crate) fn set_aside(&self) {
         self.0.set_aside();
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_prepared_stays_so_until_the_machine_reboots() {
+    fn a_prepared_claim_stays_prepared_until_a_reboot() {
         let (folder, file) = file();
         assert_eq!(file.read().expect("it can be read"), None, "no file is no record");
         file.0.write(&records(Stage::PrepareCompleted)).expect("written");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrupt_record_may_be_set_aside_and_a_newer_one_is_for_a_newer_agent() {
+    fn a_corrupt_file_may_be_set_aside_and_one_of_a_newer_version_may_not() {
         let (_folder, file) = file();
         file.0.write(&records(Stage::PrepareCompleted)).expect("written");
         let text = fs::read_to_string(file.0.path()).expect("there");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_whose_checksum_is_of_the_claims_alone_is_read_and_one_without_is_not() {
+    fn a_file_of_version_1_is_read_if_it_has_a_checksum() {
         let (_folder, file) = file();
         let claims = serde_json::to_string(&records(Stage::PrepareCompleted)).expect("JSON");
         let sum = checksum(&claims);
@@ -254,12 +254,12 @@ mod tests {
         write(&format!(r#""checksum": {sum}, "#));
         assert_eq!(read(&file), records(Stage::PrepareCompleted));
         write("");
-        let error = file.read().expect_err("nobody wrote such");
+        let error = file.read().expect_err("a file without a checksum");
         assert!(error.to_string().ends_with("it has no checksum"), "{error}");
     }
 
     #[test]
-    fn one_bit_that_is_another_in_version_boot_or_claims_is_noticed() {
+    fn a_flipped_bit_in_version_boot_or_claims_is_detected() {
         let (_folder, file) = file();
         file.0.write(&records(Stage::PrepareCompleted)).expect("written");
         let whole = fs::read(file.0.path()).expect("there");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_there_and_cannot_be_read_is_not_taken_for_none() {
+    fn an_existing_file_that_cannot_be_read_is_an_error() {
         let (folder, file) = file();
         fs::create_dir_all(file.0.path()).expect("a folder in place of the file");
         let error = file.read().expect_err("unreadable");

@@ -1,12 +1,12 @@
-//! Claims of an earlier agent, from its own record or else from the kubelet's checkpoint.
+//! Claims of an earlier agent, from its state file and the kubelet's checkpoint.
 //!
-//! The copy of our own record stands in for the record if that is absent or damaged.
+//! The copy of the state file replaces one that is absent or damaged.
 //!
-//! | own record | kubelet's checkpoint | devices of claims |
+//! | state file | kubelet's checkpoint | devices of claims |
 //! | --- | --- | --- |
-//! | read | any | what both say |
-//! | absent or damaged | read | what it says |
-//! | damaged, or not readable now | not read | unknown: nothing is allocated or served until a person repairs or removes it |
+//! | read | any | those of both |
+//! | absent or damaged | read | those of the checkpoint |
+//! | damaged, or not readable now | not read | unknown: no device is allocated until the file is repaired or removed |
 //! | absent | not read | unknown, until no [trace](super::traces) of a claim is left: claims are released meanwhile |
 
 use std::{collections::BTreeSet, path::PathBuf};
@@ -20,11 +20,10 @@ use super::{
     record::{ClaimFile, Records},
 };
 
-/// Reason that the driver cannot start.
+/// Reason why the driver cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecoveryError {
-    /// A record that may be readable later: without it devices would be allocated twice, and it would be
-    /// overwritten.
+    /// The state file may be readable later. Starting without it would allocate devices twice, and overwrite it.
     #[error(transparent)]
     Later(Unreadable),
     #[error(
@@ -35,10 +34,10 @@ pub(super) enum RecoveryError {
     Neither { ours: Unreadable, kubelets: KubeletRecordError, file: PathBuf },
 }
 
-/// Both records, each read once.
+/// State file and checkpoint, each read once.
 #[derive(Debug)]
 pub struct RecoveredClaims {
-    /// `None` if there is no record.
+    /// The state file; `None` if it is absent.
     ours: Result<Option<Records>, Unreadable>,
     kubelets: Result<Records, KubeletRecordError>,
 }
@@ -46,7 +45,7 @@ pub struct RecoveredClaims {
 // === impl RecoveredClaims ===
 
 impl RecoveredClaims {
-    /// Reads both records. Blocks.
+    /// Reads state file and checkpoint. Blocks.
     pub(super) fn read(file: &ClaimFile, kubelet: &KubeletRecord) -> Self {
         Self { ours: file.read(), kubelets: kubelet.entries() }
     }
@@ -60,23 +59,23 @@ impl RecoveredClaims {
         records
     }
 
-    /// True if neither record is readable.
+    /// True if neither file gives the claims.
     pub(super) fn is_unreadable(&self) -> bool {
         !matches!(self.ours, Ok(Some(_))) && self.kubelets.is_err()
     }
 
-    /// True if our record is absent, and the kubelet's unreadable.
+    /// True if the state file is absent, and the checkpoint unreadable.
     pub(super) fn is_absent(&self) -> bool {
         matches!(self.ours, Ok(None)) && self.kubelets.is_err()
     }
 
-    /// True if the kubelet's checkpoint alone names the claims.
+    /// True if only the kubelet's checkpoint gives the claims.
     pub(super) fn is_from_kubelet_only(&self) -> bool {
         self.ours.is_err() && self.kubelets.is_ok()
     }
 
-    /// Records to continue with. A damaged record is moved aside if the kubelet's replaces it; documents of
-    /// unknown claims are removed. Blocks.
+    /// Records to continue with. A damaged state file is renamed if the checkpoint replaces it. Documents of unknown
+    /// claims are removed. Blocks.
     pub(super) fn restore(
         self,
         file: &ClaimFile,
@@ -84,7 +83,7 @@ impl RecoveredClaims {
         offer: DraOffer,
     ) -> Result<Records, RecoveryError> {
         if matches!(self.ours, Ok(Some(_))) {
-            // If the copy was read, the damaged record is moved aside.
+            // If the copy was read, this renames the damaged file.
             file.set_aside();
         }
         let (mut records, kubelets) = match (self.ours, self.kubelets) {
@@ -93,7 +92,7 @@ impl RecoveredClaims {
             (Ok(None), Err(_)) => return Ok(Records::new()),
             // The documents stay: without the checkpoint no document is known to be orphaned.
             (Ok(Some(records)), Err(error)) => {
-                // A node that never had claims has no checkpoint of claims, which is not worth a log line.
+                // Without claims on the node, a missing checkpoint is normal, and not logged.
                 if offer != DraOffer::Off || !records.is_empty() {
                     let why = causes(&error);
                     tracing::info!(why, "claims restored from the agent's record alone");

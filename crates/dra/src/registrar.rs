@@ -1,4 +1,4 @@
-//! Registration of the driver: the kubelet finds its socket, asks for its info, and reports the result.
+//! Registration of the DRA driver: the kubelet finds its socket, calls `GetInfo`, and reports the result.
 
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};

@@ -1,12 +1,12 @@
-//! The driver's two sockets: the one for calls, and the one by which the kubelet registers the driver.
+//! The driver's two sockets: one for DRA calls, and one by which the kubelet registers the driver.
 //!
 //! ```text
-//!   off ──offered, a claim is prepared, or the kubelet has a claim of ours──> serving ──nothing──> off
+//!   off ──offered, a claim is prepared, or the kubelet has our claim──> serving ──none of these──> off
 //!                                                                              │ ^
-//!                                                        a socket was deleted  └─┘ bound anew
+//!                                                        a socket was deleted  └─┘ bound again
 //! ```
 //!
-//! The socket for calls exists before the kubelet can find it, and goes after the kubelet no longer can.
+//! The socket for calls exists before the socket for registration, and is removed after it.
 
 use std::{
     io,
@@ -54,7 +54,7 @@ pub(super) struct Server {
     pub(super) health: HealthList,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) records: watch::Receiver<Versioned<Records>>,
-    /// The kubelet may want claims released that were never prepared.
+    /// The kubelet may call the driver to release claims that were never prepared.
     pub(super) kubelet_record: KubeletRecord,
     pub(super) registration: watch::Sender<RegistrationState>,
     /// Interval of checks of the sockets without an event.
@@ -81,10 +81,11 @@ enum ServeError {
 enum Need {
     /// Devices are offered, or claims have to be released.
     Some,
+    /// The driver has nothing to serve.
     None,
 }
 
-/// A socket that is put back after deletion.
+/// A socket that is bound again after its deletion.
 struct KeptSocket {
     endpoint: Endpoint,
     folder: PathBuf,
@@ -92,10 +93,10 @@ struct KeptSocket {
     changes: watch::Receiver<u64>,
 }
 
-/// Size limit of the kubelet's messages: the most claims of a call, under the longest names, take 100 KB.
+/// Size limit of the kubelet's messages. A call with the most claims and the longest names takes 100 KB.
 const LONGEST_MESSAGE: usize = 256 * 1024;
 
-/// Time for running calls to end.
+/// Shutdown deadline of running calls.
 const DRAIN: Duration = Duration::from_secs(2);
 
 // === impl Server ===
@@ -156,8 +157,8 @@ impl Server {
                 // Servers that end on request are no failure.
                 biased;
                 () = end.cancelled() => break Ok(()),
-                Ok(()) = own.changes.changed() => own.put_back(),
-                Ok(()) = registration.changes.changed() => registration.put_back(),
+                Ok(()) = own.changes.changed() => own.ensure_bound(),
+                Ok(()) = registration.changes.changed() => registration.ensure_bound(),
                 Some(_) = servers.join_next() => break Err(ServeError::Ended),
             }
         };
@@ -183,7 +184,7 @@ impl Server {
         Ok(KeptSocket { endpoint, folder, changes })
     }
 
-    /// Services for the kubelet's calls.
+    /// gRPC services for the kubelet's calls.
     fn calls(&self, end: &CancellationToken, helpers: &mut JoinSet<()>) -> Router {
         let mut health = self.health.clone();
         let (list, lists) = watch::channel(health.list());
@@ -250,7 +251,7 @@ impl Sockets {
 
 impl KeptSocket {
     /// Binds the socket again if it was deleted.
-    fn put_back(&mut self) {
+    fn ensure_bound(&mut self) {
         if self.endpoint.is_in_place() {
             return;
         }

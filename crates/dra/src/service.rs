@@ -1,5 +1,5 @@
-//! The driver's two calls, in both versions. Every requested claim is in the answer, and claims fail
-//! independently.
+//! The driver's two gRPC calls, prepare and unprepare, in both API versions. Every requested claim is in the answer,
+//! and claims fail independently.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Service {
     pub(super) metrics: ClaimMetrics,
 }
 
-/// Most claims of one call. A kubelet asks for those of one pod.
+/// Most claims of one call. A kubelet sends the claims of one pod.
 const MAX_CLAIMS: usize = 256;
 
 // === impl Service ===
@@ -72,7 +72,7 @@ async fn for_each_claim<T: Send + 'static, F: Future<Output = T> + Send + 'stati
     outcomes
 }
 
-/// One version of the calls. The messages differ only in devices.
+/// Implements the calls of one API version. The versions differ only in their type of a device.
 macro_rules! serve_version {
     ($version:ident, $device:expr) => {
         #[tonic::async_trait]

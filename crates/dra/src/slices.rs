@@ -1,9 +1,8 @@
-//! ResourceSlices of the catalog, and the devices that are left out.
+//! Division of the catalog into ResourceSlices, and the devices that cannot be published.
 //!
-//! A slice may have 128 devices, but 64 if one has a taint. Slices here have at most 64: a device that
-//! becomes unhealthy must not move its neighbours to other slices. Partitions appear and disappear, so the
-//! partitions of each GPU have slices of their own, apart from the full GPUs. Slices with counters precede
-//! all others.
+//! A slice may have 128 devices, but 64 if one has a taint. Slices here have at most 64, so that a device that becomes
+//! unhealthy does not move others to another slice. The partitions of each GPU have slices of their own, because they
+//! appear and disappear. Slices with counters precede all others.
 
 mod wire;
 
@@ -29,7 +28,7 @@ const MAX_DEVICES: usize = 64;
 /// Most counter sets of a slice (`ResourceSliceMaxCounterSets`).
 const MAX_COUNTER_SETS: usize = 8;
 
-/// Divides a catalog into slices. A device that violates a limit is left out, not its pool.
+/// Divides a catalog into slices. A device that violates a limit is left out; the rest of its pool is published.
 pub(crate) fn slices(catalog: &Catalog, options: SliceOptions<'_>) -> DesiredSlices {
     let mut left_out = Vec::new();
     let mut pools = BTreeMap::new();
@@ -75,15 +74,14 @@ fn divide(
     if slices.is_empty() { vec![SliceContent::default()] } else { slices }
 }
 
-/// Devices of one group share slices: those without counters, the full GPUs, and the partitions of each
-/// GPU.
+/// Group of a device; slices have devices of one group. Groups are devices without counters, full GPUs, and the
+/// partitions of each GPU.
 fn group(entry: &CatalogEntry) -> (bool, Option<&DeviceId>) {
     (entry.consumes.is_some(), entry.partition.as_ref().map(|it| &it.gpu))
 }
 
-/// True for an entry with a taint and counters, unless a claim has it. The scheduler takes the counters
-/// before it sees the taint and does not return them in that search: healthy siblings would seem to be
-/// taken.
+/// True for an entry with a taint and counters, unless a claim holds it. The scheduler subtracts the counters before it
+/// sees the taint, and does not return them in that search: healthy siblings would seem to be taken.
 fn would_block_others(entry: &CatalogEntry, options: SliceOptions<'_>) -> bool {
     let keeps_away = options.taints == DraTaints::NoSchedule && !entry.taints.is_empty();
     keeps_away && entry.consumes.is_some() && !entry.is_claimed

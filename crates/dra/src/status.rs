@@ -1,4 +1,4 @@
-//! Status of a claim's devices in the cluster: prepared or not, healthy or not, and above their memory.
+//! Status of claims' devices in the API server: conditions for preparation, health, and use of memory above a share.
 //!
 //! ```text
 //!   records, failures, devices ──> wanted ──differs from the written status──> apply ──> written
@@ -6,8 +6,8 @@
 //!                                    └────────────── again, after a pause ─────┘
 //! ```
 //!
-//! While the API server does not answer, all claims wait; a refused claim waits alone. Preparation does not
-//! wait for its status. A delayed status describes the state at its time.
+//! While the API server does not answer, all statuses wait; a refused status waits alone. Preparation does not wait for
+//! a status. A delayed status describes the state at the time of its write.
 
 mod document;
 mod refused;
@@ -34,13 +34,13 @@ use super::{
     record::{PreparedClaim, Records},
 };
 
-/// Reasons of unprepared claims by UID, published by the preparer.
+/// Reasons why claims are not prepared, by UID. The preparer publishes them.
 #[derive(Debug, Default)]
 pub(super) struct Failures(watch::Sender<FailuresByUid>);
 
 pub(super) type FailuresByUid = BTreeMap<String, Failure>;
 
-/// Reason of an unprepared claim.
+/// Reason why a claim is not prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) why: String,
@@ -68,20 +68,20 @@ struct ClaimReport {
 /// Reports by the claim's UID.
 type Reports = BTreeMap<String, ClaimReport>;
 
-/// Reports so far.
+/// Reports that were written or refused.
 #[derive(Default)]
 struct Past {
     written: Reports,
     refused: RefusedReports,
 }
 
-/// Changes within this time are one: a claim starts and completes, a device's health follows its probe.
+/// Changes within this time are written together: a claim starts and completes soon after.
 const BURST: Duration = Duration::from_millis(50);
 
 // === impl Failures ===
 
 impl Failures {
-    /// Notes the reason of an unprepared claim.
+    /// Sets the reason why a claim is not prepared.
     pub(super) fn note(&self, uid: &str, failure: Failure) {
         self.0.send_if_modified(|all| {
             let is_news = all.get(uid) != Some(&failure);
@@ -90,7 +90,7 @@ impl Failures {
         });
     }
 
-    /// Forgets the reason.
+    /// Removes the reason.
     pub(super) fn forget(&self, uid: &str) {
         self.0.send_if_modified(|all| all.remove(uid).is_some());
     }
@@ -117,7 +117,7 @@ impl From<String> for Failure {
 // === impl StatusWriter ===
 
 impl StatusWriter {
-    /// Writes until stopped.
+    /// Writes statuses until stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
         stop.run_until_cancelled(Box::pin(self.live())).await;
     }
@@ -169,7 +169,7 @@ impl StatusWriter {
         }
     }
 
-    /// Writes the status. Unchanged conditions keep their time.
+    /// Writes the status. Unchanged conditions keep their transition time.
     async fn write(
         &mut self,
         claim: &ClaimReport,
@@ -210,13 +210,13 @@ impl StatusWriter {
 // === impl Past ===
 
 impl Past {
-    /// Forgets refused reports of claims that are gone and have no written status.
+    /// Drops refused reports of claims that are gone and have no written status.
     fn forget_refused(&mut self, wanted: &Reports) {
         let written = &self.written;
         self.refused.retain(|uid| wanted.contains_key(uid) || written.contains_key(uid));
     }
 
-    /// The first claim whose written status differs, apart from times.
+    /// UID of the first claim whose written status differs from the wanted one, apart from times.
     fn difference(&self, wanted: &Reports, now: Instant) -> Option<String> {
         let nothing = BTreeMap::new();
         let is_gone =

@@ -1,8 +1,8 @@
-//! Time slices of programs that share a GPU.
+//! Length of the time slices of programs that share a GPU.
 
 use serde::{Deserialize, Serialize};
 
-/// Length of a time slice, by the names of NVIDIA's driver.
+/// Length of a time slice, as NVIDIA's DRA driver names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Interval {
     #[default]

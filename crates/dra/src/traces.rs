@@ -1,16 +1,16 @@
-//! Traces of claims whose record is missing, on a node whose kubelet checkpoint is out of sight: there were
-//! no claims, or the record was lost.
+//! Search for traces of claims, if the agent's state file of claims is missing and the kubelet's checkpoint cannot be
+//! read. Either there were no claims, or the state file was lost.
 //!
 //! ```text
 //!   absent ──no trace──> known: no claims
 //!     │                    ^
-//!     └──a trace──> in doubt ──released by the kubelet, rebooted, or removed by a person
+//!     └──a trace──> unknown ──released by the kubelet, rebooted, or removed by a person
 //! ```
 //!
-//! A trace is a CDI document of a claim, or a container with a device of our driver in pod resources. While
-//! a trace is left, nothing is allocated through either API, and claims are only released, which removes
-//! their documents. A reboot removes them too, since `/run` is emptied. Pod resources without claims prove
-//! nothing beside a document: they omit init containers and, for a while after a start, most pods.
+//! A trace is a CDI document of a claim, or a container with a device of this driver in pod resources. While a trace is
+//! left, nothing is allocated through either API, and claims are only released, which removes their documents. A reboot
+//! removes the documents too, because it empties `/run`. A document counts even if pod resources list no claim: they
+//! omit init containers and, for a while after a start, most pods.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
@@ -22,7 +22,7 @@ use windlass_kubelet_api::podresources::DIR;
 
 use super::document::ClaimDocuments;
 
-/// Places where traces are searched for.
+/// Search for traces of claims.
 #[derive(Clone, Debug)]
 pub(super) struct Traces {
     pub(super) documents: ClaimDocuments,
@@ -31,7 +31,7 @@ pub(super) struct Traces {
     pub(super) ledger: SharedLedger,
 }
 
-/// A trace of claims without a record.
+/// A trace of unknown claims.
 #[derive(Debug, PartialEq, Eq)]
 enum Trace {
     /// Claims with a CDI document, by UID.
@@ -45,19 +45,19 @@ enum Trace {
 /// Pause before a silent kubelet is asked again: it may be starting, and pods wait.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Most claims in a message.
+/// Most claims that a log message names.
 const NAMED: usize = 5;
 
 // === impl Traces ===
 
 impl Traces {
-    /// True if there can be no trace: no document, and no pod resources socket. Blocks.
-    pub(super) fn is_out_of_the_question(&self) -> bool {
+    /// True if there can be no trace: no document, and no folder of pod resources. Blocks.
+    pub(super) fn are_impossible(&self) -> bool {
         !self.has_pod_resources() && self.documents.claims().is_empty()
     }
 
     /// Waits until no trace is left, and logs the present ones.
-    pub(super) async fn vanish(self, check_interval: Duration) {
+    pub(super) async fn wait_until_gone(self, check_interval: Duration) {
         let mut logged = None;
         while let Some(trace) = self.find().await {
             let pause = match trace {

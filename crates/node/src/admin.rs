@@ -59,9 +59,8 @@ pub(crate) struct Deps {
     pub(crate) registry: Registry,
     pub(crate) instruments: Instruments,
     pub(crate) disclosed: BTreeSet<Disclosed>,
-    /// Claims and shares.
+    /// Devices that claims and shares hold.
     pub(crate) ledger: watch::Receiver<Ledger>,
-    /// Name of the node.
     pub(crate) node: String,
 }
 
@@ -105,7 +104,7 @@ struct Admin {
     board: Arc<NodeBoard>,
 }
 
-/// Serves the pages, and notes health transitions and the history until stopped.
+/// Serves the pages, counts health transitions and records the page's history, until stopped.
 pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToken) {
     let Deps { clock, state, rounds, telemetry, holders, memory, .. } = deps;
     let (mut registry, instruments, disclosed) = (deps.registry, deps.instruments, deps.disclosed);

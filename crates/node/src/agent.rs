@@ -136,7 +136,7 @@ impl Agent {
         let (pass_on, directory) = watch::channel(0);
         let watching = watched.run(count, config.session.check_interval);
         let stop = parts.token();
-        // The lock keeper reads the events until the very end, so the watch ends only by `stop`.
+        // `NodeLock::keep` waits for events until the agent ends, so only `stop` ends the watch.
         let watching = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -173,7 +173,7 @@ impl Agent {
     /// locked until all parts have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
         let Self { mut parts, lock, notices: (seen, pass_on), .. } = self;
-        // The future owns the locks, so it lives until all parts have ended.
+        // This future owns the locks. They are held until all parts have ended.
         let mut keeping = pin!(lock.keep(seen, &pass_on));
         let (outcome, _rest) = tokio::select! {
             () = shutdown => (Ok(()), None),
@@ -240,7 +240,7 @@ pub async fn survey_in_use(
             news.notified().await;
         }
     };
-    // Late sources are left as they are.
+    // A source without an answer by now stays `Starting`.
     let _ = deadline::timeout(config.policy.health.call_deadline * 3, complete).await;
     let state = reconciler::dry_run::dry_run(config, &snapshots, driver.clone());
     let mut in_use = BTreeMap::new();

@@ -1,13 +1,13 @@
-//! Whole GPUs as the cluster half decided them: the sets of pods that the kubelet has not admitted yet, and the
-//! correction of a placement whose pod has other GPUs.
+//! Whole GPUs that the cluster half decided: published for pods that the kubelet has not admitted yet, and corrected on
+//! pods that got other GPUs.
 //!
 //! ```text
 //!  pods with placements ──> pending? ──> sets for GetPreferredAllocation
 //!  kubelet's checkpoint ──────┘  └─────> other GPUs than decided: annotation `windlass.dev/placed`
 //! ```
 //!
-//! The kubelet does not say for which pod it asks. Of two pods with equal requests each may get the other's GPUs; both
-//! placements are corrected then.
+//! `GetPreferredAllocation` does not name the pod. Two pods with equal requests may get each other's GPUs; then both
+//! placements are corrected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,10 +47,10 @@ pub(crate) struct Deps {
     pub(crate) publish: watch::Sender<Arc<DecidedSets>>,
 }
 
-/// Time after which a pod is no longer expected: the kubelet has refused it, or serves it without these GPUs.
+/// Time after which a pod is no longer pending: the kubelet has refused it, or has admitted it without these GPUs.
 const PENDING: Duration = Duration::from_secs(300);
 
-/// Pause before a correction that failed is written again.
+/// Pause before a failed correction is repeated.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Follows decisions while the node publishes its devices, until stopped.
@@ -84,18 +84,18 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
     let writer = Pods::new(deps.cluster.clone());
     let mut allocations = deps.allocations.watch();
     let mut following = None;
-    // Decided GPUs of pods that have others, by UID.
+    // Decided GPUs of pods that got other GPUs, by the pod's UID.
     let mut spare: BTreeMap<String, Vec<DeviceId>> = BTreeMap::new();
-    // Times to write corrections again, by UID.
+    // Time of the next attempt at a failed correction, by the pod's UID.
     let mut failed: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
         let all = pods.borrow_and_update().clone();
-        let record = allocations.borrow_and_update().clone();
+        let checkpoint = allocations.borrow_and_update().clone();
         let state = deps.state.borrow_and_update().clone();
-        let containers = record.containers().unwrap_or_default();
+        let containers = checkpoint.containers().unwrap_or_default();
         let held = held(containers, &state);
         let is_pending = |pod: &&PlacedPod| pod.seen.elapsed() < PENDING && !is_served(pod, &held);
-        // Virtual GPUs are bound when a container starts.
+        // Virtual GPUs have no set: they are bound when a container starts.
         let counts_whole = !state.counts_virtual_gpus();
         let whole = all.iter().filter(|pod| counts_whole && is_whole(pod));
         let (pending, served): (Vec<_>, Vec<_>) = whole.partition(is_pending);
@@ -110,11 +110,11 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
         let decided = |pod: &&PlacedPod| (pod.pod.uid.clone(), devices(pod).cloned().collect());
         spare.extend(other.iter().map(decided));
         let sets = pending.iter().map(|pod| devices(pod).cloned().collect());
-        // A pod may have the GPUs of a pending one, which takes its GPUs in turn.
+        // If a pod got the GPUs of a pending pod, its own decided GPUs serve that pod.
         let sets = sets.chain(spare.values().filter(|_| !pending.is_empty()).cloned()).collect();
         windlass_host::watch::publish(&deps.publish, Arc::new(sets));
-        let forgotten = pending.iter().map(|pod| pod.seen + PENDING).min();
-        following = match (following, forgotten) {
+        let next_expiry = pending.iter().map(|pod| pod.seen + PENDING).min();
+        following = match (following, next_expiry) {
             (_, None) => None,
             (None, Some(_)) => Some(deps.allocations.follow()),
             (following, Some(_)) => following,
@@ -125,7 +125,7 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
                 failed.insert(pod.pod.uid.clone(), Instant::now() + AGAIN);
             }
         }
-        let next = forgotten.into_iter().chain(failed.values().copied()).min();
+        let next = next_expiry.into_iter().chain(failed.values().copied()).min();
         tokio::select! {
             () = changed(&mut pods) => {}
             () = changed(&mut allocations) => {}
@@ -135,7 +135,7 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
     }
 }
 
-/// GPUs of each pod by the kubelet's checkpoint, by its UID.
+/// GPUs of each pod in the kubelet's checkpoint, by the pod's UID.
 fn held(containers: &[ContainerIds], state: &NodeState) -> BTreeMap<String, BTreeSet<DeviceId>> {
     let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for ContainerIds { pod, ids, .. } in containers {
@@ -158,7 +158,7 @@ fn devices(pod: &PlacedPod) -> impl Iterator<Item = &DeviceId> {
     pod.placement.devices.iter().map(|device| &device.id)
 }
 
-/// The kubelet has given the pod as many GPUs as were decided.
+/// True if the kubelet has allocated as many GPUs to the pod as were decided.
 fn is_served(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
     held.get(&pod.pod.uid).is_some_and(|held| held.len() == pod.placement.devices.len())
 }
@@ -168,7 +168,7 @@ fn differs(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool
     held.is_some_and(|held| !devices(pod).all(|device| held.contains(device)))
 }
 
-/// Writes the GPUs that a pod has on it. False where that failed.
+/// Writes the GPUs of a pod into its annotation. False if that failed.
 async fn correct(
     pod: &PlacedPod,
     held: &BTreeMap<String, BTreeSet<DeviceId>>,

@@ -1,13 +1,13 @@
-//! MPS clients of pods that end: shortly before the kubelet kills a pod's containers, the MPS daemons terminate them.
-//! A client that is killed at work can end the programs of the daemon's other clients.
+//! MPS clients of ending pods: the MPS daemons terminate them shortly before the kubelet kills the pod's containers.
+//! Killing a client while it uses the GPU can end the programs of the daemon's other clients.
 //!
 //! ```text
 //!  API server ── pods that are being deleted ─┐
 //!  driver, /proc ── programs and their pods ──┴─> terminate_client, shortly before the end of the grace period
 //! ```
 //!
-//! Containers that end otherwise are not known before: by their own failure, by an out-of-memory kill, by a forced deletion, or
-//! as static pods.
+//! Other ends of a container have no notice: its own failure, an out-of-memory kill, a forced deletion, and the end of
+//! a static pod.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -40,8 +40,8 @@ pub(crate) struct Deps {
     pub(crate) clock: Clock,
 }
 
-/// Time before the kill of a pod's containers at which its clients are ended. Programs that end by themselves when they are asked
-/// to have the rest of the grace period for it.
+/// Lead of the termination before the kubelet kills the pod's containers. Until then, a program can end by itself on
+/// SIGTERM.
 const BEFORE_KILL: Duration = Duration::from_secs(2);
 
 /// Longest wait for the driver's list of processes.
@@ -99,12 +99,12 @@ impl Deps {
         }
     }
 
-    /// Time at which the clients of a pod are terminated that is killed at this time.
+    /// Time to terminate the clients of a pod that is killed at `end`.
     fn due(&self, end: Timestamp) -> Instant {
         self.clock.instant_of(end - BEFORE_KILL)
     }
 
-    /// Has every daemon terminate the clients of these pods, all daemons at once.
+    /// Terminates the clients of these pods, at all daemons at once.
     async fn terminate(&self, pods: &BTreeSet<String>) {
         let mut all = JoinSet::new();
         for device in serving(&self.daemons.borrow()) {

@@ -35,7 +35,7 @@ pub struct Labeller {
 /// First delay before a failed write is repeated; it doubles.
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 
-/// Longest delay.
+/// Longest delay before a failed write is repeated.
 const RETRY_MOST: Duration = Duration::from_secs(300);
 
 /// Labels of a host. Reading the host may take long. `timestamp` is the value of the timestamp label, which the
@@ -68,8 +68,8 @@ impl Labeller {
         (labeller, labels)
     }
 
-    /// Keeps the labels up to date until stopped, then removes the file. Only changes and failed writes cause
-    /// work.
+    /// Keeps the labels up to date until stopped, then removes the file. Runs at changes, and again after a failed
+    /// write.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut timestamp = self.clock.now();
         let mut retry = RETRY_FIRST;
@@ -114,7 +114,7 @@ impl Labeller {
         windlass_host::watch::publish(&self.publish, Arc::new(labels));
     }
 
-    /// Brings the file up to date. Logs an error once.
+    /// Brings the file up to date. Logs a repeated error once.
     async fn update_file(&mut self, wanted: Option<FeatureFile>) {
         if self.file == wanted {
             self.last_error = None;

@@ -1,6 +1,6 @@
 //! Metrics of the agent: counters for events, and collectors that read snapshots at each scrape.
 //!
-//! No value is kept twice: health, resources, telemetry and holders come from snapshots; calls, registrations and
+//! Each value has one owner: health, resources, telemetry and holders come from snapshots; calls, registrations and
 //! transitions are counted.
 
 mod build;
@@ -62,7 +62,7 @@ pub(crate) struct MetricSources {
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) registrations: watch::Receiver<RegistrationStates>,
     pub(crate) holders: watch::Receiver<Arc<Holders>>,
-    /// Claims and shares.
+    /// Devices that claims and shares hold.
     pub(crate) ledger: watch::Receiver<Ledger>,
     pub(crate) memory: watch::Receiver<Arc<SharedGpus>>,
     pub(crate) disclosed: BTreeSet<Disclosed>,
@@ -85,8 +85,7 @@ impl MetricSources {
     }
 }
 
-/// Registry of a serving agent, and the metrics in it that parts update. Prefixes belong to its
-/// sub-registries.
+/// Registry of a serving agent, and the metrics that its parts update. The sub-registries have the prefixes.
 pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     let mut whole = Registry::default();
     let process = whole.sub_registry_with_prefix(PROCESS);
@@ -109,7 +108,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     (whole, instruments)
 }
 
-/// Registry of an agent that waits until another one has ended.
+/// Registry of an agent on standby.
 pub(crate) fn standing_by() -> Registry {
     let mut registry = Registry::with_prefix(PREFIX);
     build::register(&mut registry, Role::StandingBy);

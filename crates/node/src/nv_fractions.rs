@@ -1,17 +1,18 @@
-//! GPU fractions of KAI's scheduler, enforced at the container runtime in place of `fractiond`.
+//! GPU fractions of the KAI scheduler, enforced at the container runtime in place of KAI's daemon `fractiond`.
 //!
 //! ```text
 //!  containerd ── NRI: CreateContainer ──> plugin ── request, plan ──> record on disk; variables and hook, or a refusal
 //!                                           │
-//!                     containers that exist ┴─> limits, for the watchdog
+//!                       known containers ───┴─> limits, for the watchdog
 //!  NRI's state, NodeState ──> condition ──> Node's status
 //! ```
 //!
-//! The kubelet allocates no GPU to these containers. A reservation pod of KAI holds the whole GPU.
+//! The kubelet allocates no GPU to these containers: a reservation pod of KAI holds the whole GPU.
 //!
 //! # Guarantees
 //!
-//! An answer waits for neither the API server nor the driver. A container without KAI's annotations stays unchanged.
+//! An answer to the container runtime waits for neither the API server nor the driver. A container without KAI's
+//! annotations stays unchanged.
 
 mod condition;
 mod plan;
@@ -39,10 +40,10 @@ use windlass_resources::NodeState;
 
 use self::plugin::{FractionPlugin, FractionedContainers};
 
-/// Memory limits of pods with fractions, in MiB, by GPU and pod. A pod's containers count together.
+/// Memory limits of pods with fractions, in MiB, by GPU and pod: the sum over the pod's containers.
 pub(crate) type FractionLimits = BTreeMap<DeviceId, BTreeMap<ClaimRef, u64>>;
 
-/// Index of the plugin among the runtime's NRI plugins, as `fractiond` has it.
+/// Index of the plugin among the runtime's NRI plugins, the same as that of `fractiond`.
 const INDEX: &str = "10";
 
 /// Tasks that enforce GPU fractions.
@@ -57,7 +58,7 @@ pub(crate) struct Fractions {
 // === impl Fractions ===
 
 impl Fractions {
-    /// Tasks of an agent with this state folder, and the limits that they publish.
+    /// Creates the tasks, and the channel of the limits that they publish.
     pub(crate) fn new(
         settings: &NvFractions,
         state_dir: &Path,
@@ -103,7 +104,7 @@ impl Fractions {
     }
 }
 
-/// Task that computes limits and condition.
+/// Task that computes the limits and the node's condition.
 struct Watcher {
     nri: watch::Receiver<NriState>,
     known: watch::Receiver<Arc<FractionedContainers>>,
@@ -133,7 +134,7 @@ impl Watcher {
     }
 }
 
-/// Limits of the pods of these containers. A container with a whole GPU has none.
+/// Limits of the pods of these containers. A container whose limit is the whole GPU adds none.
 fn limits(known: &FractionedContainers, state: &NodeState) -> FractionLimits {
     let mut all = FractionLimits::new();
     for fraction in known.values() {

@@ -1,4 +1,4 @@
-//! Device owners for `windlass devices`: containers and pods from pod resources, claims from the agent's record.
+//! Device owners for `windlass devices`: containers and pods from pod resources, claims from the agent's state file.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -72,30 +72,30 @@ use self::{
 pub(crate) struct Reconciler {
     sources: Snapshots,
     inputs: Inputs,
-    /// Policy in force; a new one takes effect together with the wait for its moves.
+    /// Policy in force. A new one takes effect when the migration of its devices starts.
     policy: Arc<Policy>,
     holdings: Holdings,
     /// Kind of the replicas that containers hold.
     kinds: ReplicaKinds,
-    /// Pools that devices belonged to at their last allocation.
+    /// Pool of each device at its last allocation.
     pools: Pools,
-    /// Hardware behind each id at its allocation.
+    /// Fingerprint of the hardware behind each id when the id was allocated.
     allocated_hardware: Fingerprints,
     /// Phase of a device migration.
     phase: Phase,
-    /// Time in which the kubelet writes an Allocate to its checkpoint.
+    /// Longest time until the kubelet has written an Allocate to its checkpoint.
     checkpoint_delay: Duration,
     /// Subscription to the kubelet's checkpoint, while allocations matter.
     following: Option<FollowGuard>,
     restored: Restored,
     disk: DiskHandle,
-    /// Disk worker, until it is started.
+    /// Disk worker; `run` takes it.
     worker: Option<(Disk, DiskChannels)>,
     /// Interval of checks without a trigger.
     check_interval: Duration,
-    /// Ledger behind the published state.
+    /// Ledger of the latest round.
     ledger: Ledger,
-    /// Overlap of the latest devices.
+    /// Overlaps of the latest devices.
     overlaps: Arc<Overlaps>,
     outputs: Outputs,
 }
@@ -132,10 +132,11 @@ pub(crate) struct Inputs {
 /// Progress of restoring the previous agent's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restored {
-    /// Nothing: the kubelet's checkpoint was not read yet.
+    /// The kubelet's checkpoint was not read yet.
     Nothing,
-    /// Allocations of containers. The MPS supervisor still has to learn which daemons to keep.
+    /// Allocations of containers are restored. The MPS supervisor does not know yet which daemons to keep.
     Holdings,
+    /// The MPS supervisor knows its daemons too.
     All,
 }
 
@@ -148,7 +149,9 @@ enum Trigger {
     Disk,
 }
 
+/// Inputs of one round.
 struct Round<'a> {
+    /// State published by an earlier round.
     known: &'a NodeState,
     inventory: &'a Inventory,
     on_disk: &'a DiskState,
@@ -160,10 +163,10 @@ struct Round<'a> {
 /// Obstacle of a device that a claim holds. Pods must not learn which claim.
 const HELD: &str = "held by a claim";
 
-/// Obstacle of a device of which pods have shares by amounts.
+/// Obstacle of a device that pods share by amounts of memory and compute.
 const SHARED: &str = "pods hold shares of it by amounts";
 
-/// Obstacle of shares by amounts.
+/// Obstacle of shares by amounts: another kind of holder.
 const HELD_OTHERWISE: &str = "held by a container or a claim";
 
 /// Obstacle of a device while claims are unknown.
@@ -216,8 +219,8 @@ impl Reconciler {
         }
     }
 
-    /// Restores the previous agent's fingerprints and the allocations of containers. MPS daemons stay until the
-    /// checkpoint is known: their end would end programs.
+    /// Restores the previous agent's fingerprints and the allocations of containers. MPS daemons run until the
+    /// checkpoint is read: stopping one kills its clients.
     async fn begin(&mut self, mut disk: Disk) -> Disk {
         let policy = self.policy.clone();
         let opening = spawn_blocking(move || {
@@ -303,14 +306,14 @@ impl Reconciler {
         let Some(held) = allocations.held() else {
             return self.phase.unreadable(allocations.read(), self.checkpoint_delay);
         };
-        // By then the kubelet had written every Allocate that was answered before.
+        // A checkpoint that completes the phase contains every earlier Allocate.
         match self.phase.complete(allocations.read()) {
             Some(allocatable) => self.restore(held, allocatable),
             None if self.restored == Restored::Nothing => {
                 let allocatable = self.phase.allocatable().cloned().collect();
                 self.restore(held, allocatable);
             }
-            // The offers remember later allocations.
+            // Later allocations are in the offers.
             None => self.holdings.retain(held),
         }
     }
@@ -358,7 +361,7 @@ impl Reconciler {
             overlaps,
             cleanup_demand: &cleanup_demand,
         };
-        // Plans as if everything were written; the result determines the wanted files.
+        // This plan assumes that every file is written, and so determines the wanted files.
         let mut plan = self.plan(&round, &BTreeSet::new());
         self.want_daemons(&plan, &merged, &ledger);
         let wanted = self.want_files(&plan, &merged, trigger);
@@ -377,7 +380,7 @@ impl Reconciler {
         self.phase.published(self.checkpoint_delay, || known.present_once_allocatable().collect());
     }
 
-    /// Overlap of the devices, computed again if they changed.
+    /// Overlaps of the devices, computed again if the devices changed.
     fn overlaps(&mut self, inventory: &Inventory) -> Arc<Overlaps> {
         if !self.disk.knows(&inventory.devices) {
             self.overlaps = Arc::new(Overlaps::of(inventory));
@@ -543,8 +546,8 @@ impl Round<'_> {
     }
 }
 
-/// Waits until the claims in the ledger change. Containers matter to shares by amounts alone: the kubelet knows of
-/// their devices.
+/// Waits until the claims in the ledger change, or with shares by amounts also the containers. Otherwise the kubelet
+/// itself keeps track of the devices of containers.
 async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger, policy: &Policy) {
     fn relevant(ledger: &Ledger) -> impl PartialEq + '_ {
         (ledger.claims(), ledger.knows_claims())

@@ -147,7 +147,7 @@ impl Reloader {
                 let quiet = async {
                     while timeout(SETTLE, changed(changes)).await.is_ok() {}
                 };
-                // A folder that changes all the time is read after the limit.
+                // A folder that never stops changing is read after `BURST`.
                 let _ = timeout(BURST, quiet).await;
                 Reason::Changed
             }
@@ -198,8 +198,7 @@ impl Reloader {
         self.publish(ReloadStatus { last_success, error: None, restart_for });
     }
 
-    /// The policy to follow, and the keys that need a restart: all that differ outside of the policy, and the driver's
-    /// name.
+    /// The policy to follow, and the changed keys that need a restart: `dra.driver`, and every key outside the policy.
     fn followed(&self, config: Config) -> (Policy, Vec<String>) {
         let started = &self.started.policy;
         let mut policy = config.policy.clone();

@@ -1,4 +1,4 @@
-//! Late binding of shares: a pod's GPUs are chosen when its first container starts, and not before.
+//! Late binding of shares: the agent chooses a pod's GPUs when the pod's first container starts.
 //!
 //! ```text
 //!  PreStartContainer ──> checkpoint: the pod ──> API server: the decided GPUs ──> ledger ──> CDI document ──> answer
@@ -8,14 +8,14 @@
 //! # Guarantees
 //!
 //! The ledger has a share before its CDI document exists, and the document is on disk before the kubelet is answered.
-//! Amounts are those of the kubelet's tokens, and of virtual GPUs those of the pod's specification: a pod's annotation
-//! chooses a GPU, and never more of it. The next agent restores the shares from their documents. A repeated request gets the
-//! same document.
+//! Amounts come from the kubelet's tokens, and for virtual GPUs from the pod's specification: a pod's annotation
+//! chooses the GPU, never the amount. The next agent restores the shares from their documents. A repeated request gets
+//! the same document.
 //!
 //! # Assumptions
 //!
 //! The kubelet allocates for all containers of a pod before it starts the first one, and its checkpoint names the pod
-//! by then. A pod that the checkpoint lacks has ended.
+//! by then. A pod that is missing in the checkpoint has ended.
 
 mod choice;
 mod documents;
@@ -84,14 +84,14 @@ pub(crate) struct Deps {
     pub(crate) metrics: ShareMetrics,
 }
 
-/// Shares of earlier agents.
+/// Shares of earlier agents, read from their CDI documents.
 #[derive(Debug, Default)]
 pub(crate) struct RecoveredShares {
     documents: BTreeMap<String, ShareDocument>,
     unreadable: BTreeSet<String>,
 }
 
-/// The part that binds shares.
+/// Task that binds shares and releases them.
 pub(crate) struct Shares {
     binder: Arc<Binder>,
     requests: mpsc::Receiver<BindRequest>,
@@ -112,7 +112,7 @@ struct Binder {
     disk: Shared<()>,
 }
 
-/// Reason against a container that asks for more than its pod has.
+/// Refusal of a container that asks for more GPUs than its pod holds.
 const GREW: &str = "the container asks for more GPUs than its pod holds already: delete the pod";
 
 const MAX_LOGGED_IDS: usize = 8;
@@ -188,7 +188,7 @@ impl Shares {
 // === impl Binder ===
 
 impl Binder {
-    /// Learns which pods may run with a share that no document names.
+    /// Finds pods that may run with a share that has no document.
     async fn learn(&self) {
         let allocations = self.allocations.read().await;
         if let Some(containers) = allocations.containers() {
@@ -198,7 +198,7 @@ impl Binder {
         }
     }
 
-    /// Tells the choices that an earlier agent made and did not live to tell.
+    /// Annotates pods whose GPUs an earlier agent chose but did not report.
     async fn tell_recovered(&self) {
         let Some(pods) = &self.pods else { return };
         let recovered = self.holds.step(|holds| {
@@ -213,8 +213,8 @@ impl Binder {
             });
             let Ok(Some(pod)) = pod else { continue };
             let devices: Vec<_> = hold.devices().cloned().collect();
-            let told = decided(&pod, devices.len());
-            if Choice::of(&devices, &told, None) != Choice::Decided {
+            let annotated = decided(&pod, devices.len());
+            if Choice::of(&devices, &annotated, None) != Choice::Decided {
                 annotate(pods, &pod, &hold.placement()).await;
             }
         }
@@ -234,7 +234,7 @@ impl Binder {
             Some((hold, news?))
         });
         if let Some((hold, (pod, choice))) = news {
-            self.tell(&hold, &pod, &choice).await;
+            self.report_choice(&hold, &pod, &choice).await;
         }
     }
 
@@ -267,7 +267,7 @@ impl Binder {
         Ok(hold)
     }
 
-    /// Takes the GPUs for a pod.
+    /// Chooses and takes the GPUs of a pod.
     async fn place(&self, wanted: &Wanted, state: &NodeState) -> Result<Hold, BindError> {
         let pods = self.pods.as_ref().ok_or(BindError::NoCluster)?;
         let unknown = || BindError::UnknownPod(wanted.uid.clone());
@@ -282,7 +282,7 @@ impl Binder {
         self.holds.step(|holds| self.take(holds, wanted, state, (&pod, size)))
     }
 
-    /// Takes the best GPUs in the ledger. A concurrent request of the same pod may have taken some meanwhile.
+    /// Takes the best GPUs in the ledger, or returns the hold of a concurrent request of the same pod.
     fn take(
         &self,
         holds: &mut Holds,
@@ -290,7 +290,7 @@ impl Binder {
         state: &NodeState,
         (pod, size): (&BoundPod, Size),
     ) -> Result<Hold, BindError> {
-        // The operator removes it, or its container starts again.
+        // An operator has removed the document, or its container starts again and replaces it.
         holds.unreadable.retain(|name| self.documents.path(name).exists());
         if let Some(name) = holds.unreadable.iter().find(|name| **name != wanted.name) {
             return Err(BindError::Unreadable(self.documents.path(name)));
@@ -333,7 +333,7 @@ impl Binder {
         }
         let all = || {
             format!(
-                "{size} are wanted, and too few of the GPUs that the pod accepts have as much left"
+                "the pod wants {size}, and too few of the GPUs that it accepts have that much left"
             )
         };
         Err(BindError::NoRoom(why.unwrap_or_else(all)))
@@ -364,7 +364,7 @@ impl Binder {
         self.settle(vec![wanted.name.clone()]).await.map_err(BindError::Disk)
     }
 
-    /// The document of GPUs, and the limit of a container with some of them.
+    /// The CDI document of the GPUs, and the memory limit of a container with some of them.
     async fn edits(
         &self,
         wanted: &Wanted,
@@ -374,7 +374,7 @@ impl Binder {
         let (state, record) = (self.state.borrow().clone(), self.limits.path(&wanted.name));
         let devices = own.iter().map(|it| state.inventory.get(it.device.as_str()));
         let devices = devices.collect::<Option<Vec<_>>>().ok_or(BindError::NoGpus)?;
-        // A share is of one vendor's GPUs.
+        // All GPUs of a share are of one vendor.
         let kind = devices.first().map(|device| windlass_cdi::kind_of(device));
         let path =
             kind.and_then(|kind| state.documents.get(&kind)).ok_or(BindError::NoGpus)?.clone();
@@ -384,14 +384,14 @@ impl Binder {
         Ok((gpus.ok_or(BindError::NoGpus)?, limit))
     }
 
-    /// Writes and removes documents, as the map of shares has them now.
+    /// Writes or removes documents, to match the current holds.
     async fn settle(self: &Arc<Self>, names: Vec<String>) -> Result<(), String> {
         let binder = self.clone();
         let settle = move |(): &mut ()| {
             names.iter().try_for_each(|name| {
                 let document = binder.holds.step(|holds| holds.documents.get(name).cloned());
                 let limit = document.as_ref().and_then(|document| document.limit.as_ref());
-                // The hook reads the record of each document that names it.
+                // The record comes first: the document names it, and the hook reads it.
                 binder.limits.settle(name, limit.map(|limit| &limit.record))?;
                 binder.documents.settle(name, document.as_ref())
             })
@@ -416,7 +416,7 @@ impl Binder {
         }
     }
 
-    /// Has the GPUs cleaned, and frees them.
+    /// Starts the cleanup of the GPUs, and releases them in the ledger.
     async fn free(&self, hold: &Hold) {
         let claim = hold.claim();
         if let Err(error) = self.cleanup.leave(&claim.uid).await {
@@ -426,7 +426,7 @@ impl Binder {
     }
 
     /// Logs and counts a choice, and corrects the pod's placement.
-    async fn tell(&self, hold: &Hold, pod: &BoundPod, choice: &Choice) {
+    async fn report_choice(&self, hold: &Hold, pod: &BoundPod, choice: &Choice) {
         let (name, device) = (pod.title(), device_names(hold));
         let Amounts { memory_mib, compute_percent } = hold.first.amounts;
         self.metrics.bound(choice.word());
@@ -460,7 +460,7 @@ impl Binder {
     }
 }
 
-/// Writes the GPUs that a pod has on it. False where that failed.
+/// Writes the GPUs of a pod into its annotation. False if that failed.
 pub(crate) async fn annotate(pods: &Pods, pod: &BoundPod, placement: &PodPlacement) -> bool {
     let written = pods.annotate(pod, PodPlacement::CORRECTION, &placement.to_annotation()).await;
     if let Err(error) = &written {
@@ -470,7 +470,7 @@ pub(crate) async fn annotate(pods: &Pods, pod: &BoundPod, placement: &PodPlaceme
     written.is_ok()
 }
 
-/// GPUs of the node of which the pod accepts shares.
+/// Shareable GPUs of the node that the pod's annotations accept.
 fn accepted_gpus(state: &NodeState, pod: &BoundPod) -> Shareable {
     let accepted = AcceptedGpus::of(&pod.annotations);
     let product = |id: &DeviceId| state.inventory.get(id.as_str()).and_then(|gpu| gpu.product());
@@ -502,7 +502,7 @@ fn hold(
         pod: Pod {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
-            // That of the kubelet: the API server has a static pod under another one.
+            // The kubelet's UID: the API server's mirror of a static pod has another one.
             uid: wanted.uid.clone(),
             at_least,
         },

@@ -1,23 +1,23 @@
-//! The watchdog over shared GPUs: it measures from outside of the containers how much memory each pod uses, and acts
-//! against those that use more than their share.
+//! The watchdog over shared GPUs: it measures the memory of each pod from outside its containers, and acts against pods
+//! that use more than their share.
 //!
 //! ```text
-//!  ledger, kubelet's record,          ┐
+//!  ledger, kubelet's checkpoint,      ┐
 //!  GPU fractions ──────────── limits ─┤
 //!  driver, fdinfo ── memory ──────────┼─> usage of each holder ─> three in a row above the limit
 //!  /proc ─── containers of processes ─┘            │                    │
 //!  API server ── claims of pods ──────┘            └─> metrics          └─> log, event, condition, evict, kill
 //! ```
 //!
-//! A container can change its environment or link its programs statically: the driver's list of processes shows its
-//! memory all the same, but for managed memory, which NVIDIA's driver counts for no process.
-//! NVIDIA's driver is asked for each GPU; one look at the open files of
-//! pods with limits serves all GPUs of the kernel's DRM drivers.
+//! A container can evade a limit inside it: it changes its environment or links its programs statically. The driver's
+//! list of processes still shows its memory, except managed memory, which NVIDIA's driver counts for no process. The
+//! watchdog queries NVIDIA's driver once per GPU. One scan of the open files (fdinfo) of pods with limits serves all
+//! GPUs of the kernel's DRM drivers.
 //!
 //! # Guarantees
 //!
-//! Without a shared GPU nothing is measured. A GPU whose driver does not answer is not asked again before it does, and
-//! delays no other. A process of another container is never ended.
+//! Measurements run only while a GPU is shared. A GPU has one query at a time: a driver that does not answer delays no
+//! other GPU. A kill reaches only a process that still runs in its container.
 
 mod accounts;
 mod action;
@@ -80,14 +80,14 @@ use crate::{
 pub(crate) struct Deps {
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) ledger: SharedLedger,
-    /// Snapshots of the node, which have the memory of replicas.
+    /// Snapshots of the node, with the memory of each replica.
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) allocations: AllocationsReader,
     /// Limits of pods with GPU fractions.
     pub(crate) fractions: watch::Receiver<Arc<FractionLimits>>,
     pub(crate) driver: LiveDriver,
     pub(crate) mps: MpsClients,
-    /// State folder, which has the notes of the driver's limits.
+    /// State folder: has the records of limits that the driver enforces.
     pub(crate) state_dir: PathBuf,
     pub(crate) cluster: Option<Client>,
     pub(crate) clock: Clock,
@@ -98,7 +98,7 @@ pub(crate) struct Deps {
     pub(crate) excesses: watch::Sender<Arc<MemoryExcesses>>,
 }
 
-/// The part that watches shared GPUs.
+/// Task that measures shared GPUs and acts against violations.
 pub(crate) struct Watchdog {
     policy: watch::Receiver<Arc<Policy>>,
     ledger: watch::Receiver<Ledger>,
@@ -106,7 +106,7 @@ pub(crate) struct Watchdog {
     reader: AllocationsReader,
     allocations: watch::Receiver<Arc<Allocations>>,
     fractions: watch::Receiver<Arc<FractionLimits>>,
-    /// Subscription to the kubelet's record, while replicas have a given memory.
+    /// Subscription to the kubelet's checkpoint, while replicas have a given memory.
     following: Option<FollowGuard>,
     driver: LiveDriver,
     state_dir: PathBuf,
@@ -116,7 +116,7 @@ pub(crate) struct Watchdog {
     answers: BTreeMap<DeviceId, DriverAnswers>,
     /// The running measurement of all GPUs of DRM drivers.
     drm: Tasks<(), Result<DrmProcesses, DrmError>>,
-    /// The running read of the hook's notes.
+    /// The running read of the limit records.
     notes: Tasks<(), LimitedHolders>,
     accounts: Accounts,
     compute: ComputeAccounts,
@@ -212,7 +212,7 @@ impl Watchdog {
         }
     }
 
-    /// Limits at present. Forgets holders that have none any more.
+    /// Computes the current limits, and drops the state of holders without one.
     fn refresh_limits(&mut self) -> Limits {
         let is_off = self.policy.borrow_and_update().watchdog.action == WatchdogAction::Off;
         let state = self.state.borrow_and_update().clone();
@@ -257,7 +257,7 @@ impl Watchdog {
             let is_drm = self.drm_gpu(device).is_some();
             let is_busy = if is_drm { is_reading } else { self.measurements.is_busy(device) };
             if is_busy && is_drm {
-                // A GPU that is shared since then is served by the running look too.
+                // The running scan also covers a GPU that became shared after its start.
                 self.states.begun_once(device);
             }
             if is_busy && self.states.is_overdue(device) {
@@ -271,7 +271,7 @@ impl Watchdog {
             if !is_drm {
                 let gpu = device.clone();
                 let answers = self.answers.remove(device).unwrap_or_default();
-                // Nobody is judged by an old list.
+                // A suspected pod is judged by a fresh process list only.
                 let is_fresh = self.accounts.is_suspicious(device);
                 let answers = if is_fresh { answers.without_list() } else { answers };
                 let measuring = async move { GpuUse::measure(&driver, &gpu, answers).await };
@@ -287,7 +287,7 @@ impl Watchdog {
         }
     }
 
-    /// Pods with limits on GPUs of DRM drivers: those with shares, and those whose claims are known.
+    /// Pods with limits on GPUs of DRM drivers: pods with shares, and pods whose claims are known.
     fn drm_pods(&self, limits: &Limits) -> BTreeSet<String> {
         let of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
         let of_gpu = |gpu: &GpuLimits| {
@@ -298,7 +298,8 @@ impl Watchdog {
         of_drm.flat_map(|(_, gpu)| of_gpu(gpu)).collect()
     }
 
-    /// Takes in the pods with processes: any may use a claim on a GPU of a DRM driver, and an idle one goes on to use it.
+    /// Requests the claims of all pods with processes, if a claim has a limit on a GPU of a DRM driver. Any pod may use
+    /// that claim, and an idle pod may start to.
     fn want_claims(&mut self, present: &BTreeSet<String>, limits: &Limits) {
         let mut of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
         let has_claims = of_drm.any(|(_, gpu)| gpu.has_claims());
@@ -306,8 +307,8 @@ impl Watchdog {
         self.candidates.iter().for_each(|pod| self.tenants.want_claims(pod));
     }
 
-    /// Pods that may use a GPU with claims, and whose claims the API server does not tell: nobody knows for whom their processes
-    /// count.
+    /// Pods that may use a GPU with claims, but whose own claims the API server has not named. Their processes count
+    /// for no holder.
     fn strangers(&self, limits: &Limits) -> BTreeMap<DeviceId, BTreeSet<String>> {
         let strangers = |device| {
             let is_drm = self.drm_gpu(device).is_some();
@@ -324,7 +325,7 @@ impl Watchdog {
         self.state.borrow().inventory.get(device.as_str())?.drm_gpu()
     }
 
-    /// Takes in a look at the clients of DRM drivers.
+    /// Handles a scan of the clients of DRM drivers.
     fn judge_drm(
         &mut self,
         found: &Result<DrmProcesses, DrmError>,
@@ -356,7 +357,7 @@ impl Watchdog {
         }
     }
 
-    /// Takes in the use of a GPU, and acts against violations.
+    /// Handles a measurement of a GPU, and acts against violations.
     fn judge(
         &mut self,
         device: &DeviceId,
@@ -391,13 +392,13 @@ impl Watchdog {
         }
     }
 
-    /// Those of the pods that are known, by UID.
+    /// The known ones of these pods, by UID.
     fn known<'a>(&self, pods: impl Iterator<Item = &'a String>) -> BTreeMap<String, BoundPod> {
         pods.filter_map(|uid| Some((uid.clone(), self.tenants.get(uid)?.pod.clone()))).collect()
     }
 
-    /// Processes of a GPU by the holders that they count for. Those of the host and of pods without a limit count for
-    /// nobody.
+    /// Usage of a GPU by the holders that its processes count for. Processes of the host and of pods without a limit
+    /// are left out.
     fn used(&self, processes: Vec<GpuProcess>, gpu: &GpuLimits) -> BTreeMap<Holders, Usage> {
         let mut all = Vec::new();
         for process in processes {
@@ -428,7 +429,7 @@ impl Watchdog {
         holders
     }
 
-    /// Notes that a GPU cannot be measured, and logs it once per reason.
+    /// Marks a GPU as not measured, and logs each reason once.
     fn lose(&mut self, device: &DeviceId, why: &str) {
         self.accounts.lose(device);
         if self.states.lost(device, why) {

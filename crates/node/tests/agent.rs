@@ -1,5 +1,5 @@
-//! The agent as a whole: the real gRPC over real sockets, the real dlopen; only the kubelet is the
-//! embedded one and only the GPUs are simulated.
+//! The whole agent, with real gRPC over real sockets and the real dlopen. The kubelet is the embedded one, and the GPUs
+//! are simulated.
 
 mod absent;
 pub(crate) mod admin;

@@ -1,5 +1,5 @@
-//! A node in a cluster: the agent, the embedded kubelet and the embedded API server with its scheduler. Each
-//! device of a claim or a container has one owner at a time and is free afterwards, whatever happens.
+//! A node in a cluster: the agent, the embedded kubelet and the embedded API server with its scheduler. Under every
+//! fault, each device of a claim or a container has one owner at a time, and is free afterwards.
 
 mod chance;
 mod hands;

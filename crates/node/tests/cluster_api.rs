@@ -1,6 +1,5 @@
-//! The API server's wire: the product's own client over real HTTP; only the API server is ours, and
-//! keeps the objects that the agent touches as a real one would. With a real one at hand, it is asked
-//! too.
+//! Requests to the API server: the product's own client over real HTTP. Only the server is simulated; it keeps the
+//! objects that the agent touches as a real one would. Some tests also run against a real one, if there is one.
 
 mod account;
 mod admission;

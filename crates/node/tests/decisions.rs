@@ -1,4 +1,4 @@
-//! Whole GPUs: a pod gets those that the cluster half decided, or its placement is corrected.
+//! Full GPUs: a pod gets those that the cluster half decided, or its placement is corrected.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use windlass_testkit::{GPU, allocatable, pod_with, until};
 
 use crate::shares::World;
 
-/// Pods with decided GPUs by their positions, the oldest first, of which the agent knows.
+/// A node whose agent knows these pods, the oldest first, each with the positions of its decided GPUs.
 async fn world(pods: &[(&str, &[usize])]) -> World {
     let labels = LabelPolicy { devices: true, ..LabelPolicy::default() };
     let mut world = World::with(Policy { labels, ..Policy::default() }, 8).await;
@@ -54,7 +54,7 @@ fn placement(gpus: &[String], decided: &[usize]) -> String {
     json!({"devices": devices}).to_string()
 }
 
-/// Has the kubelet admit a pod, and gives the positions of its GPUs.
+/// Has the kubelet admit a pod. Returns the positions of its GPUs.
 async fn admitted(world: &World, name: &str, count: u64) -> Vec<usize> {
     let admitted = world.kubelet.admit(pod_with(name, GPU, count)).await.expect("admitted");
     let gpus = all(world);
@@ -107,7 +107,7 @@ async fn equal_pods_in_another_order_swap_their_gpus_and_their_placements_say_so
 #[tokio::test]
 async fn a_pod_whose_gpus_are_taken_has_others_and_its_placement_says_so() {
     let world = world(&[("p", &[2])]).await;
-    // Its request is not that of the pending pod.
+    // Its request differs from that of the pending pod.
     let two = admitted(&world, "undecided", 8).await;
     assert_eq!(two.len(), 8);
     world.kubelet.delete("undecided-uid").await;

@@ -1,4 +1,4 @@
-//! Devices of every kind: simulated hosts as the kernel shows them, the real agent, the embedded kubelet.
+//! Devices of every kind: the real agent on simulated hosts, with the embedded kubelet.
 
 mod amd;
 mod boards;

@@ -1,5 +1,5 @@
-//! The driver for Dynamic Resource Allocation as a whole: the real gRPC over the real sockets, the real
-//! client of the API server; only the machine, the kubelet and the API server are simulated.
+//! The driver for Dynamic Resource Allocation as a whole, with real gRPC over its sockets and the real client of the
+//! API server; only the machine, the kubelet and the API server are simulated.
 
 mod anew;
 mod another;

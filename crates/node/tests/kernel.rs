@@ -1,5 +1,5 @@
-//! A simulated kernel that limits the memory of AMD's and Intel's GPUs: control groups with `dmem`, programs in them, and
-//! the files of GPUs that they have open.
+//! A simulated kernel that limits the memory of AMD's and Intel's GPUs: control groups with `dmem`, programs in them,
+//! and the files of GPUs that they have open.
 
 use std::{
     cell::RefCell,
@@ -18,7 +18,7 @@ use windlass_machine::{Machine, MachineProfile};
 use windlass_resources::NodeState;
 use windlass_testkit::until;
 
-/// The hook, as the host names it.
+/// Path of the hook on the host.
 pub(crate) const HOOK: &str = "/opt/windlass/windlass-hook";
 
 /// Capabilities of an agent that sees open files.
@@ -126,7 +126,7 @@ impl Vendor {
 // === impl Kernel ===
 
 impl Kernel {
-    /// A kernel with these regions, without the controller for `None`, that shows its processes to an agent with such
+    /// A kernel with these regions, without the controller for `None`, that shows its processes to an agent with these
     /// capabilities.
     pub(crate) fn of(
         machine: &Machine,
@@ -179,7 +179,7 @@ impl Kernel {
         program
     }
 
-    /// Has a program open a file of the first GPU, as a client with so many MiB.
+    /// Has a program open a file of the first GPU, as a client with this number of MiB.
     pub(crate) fn opens(&self, program: &Program, file: u32, client: u64, mib: u64) {
         let Vendor { memory, .. } = self.vendor;
         let text = format!(
@@ -197,7 +197,7 @@ impl Kernel {
         fs::remove_file(path).expect("it was open");
     }
 
-    /// The kernel shows a program no longer: it ended.
+    /// Removes a program that ended from the kernel's files.
     pub(crate) fn forgets(&self, program: &Program) {
         let path = self.path(&format!("/proc/{}", program.pid()));
         fs::remove_dir_all(path).expect("it was there");

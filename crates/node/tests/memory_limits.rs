@@ -1,5 +1,5 @@
-//! Memory limits of shares by NVIDIA's driver: the agent's document and record, and the hook as a container runtime starts
-//! it.
+//! Memory limits of shares by NVIDIA's driver: the agent's document and record, and the hook as a container runtime
+//! starts it.
 
 use std::{
     fs,
@@ -55,7 +55,7 @@ async fn world(driver: &str, policy: Policy) -> World {
     world
 }
 
-/// The same, once it has so many whole GPUs.
+/// The same, once it has this number of full GPUs.
 async fn prepared(driver: &str, policy: Policy, gpus: usize) -> World {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
@@ -67,7 +67,7 @@ async fn prepared(driver: &str, policy: Policy, gpus: usize) -> World {
     Box::pin(World::prepared(&profile, policy, gpus, prepare)).await
 }
 
-/// Seven replicas of 10 GiB of the first GPU, and the other GPUs as a whole.
+/// Seven replicas of 10 GiB of the first GPU, and the other GPUs in full.
 fn replicas(limits: MemoryLimitPolicy, action: WatchdogAction) -> Policy {
     let resources = first_gpu_by_memory(10);
     let watchdog = WatchdogPolicy { action, interval: Duration::from_millis(10) };
@@ -134,7 +134,7 @@ impl Cgroups<'_> {
         self.run_hook_for(record, 1, container, id)
     }
 
-    /// The same for a container with so many replicas.
+    /// The same for a container with this number of replicas.
     fn run_hook_for(
         &self,
         record: &Path,
@@ -172,7 +172,7 @@ async fn a_share_has_a_hook_that_limits_its_container_before_it_starts() {
         if text.contains(limited) { Ok(()) } else { Err(text.contains("enforcement=")) }
     })
     .await;
-    // With the pod its record and the hook's notes go.
+    // The record and the hook's notes are removed with the pod.
     world.kubelet.delete(&uid).await;
     vanishes(&record).await;
     vanishes(&note).await;
@@ -196,7 +196,7 @@ async fn a_container_whose_limit_the_driver_does_not_keep_is_refused() {
 }
 
 #[tokio::test]
-async fn without_the_driver_a_container_starts_only_where_less_will_do() {
+async fn without_the_driver_a_container_starts_only_if_a_weaker_limit_is_allowed() {
     for (at_least, action, starts) in [
         (RequiredLimit::None, WatchdogAction::Observe, true),
         (RequiredLimit::Watched, WatchdogAction::Observe, false),
@@ -267,7 +267,7 @@ async fn replicas_of_a_given_memory_are_limited_by_their_number() {
 }
 
 #[tokio::test]
-async fn a_container_that_starts_again_finds_its_limit_whatever_the_rules_say_by_then() {
+async fn a_container_that_starts_again_keeps_its_limit_after_a_change_of_rules() {
     let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Off);
     let mut world = prepared("615.10", policy, 7).await;
     allocatable(&world.kubelet, SHARED, 7).await;
@@ -277,7 +277,7 @@ async fn a_container_that_starts_again_finds_its_limit_whatever_the_rules_say_by
     let before = hook_arguments(&world, &name).expect("a hook");
     let limit = || MemoryLimitRecord::parse(&fs::read(&before[1]).ok()?).ok();
     let recorded = limit().expect("a record");
-    // The next agents give replicas of other memory, the GPU as a whole, and no limits. The container has it still.
+    // The next agents offer replicas of other memory, the full GPU, and no limits. The container still has its limit.
     for (resources, hook) in [
         (first_gpu_by_memory(20), true),
         (Resources::Default, true),
@@ -302,7 +302,7 @@ async fn a_container_that_starts_again_finds_its_limit_whatever_the_rules_say_by
 }
 
 #[tokio::test]
-async fn replicas_that_the_driver_cannot_limit_are_refused_where_less_will_not_do() {
+async fn replicas_that_the_driver_cannot_limit_are_refused_if_its_limit_is_required() {
     for (at_least, action, refused) in [
         (RequiredLimit::None, WatchdogAction::Observe, None),
         (RequiredLimit::Watched, WatchdogAction::Kill, None),

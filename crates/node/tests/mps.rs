@@ -1,5 +1,5 @@
-//! MPS daemons as real processes: the control program of a simulated machine, which can be made to
-//! crash, hang and refuse.
+//! MPS daemons as real processes: the control program of a simulated machine, which crashes, hangs and refuses on
+//! demand.
 
 mod clients;
 mod life;

@@ -86,7 +86,7 @@ impl World {
         Self { api, node, agent, gpus }
     }
 
-    /// The runtime of the node.
+    /// Socket of the node's runtime.
     fn socket(&self) -> PathBuf {
         self.node.config.nv_fractions.socket.clone()
     }

@@ -1,5 +1,5 @@
-//! Shares of GPUs by amounts: bound when a container starts, to the GPU that the cluster half decided if that is
-//! possible, and never more of a GPU than it has.
+//! Shares of GPUs by amounts: bound when a container starts, to the GPU that the cluster half decided if it has room,
+//! and never beyond a GPU's capacity.
 
 mod by_kernel;
 mod walk;
@@ -19,11 +19,11 @@ use windlass_testkit::{GPU, Node, Right, Running, allocatable, pod_with, until, 
 pub(crate) const MEMORY: &str = "windlass.dev/gpu-memory";
 pub(crate) const COMPUTE: &str = "windlass.dev/gpu-compute";
 
-/// GiB of a GPU, and of the machine's eight.
+/// Schedulable GiB of one GPU, and of the machine's eight.
 const OF_ONE: usize = 79;
 const OF_ALL: usize = 8 * OF_ONE;
 
-/// A node whose GPUs pods share, with its cluster.
+/// A node in a cluster, whose pods share its GPUs.
 pub(crate) struct World {
     pub(crate) api: ApiServer,
     pub(crate) node: Node,
@@ -57,7 +57,7 @@ impl World {
         world
     }
 
-    /// A node of this policy, once it has as many allocatable GPUs.
+    /// A node with this policy, once it has this number of allocatable GPUs.
     pub(crate) async fn with(policy: Policy, gpus: usize) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         Self::prepared(&profile, policy, gpus, |_| {}).await
@@ -79,13 +79,13 @@ impl World {
         Self { api, node, kubelet, agent, gpus }
     }
 
-    /// Binds a pod to the node with such annotations, and has the kubelet admit it.
+    /// Binds a pod to the node with these annotations, and has the kubelet admit it.
     pub(crate) async fn admit(&self, pod: Pod, annotations: &Value) {
         self.put(&pod, &json!({"uid": pod.uid, "annotations": annotations}));
         self.kubelet.admit(pod).await.expect("admitted");
     }
 
-    /// Puts a bound pod of such metadata on the API server.
+    /// Puts a bound pod with this metadata on the API server.
     pub(crate) fn put(&self, pod: &Pod, metadata: &Value) {
         let container = |it: &Container| {
             let limits = it.limits.iter().map(|(name, count)| (name.clone(), count.to_string()));
@@ -106,13 +106,13 @@ impl World {
         self.api.objects().put::<PodObject>(&serde_json::from_value(object).expect("a Pod"));
     }
 
-    /// Has a pod with GiB of memory and such annotations, and starts it.
+    /// Admits a pod with these GiB of memory and annotations, and starts it.
     pub(crate) async fn run(&self, name: &str, gib: u64, annotations: &Value) -> Value {
         self.admit(pod_with(name, MEMORY, gib), annotations).await;
         self.start(name, "main").await.remove(0)
     }
 
-    /// Starts a container, as often as the kubelet would. Returns its documents, in the order of their names.
+    /// Starts a container, with repeated attempts as the kubelet's. Returns its documents, in the order of their names.
     pub(crate) async fn start(&self, name: &str, container: &str) -> Vec<Value> {
         self.start_of(&format!("{name}-uid"), container).await
     }
@@ -152,7 +152,7 @@ impl World {
         .await
     }
 
-    /// The document of the first pod's GiB.
+    /// The path of the first pod's document for this number of GiB.
     fn path_of(&self, gib: u64) -> PathBuf {
         let ids: Vec<_> = (0..gib).map(|id| id.to_string()).collect();
         let name = share_name(MEMORY, &ids);
@@ -226,17 +226,17 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
         name: "b".to_owned(),
         ..windlass_node::PodHoldings::default()
     };
-    let told = windlass_node::shares_of(&world.node.config.places, &state, &pod);
-    let [told] = told.as_slice() else { panic!("{told:?}") };
-    assert_eq!((&told.device, told.memory_mib, told.of_mib), (gpu, 71 << 10, 81_559));
-    assert_eq!(told.pod_uids, ["b-uid".to_owned()].into());
-    assert_eq!(told.enforcement, Enforcement::None);
+    let found = windlass_node::shares_of(&world.node.config.places, &state, &pod);
+    let [found] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((&found.device, found.memory_mib, found.of_mib), (gpu, 71 << 10, 81_559));
+    assert_eq!(found.pod_uids, ["b-uid".to_owned()].into());
+    assert_eq!(found.enforcement, Enforcement::None);
     assert_eq!(
         world.start("a", "main").await,
         [first],
         "a container that starts again has the same"
     );
-    // The others are offered as a whole.
+    // The other GPUs are offered in full.
     allocatable(&world.kubelet, GPU, 7).await;
     world.assert_rights();
     world.agent.stop().await;
@@ -254,7 +254,7 @@ async fn a_decision_that_does_not_fit_is_corrected() {
     assert_eq!(placement, expected);
     let fitting = world.run("c", 39, &placed(gpu)).await;
     assert_eq!(gpu_of(&fitting), gpu.as_str());
-    // A GPU that failed is no decision to keep.
+    // A decision for a failed GPU is not kept.
     world.node.inject("lost@7");
     allocatable(&world.kubelet, MEMORY, OF_ALL - OF_ONE).await;
     let failed = &world.gpus[..];
@@ -298,7 +298,7 @@ async fn a_share_whose_document_was_lost_counts_on_every_gpu_until_its_pod_start
     world.admit(pod_with("c", MEMORY, 50), &placed(&gpu)).await;
     let error = world.kubelet.start_container("c-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("51200 MiB of memory"), "{error}");
-    // The kubelet starts its container again.
+    // The kubelet starts the pod's container again.
     let again = world.start("a", "main").await.remove(0);
     assert_eq!(gpu_of(&again), gpu.as_str());
     assert_eq!(std::fs::read(&path).expect("a document"), text);
@@ -325,7 +325,7 @@ async fn without_an_api_server_a_container_waits_and_says_why() {
 }
 
 #[tokio::test]
-async fn annotations_of_a_pods_author_take_nothing_from_others() {
+async fn annotations_of_a_pods_author_take_no_share_of_others() {
     let world = World::new().await;
     let whole = world.kubelet.admit(pod_with("whole", GPU, 1)).await.expect("admitted");
     let whole = whole.containers[0].resources[GPU].ids();
@@ -382,7 +382,7 @@ async fn a_static_pod_is_found_by_its_mirror_pod() {
     let document = world.start("static", "main").await.remove(0);
     assert_eq!(share(&document)["uid"], "static-uid");
     assert!(world.corrected("static").await.contains(&gpu_of(&document)));
-    // Two pods that claim to be the mirror are none.
+    // If two pods claim to be the mirror pod, neither is believed.
     let pod = pod_with("other", MEMORY, 8);
     let mirror = json!({"kubernetes.io/config.mirror": pod.uid});
     world.put(&pod, &json!({"uid": "u1", "annotations": mirror}));
@@ -423,7 +423,7 @@ async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
     let placement: Value = serde_json::from_str(&world.corrected("p").await).expect("JSON");
     let expected = json!({"devices": [{"id": gpus[0], "memoryMib": 10240, "computeMilli": 500}]});
     assert_eq!(placement, expected);
-    // Half of its compute is left, and the rest is elsewhere.
+    // This GPU has half of its compute left; the other GPUs have the rest.
     world.admit(pod_with("q", COMPUTE, 60), &placed(&gpus[0].parse().expect("an id"))).await;
     let other = world.start("q", "main").await.remove(0);
     assert_ne!(gpu_of(&other), gpus[0]);
@@ -440,7 +440,7 @@ async fn a_gpu_is_whole_again_after_its_last_share() {
     world.kubelet.delete("a-uid").await;
     vanishes(&path).await;
     allocatable(&world.kubelet, GPU, 8).await;
-    // The next pod has the same ids.
+    // The next pod gets the same ids.
     let next = world.run("b", 8, &placed(&world.gpus[3])).await;
     assert_eq!(gpu_of(&next), world.gpus[3].as_str());
     world.agent.stop().await;

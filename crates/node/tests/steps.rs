@@ -1,8 +1,8 @@
 //! The steps of an agent on disk, and the states that a kill between two of them leaves.
 //!
 //! A killed agent leaves the files that it wrote before. So a test has an agent do its work once, keeps each version of
-//! each file in the order of the writes, and begins another agent from every prefix. A version that the next one overwrites at
-//! once may be lost on a busy machine; then the work is done again.
+//! each file in the order of the writes, and begins another agent from every prefix. A version that the next one
+//! overwrites at once may be lost on a busy machine; then the work is done again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ type Content = (Vec<u8>, u32);
 
 type Files = BTreeMap<PathBuf, Content>;
 
-/// The work of an agent, as its files show it.
+/// The steps of an agent's work, as its files show them.
 pub(crate) struct Steps {
     folders: Vec<PathBuf>,
     before: Files,
@@ -39,7 +39,7 @@ pub(crate) struct Recorder {
     thread: thread::JoinHandle<Vec<(PathBuf, Option<PathBuf>)>>,
 }
 
-/// Most recordings of one piece of work.
+/// Maximum number of recordings of one piece of work.
 pub(crate) const TRIES: usize = 20;
 
 // === impl Recorder ===
@@ -86,7 +86,7 @@ impl Recorder {
         Self { folders, before, versions, end, thread }
     }
 
-    /// The work until now, or the file of which a version was overwritten before it was kept.
+    /// The steps until now, or the file of which a version was overwritten before it was kept.
     pub(crate) fn stop(self) -> Result<Steps, String> {
         let Self { folders, before, versions, end, thread } = self;
         fs::write(&end, "").expect("written");
@@ -129,7 +129,7 @@ impl Steps {
         self.order.iter().map(name).collect()
     }
 
-    /// Leaves the files that an agent leaves which is killed after so many steps.
+    /// Writes the files that an agent leaves if it is killed after this number of steps.
     pub(crate) fn leave(&self, done: usize) {
         for path in files(&self.folders).into_keys() {
             fs::remove_file(path).expect("it was there");
@@ -156,7 +156,7 @@ fn files(folders: &[PathBuf]) -> Files {
     let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("a folder"));
     let paths = entries.map(|entry| entry.expect("an entry").path());
     let files = paths.filter(|path| path.is_file() && !is_draft(path));
-    // It may be removed meanwhile.
+    // A file may be removed meanwhile.
     files.filter_map(|path| Some((path.clone(), read(&path).ok()?))).collect()
 }
 

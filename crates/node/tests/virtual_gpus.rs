@@ -1,4 +1,4 @@
-//! Virtual GPUs: `nvidia.com/gpu` as HAMi counts it, with shares and whole GPUs that are bound when a container starts.
+//! Virtual GPUs: `nvidia.com/gpu` as HAMi counts it, with shares and full GPUs that are bound when a container starts.
 
 use serde_json::{Value, json};
 use windlass_config::{Policy, ShareResources};
@@ -73,13 +73,13 @@ async fn a_pod_has_its_share_of_each_decided_gpu_and_whole_gpus_are_its_own() {
         let has_it = |it: &Value| it["path"] == json!(node(id));
         assert!(nodes.expect("nodes").iter().any(has_it), "{nodes:?}");
     }
-    // Whole GPUs are not among those of which a share is taken, whatever was decided.
+    // Full GPUs are never those with a share, even against a decision.
     world.admit(pod_with("whole", GPU, 2), &placed(&[two, three])).await;
     let whole = started(&world, "whole", "main").await;
     assert!(!whole.contains(&two.to_string()) && whole.contains(&three.to_string()), "{whole:?}");
     let corrected = world.corrected("whole").await;
     assert!(!corrected.contains("memoryMib") && corrected.contains(three.as_str()), "{corrected}");
-    // Six GPUs have no share, of which two are taken.
+    // Six GPUs have no share; two of them are taken.
     world.admit(pod_with("five", GPU, 5), &json!({})).await;
     let error = world.kubelet.start_container("five-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("of each of 5 GPUs are wanted"), "{error}");
@@ -87,7 +87,7 @@ async fn a_pod_has_its_share_of_each_decided_gpu_and_whole_gpus_are_its_own() {
     assert_eq!(started(&world, "half", "main").await, [one.as_str(), two.as_str()]);
     world.admit(pod("more", 1, &[(PERCENTAGE, 50)]), &placed(&[one])).await;
     assert_ne!(started(&world, "more", "main").await, [one.as_str()]);
-    // All tokens stay: the amounts of GPUs are not the kubelet's to count.
+    // All tokens stay: the kubelet does not count the amounts of GPUs.
     allocatable(&world.kubelet, GPU, 80).await;
     world.assert_rights();
     world.agent.stop().await;
@@ -125,7 +125,7 @@ async fn containers_have_whole_gpus_of_their_own_and_share_the_parts() {
     let (of_a, of_b) = (started(&world, "parts", "a").await, started(&world, "parts", "b").await);
     assert_eq!((of_a.len(), of_b.len(), &of_a[0]), (1, 2, &of_b[0]));
     assert!(of_b.iter().all(|id| !all.contains(&id)));
-    // Parts that add up to a whole GPU.
+    // Two shares add up to a full GPU.
     let half = |name| container(name, 1, &[(PERCENTAGE, 50), (CORES, 50)]);
     world.admit(Pod::new("halves").container(half("a")).container(half("b")), &json!({})).await;
     let first = started(&world, "halves", "a").await;
@@ -162,7 +162,7 @@ async fn whole_gpus_of_before_stay_their_containers_own() {
     let before = world.kubelet.admit(pod_with("before", GPU, 1)).await.expect("admitted");
     let held = before.containers[0].resources[GPU].ids().first().expect("a GPU").clone();
     world.agent.follow(policy());
-    // The ids of before stay listed.
+    // The previous ids stay listed.
     counts(&world.kubelet, GPU, (88, 70)).await;
     let held_id: DeviceId = held.parse().expect("an id");
     world.admit(pod_with("whole", GPU, 8), &json!({})).await;

@@ -109,7 +109,7 @@ impl Watched {
         watched
     }
 
-    /// Pods with so many replicas each of the first GPU, of which the policy makes so many.
+    /// Pods with these numbers of replicas of the first GPU; the policy makes `count` replicas of it.
     pub(crate) async fn sharing(policy: Policy, count: usize, pods: &[(&str, u64)]) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let world = Box::pin(World::prepared(&profile, policy, 7, prepare)).await;
@@ -139,7 +139,7 @@ impl Watched {
         self.started(name);
     }
 
-    /// The kubelet reports that the pod's container has started.
+    /// Has the kubelet report that the pod's container has started.
     fn started(&self, name: &str) {
         let id = format!("containerd://{CONTAINER}");
         let status = json!([{"name": "main", "containerID": id, "image": "i", "imageID": "",
@@ -166,13 +166,13 @@ impl Watched {
         program
     }
 
-    /// The programs use so many MiB of the first GPU.
+    /// Makes the programs use these numbers of MiB of the first GPU.
     pub(crate) fn uses(&self, programs: &[(&Program, u64)]) {
         let idle: Vec<_> = programs.iter().map(|(program, mib)| (*program, *mib, 0)).collect();
         self.works(&idle);
     }
 
-    /// The programs use so many MiB of the first GPU, and so many percent of its time.
+    /// Makes the programs use these numbers of MiB of the first GPU, and these percentages of its time.
     fn works(&self, programs: &[(&Program, u64, u32)]) {
         let process = |(program, memory_mib, sm_percent): &(&Program, u64, u32)| Process {
             pid: program.pid(),
@@ -194,7 +194,7 @@ impl Watched {
     }
 
     /// Waits for the event of a pod.
-    pub(crate) async fn told(&self, pod: &str) -> (String, String) {
+    pub(crate) async fn event_of(&self, pod: &str) -> (String, String) {
         until("an event of the pod", async || {
             let events = self.events();
             let of_pod =
@@ -254,7 +254,7 @@ async fn use_is_measured_from_outside_of_every_container() {
     let text = watched.metrics().await;
     let used = text.lines().filter(|line| line.starts_with("windlass_share_memory_used"));
     assert_eq!(used.count(), 2, "others have no limit");
-    // Only then another pod exceeds its share: whoever was to be blamed was measured as often.
+    // Another pod exceeds its share only now: all processes were measured often enough before to show a wrong violation.
     let (mut host, mut stranger) = (host, stranger);
     watched.uses(&[
         (&first, 3000),
@@ -263,14 +263,14 @@ async fn use_is_measured_from_outside_of_every_container() {
         (&host, 20_000),
         (&stranger, 9000),
     ]);
-    watched.told("b").await;
+    watched.event_of("b").await;
     assert_eq!(watched.events().len(), 1);
     assert!(host.runs() && stranger.runs());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn memory_that_the_driver_counts_for_no_process_is_told_and_nobody_is_blamed() {
+async fn memory_without_a_process_is_reported_and_no_pod_is_blamed() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let mut program = watched.program(Some("a"));
     watched.uses(&[(&program, 5000)]);
@@ -310,9 +310,9 @@ async fn processes_above_the_share_are_ended_and_no_others() {
     let (mut first, mut second) = (watched.program(Some("a")), watched.program(Some("a")));
     let (mut other, mut host) = (watched.program(Some("b")), watched.program(None));
     watched.uses(&[(&first, 5000), (&second, 5000), (&other, 8192), (&host, 50_000)]);
-    let (action, note) = watched.told("a").await;
+    let (action, note) = watched.event_of("a").await;
     let note_of_a = format!(
-        "10000 MiB of {} in use, 8192 MiB are its share: its 2 processes on the GPU were ended",
+        "10000 MiB of {} in use, its share is 8192 MiB: its 2 processes on the GPU were ended",
         watched.gpu
     );
     assert_eq!((action.as_str(), note), ("Kill", note_of_a));
@@ -330,7 +330,7 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
     let watched = Watched::new(WatchdogAction::Evict).await;
     let (mut greedy, mut other) = (watched.program(Some("a")), watched.program(Some("b")));
     watched.uses(&[(&greedy, 9000), (&other, 8000)]);
-    let (action, note) = watched.told("a").await;
+    let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Evict");
     assert!(note.ends_with("the pod is evicted"), "{note}");
     assert!(watched.pod("a").is_none() && watched.pod("b").is_some());
@@ -342,7 +342,7 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
         .api
         .inject(Fault::at("/api/v1/namespaces/default/pods/b/eviction", Effect::Refuse(refusal)));
     watched.uses(&[(&other, 9000)]);
-    let (_, note) = watched.told("b").await;
+    let (_, note) = watched.event_of("b").await;
     assert!(note.contains("it was not evicted") && note.contains(budget), "{note}");
     assert!(watched.pod("b").is_some());
     let mut rights = Right::shipped();
@@ -352,13 +352,13 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
 }
 
 #[tokio::test]
-async fn a_pod_that_takes_far_more_time_than_its_share_of_a_busy_gpu_is_told_and_goes_on() {
+async fn a_pod_far_above_its_share_of_a_busy_gpus_time_has_an_event_and_keeps_running() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let (mut hungry, mut modest) = (watched.program(Some("a")), watched.program(Some("b")));
     watched.works(&[(&hungry, 8000, 70), (&modest, 8000, 30)]);
-    let (action, note) = watched.told("a").await;
+    let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Observe");
-    assert!(note.contains("25 % are its share"), "{note}");
+    assert!(note.contains("its share is 25 %"), "{note}");
     for line in [
         r#"pod="a",container="main"} 0.7"#,
         r#"kind="pod",holder="b"} 0.25"#,
@@ -377,10 +377,10 @@ async fn an_observer_reports_a_violation_once() {
     let watched = Watched::new(WatchdogAction::Observe).await;
     let mut greedy = watched.program(Some("a"));
     watched.uses(&[(&greedy, 9000)]);
-    let (action, note) = watched.told("a").await;
+    let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Observe");
-    assert!(note.ends_with("it goes on"), "{note}");
-    // It ends, and starts again.
+    assert!(note.ends_with("the pod keeps running"), "{note}");
+    // The program ends, and starts again.
     watched.uses(&[]);
     until("no use", async || {
         let text = watched.metrics().await;
@@ -394,7 +394,7 @@ async fn an_observer_reports_a_violation_once() {
 }
 
 #[tokio::test]
-async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
+async fn a_hidden_process_list_is_reported_and_no_pod_is_blamed() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let mut greedy = watched.program(Some("a"));
     let own = watched.world.node.host(&format!("/proc/{}/stat", std::process::id()));
@@ -404,10 +404,10 @@ async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
     let measured = |is: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {is}"#);
     watched.measured(&measured(0)).await;
     assert!(greedy.runs() && watched.events().is_empty());
-    // Seen again, it is ended.
+    // Once the program is visible again, it is ended.
     prepare_proc(&watched.world.node);
     watched.measured(&measured(1)).await;
-    watched.told("a").await;
+    watched.event_of("a").await;
     assert!(!greedy.wait().success());
     watched.world.agent.stop().await;
 }
@@ -418,11 +418,11 @@ async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
     let watched = Box::pin(Watched::sharing(policy, 7, &[("a", 2), ("b", 1)])).await;
     let (mut modest, mut greedy) = (watched.program(Some("a")), watched.program(Some("b")));
     let stranger = watched.program(Some("f"));
-    // 20 GiB of two replicas are none too many, and 11 GiB of one are.
+    // 20 GiB are within two replicas, and 11 GiB exceed one.
     watched.uses(&[(&modest, 20_000), (&greedy, 11_000), (&stranger, 30_000)]);
-    let (action, note) = watched.told("b").await;
+    let (action, note) = watched.event_of("b").await;
     assert_eq!(action, "Kill");
-    assert!(note.contains("11000 MiB of") && note.contains("10240 MiB are its share"), "{note}");
+    assert!(note.contains("11000 MiB of") && note.contains("its share is 10240 MiB"), "{note}");
     assert!(!greedy.wait().success());
     assert!(modest.runs());
     let limit = r#"namespace="default",kind="pod",holder="a""#;

@@ -1,4 +1,4 @@
-//! Snapshot of the containers' devices by the kubelet's checkpoint.
+//! Snapshot of the containers' devices in the kubelet's checkpoint.
 
 use std::{
     cell::LazyCell,
@@ -24,14 +24,14 @@ use crate::{
     podresources::{Holders, release_delay},
 };
 
-/// Devices of containers by the kubelet's checkpoint.
+/// Devices of containers in the kubelet's checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
     read: Option<Instant>,
     record: Option<Record>,
 }
 
-/// The parts of the checkpoint that matter.
+/// Content of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) held: HeldIds,
@@ -39,22 +39,22 @@ pub(super) struct Record {
     containers: Arc<[ContainerIds]>,
 }
 
-/// Reader of the follower's snapshots. The checkpoint is read as long as any reader follows.
+/// Reader of the follower's snapshots. The follower reads the checkpoint while a reader has a [`FollowGuard`].
 #[derive(Clone, Debug)]
 pub struct AllocationsReader {
     wake: Weak<Notify>,
     newest: watch::Receiver<Arc<Allocations>>,
 }
 
-/// Keeps the checkpoint read at each write of the kubelet and each check, until dropped.
+/// Subscription to the checkpoint: while it lives, the follower reads at each write of the kubelet and at each check.
 #[derive(Debug)]
 #[must_use = "the checkpoint is read for as long as this lives"]
 pub struct FollowGuard(
     #[expect(dead_code, reason = "the follower counts the clones")] Option<Arc<Notify>>,
 );
 
-/// Removes released ids from the checkpoint. An id that pod resources omit is held, unless the kubelet cannot be made
-/// to write a newer checkpoint: see [`Holders::has_released`].
+/// Removes released ids. An id that pod resources omit still counts as held, as long as the kubelet can be made to
+/// write a newer checkpoint: see [`Holders::has_released`].
 pub(super) fn still_held(
     mut record: Record,
     holders: &Holders,
@@ -64,7 +64,7 @@ pub(super) fn still_held(
 ) -> Record {
     let delay = release_delay(check_interval);
     for (resource, ids) in &mut record.held {
-        // A resource of shares has hundreds of tokens, and each asks.
+        // Computed once: a resource of shares has hundreds of tokens.
         let of_resource = LazyCell::new(|| ledger.resource_allocated_at(resource));
         ids.retain(|id| {
             let allocated_at = match device_of(id).filter(|_| token(id).is_none()) {
@@ -106,7 +106,7 @@ impl Allocations {
         Some(ids.any(|id| device_of(id).is_some_and(|it| it == *device)))
     }
 
-    /// UIDs of the pods with the device; `None` if the checkpoint cannot be read.
+    /// UIDs of the pods that hold the device; `None` if the checkpoint cannot be read.
     pub fn pods(&self, device: &DeviceId) -> Option<BTreeSet<String>> {
         Some(self.record.as_ref()?.pods.get(device).cloned().unwrap_or_default())
     }
@@ -128,7 +128,7 @@ impl AllocationsReader {
         Self { wake, newest }
     }
 
-    /// Has the checkpoint read now, and then as long as the guard lives.
+    /// Makes the follower read the checkpoint now, and follow it as long as the guard lives.
     pub fn follow(&self) -> FollowGuard {
         let wake = self.wake.upgrade();
         if let Some(wake) = &wake {
@@ -170,23 +170,23 @@ mod tests {
     }
 
     #[test]
-    fn what_the_record_has_is_held_unless_nothing_better_can_be_known() {
+    fn an_omitted_id_is_held_until_the_release_delay_is_over() {
         let (ledger, now) = (SharedLedger::default(), Instant::now());
-        let is_held = |told: &Holders, seconds| {
+        let is_held = |reported: &Holders, seconds| {
             let at = now + Duration::from_secs(seconds);
             let known = ledger.watch().borrow().clone();
-            !still_held(record(), told, &known, at, CHECK).held.is_empty()
+            !still_held(record(), reported, &known, at, CHECK).held.is_empty()
         };
-        assert!(is_held(&Holders::default(), 1_000), "though nobody tells of it");
+        assert!(is_held(&Holders::default(), 1_000), "pod resources were not read");
         let gone = Holders::of_one_let_go(&resource(), "GPU-a", now);
         assert!(is_held(&gone, 29));
         assert!(!is_held(&gone, 30));
         ledger.take_for_container(&resource(), &[alone("GPU-a")]).expect("free");
-        assert!(is_held(&gone, 1_000), "it was given away since");
+        assert!(is_held(&gone, 1_000), "it was allocated since");
     }
 
     #[test]
-    fn nobody_knows_who_holds_a_device_of_a_record_that_cannot_be_read() {
+    fn holders_are_unknown_if_the_checkpoint_cannot_be_read() {
         let device = |id: &str| id.parse::<DeviceId>().expect("an id");
         let now = Instant::now();
         let read = Allocations::new(Some(now), Some(record()));

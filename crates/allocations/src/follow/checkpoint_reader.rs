@@ -1,7 +1,7 @@
-//! Reader of the kubelet's checkpoint: the devices of each pod, as its device manager keeps them on disk.
+//! Reader of the kubelet's checkpoint, in which its device manager keeps the devices of each pod.
 //!
-//! An Allocate names no pod. The checkpoint, which the kubelet writes before the container starts, has each
-//! pod's UID. A new pod under the same name has another UID.
+//! An Allocate call does not name the pod. The checkpoint, which the kubelet writes before the container starts, has
+//! its UID. A new pod under the same name has another UID.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError, PodDevices};
 
 use crate::HeldIds;
 
-/// UIDs of the pods that have each device.
+/// UIDs of the pods that hold each device.
 pub(super) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
 
 /// Ids of a resource in a container.
@@ -43,19 +43,21 @@ pub struct ContainerIds {
 pub(super) enum CheckpointReadError {
     #[error("cannot read the kubelet's checkpoint")]
     Read(#[from] io::Error),
-    #[error("the kubelet's checkpoint is not understood")]
+    #[error("cannot parse the kubelet's checkpoint")]
     Parse(#[from] CheckpointError),
     #[error("the disk has not answered for {DEADLINE:?}")]
     Late,
 }
 
-/// Reads the checkpoint on a thread, one read at a time. A read that hangs is awaited before the next.
+/// Reads the checkpoint on a blocking thread, one read at a time. A read that hangs is awaited before the next.
 #[derive(Debug)]
 pub(super) struct CheckpointReader {
     path: PathBuf,
+    /// Read that exceeded its deadline.
     late: Option<JoinHandle<()>>,
 }
 
+/// Deadline of a read.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 // === impl CheckpointReader ===
@@ -71,7 +73,7 @@ impl CheckpointReader {
 
     pub(super) async fn read(&mut self) -> Result<Checkpoint, CheckpointReadError> {
         if let Some(late) = &mut self.late {
-            // Its result is outdated.
+            // The result of the late read is outdated.
             let _ =
                 deadline::timeout(DEADLINE, late).await.map_err(|_| CheckpointReadError::Late)?;
         }
@@ -87,7 +89,7 @@ impl CheckpointReader {
     }
 }
 
-/// The checkpoint. Before the kubelet first writes it, it is empty.
+/// Reads the checkpoint. A missing file counts as empty: the kubelet has not written it yet.
 fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
     match read_regular_text(path, Links::Refused, MAX_BYTES) {
         Ok(text) => Ok(Checkpoint::parse(text.trim_end())?),
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_record_names_pods_and_replicas_lead_to_their_device() {
+    fn the_checkpoint_names_pods_and_replicas_count_as_their_device() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("record");
         let read = || checkpoint(&path).ok().map(by_pod);

@@ -1,9 +1,8 @@
 //! Wait for the kubelet's checkpoint after an Allocate, before a pod resources call.
 //!
-//! A kubelet up to 1.36 may forget an allocation if pod resources are listed between the Allocate
-//! call and its checkpoint, and give the device to a second container. The call rebuilds the kubelet's list
-//! of allocated devices (`UpdateAllocatedDevices` in `cm/devicemanager/manager.go`) if a pod has ended. So
-//! the agent does not call it then.
+//! A kubelet up to 1.36 may forget an allocation if pod resources are listed between the Allocate call and its
+//! checkpoint, and give the device to a second container. Listing rebuilds the kubelet's list of allocated devices
+//! (`UpdateAllocatedDevices` in `cm/devicemanager/manager.go`) if a pod has ended. So the agent waits before it lists.
 
 use std::time::Duration;
 
@@ -12,11 +11,11 @@ use windlass_host::deadline;
 
 use super::{Ledger, SharedLedger};
 
-/// Time from the answer to Allocate to the kubelet's checkpoint. It takes a few milliseconds; 150 were seen
-/// on an overloaded machine.
+/// Longest time from the answer to Allocate to the kubelet's checkpoint. It is usually a few milliseconds; 150 were
+/// seen on an overloaded machine.
 const CHECKPOINT_DELAY: Duration = Duration::from_millis(500);
 
-/// Longest wait: neither an endless series of pods nor a scrape may prevent the call.
+/// Longest wait. A scrape waits for the call, and an endless series of pods must not prevent it.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 // === impl SharedLedger ===
@@ -30,7 +29,7 @@ impl SharedLedger {
                 sleep(left).await;
             }
         };
-        // After the longest wait the call goes ahead.
+        // After the longest wait the caller goes ahead.
         let _ = deadline::timeout(MAX_WAIT, written).await;
     }
 }
@@ -54,17 +53,17 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_waits_until_what_was_given_away_is_noted() {
+    async fn the_wait_ends_once_the_checkpoint_can_contain_the_last_allocate() {
         let (ledger, begun) = (SharedLedger::default(), Instant::now());
         ledger.wait_for_checkpoint().await;
-        assert_eq!(begun.elapsed(), Duration::ZERO, "nothing was given away");
+        assert_eq!(begun.elapsed(), Duration::ZERO, "nothing was allocated");
         ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
         ledger.wait_for_checkpoint().await;
         assert!((CHECKPOINT_DELAY..MAX_WAIT).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pods_without_end_put_a_question_off_and_do_not_prevent_it() {
+    async fn endless_allocations_delay_the_call_up_to_the_limit() {
         let (ledger, begun) = (SharedLedger::default(), Instant::now());
         let pods = async {
             loop {

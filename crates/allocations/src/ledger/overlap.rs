@@ -1,7 +1,7 @@
 //! Overlap of devices that share hardware: a parent and its parts, or one device that two sources found.
 //!
-//! Two parts of one parent do not overlap. A possible MIG placement is a part too, whether an instance
-//! stands there or not: it overlaps every placement that cannot stand beside it.
+//! Two parts of one parent do not overlap. A possible MIG placement is a part too, even without an instance: it
+//! overlaps every placement that cannot exist beside it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -76,7 +76,7 @@ impl Overlaps {
         }
     }
 
-    /// A device with all that overlap it.
+    /// A device with the devices that overlap it.
     pub fn overlap(&self, device: &DeviceId) -> Overlap {
         let overlapping = self.0.get(device).cloned().unwrap_or_default();
         Overlap { device: device.clone(), overlapping }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_overlaps_its_parts_which_do_not_overlap_each_other() {
+    fn a_parent_overlaps_its_parts_which_do_not_overlap_each_other() {
         let all = [
             device("gpu", "nvidia", None),
             device("one", "nvidia", Some("gpu")),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_that_two_sources_found_overlaps_itself() {
+    fn duplicates_of_two_sources_overlap() {
         let with_node =
             |device: Device| Device { nodes: vec![DeviceNode::new("/dev/x")], ..device };
         let all = [device("a", "one", None), device("b", "two", None), device("c", "two", None)];

@@ -1,4 +1,4 @@
-//! Shares of a device by amounts: do those of several claims fit, and which need an MPS daemon?
+//! Shares of a device by amounts: their sum over several claims, and the devices that need an MPS daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ use super::{ClaimHold, ClaimHolds, Conflict, Ledger, Overlap, Use};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Portion {
-    /// Isolation of the shares.
+    /// Method of sharing.
     pub method: ShareMethod,
-    /// Number of shares that this sums up.
+    /// Number of shares in this sum.
     pub shares: u32,
     /// Memory, in mebibytes.
     pub memory: u64,
@@ -27,9 +27,9 @@ pub struct Portion {
 /// Devices that claims use through MPS daemons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemons {
-    /// Certain: by claims with known shares.
+    /// Devices that certainly need one: of claims with known shares.
     pub surely: BTreeSet<DeviceId>,
-    /// Possible: by claims that only the kubelet's checkpoint names.
+    /// Devices that may need one: of claims that only the kubelet's checkpoint names.
     pub perhaps: BTreeSet<DeviceId>,
 }
 
@@ -76,7 +76,7 @@ impl Portion {
 // === impl Use ===
 
 impl Use {
-    /// True if two claims may use one device so at the same time. Programs under MPS exclude all others.
+    /// True if two claims may use one device in these ways at the same time. Programs under MPS exclude all others.
     pub fn goes_with(self, other: Self) -> bool {
         match (self, other) {
             (Self::Share | Self::Shares(_), Self::Share | Self::Shares(_)) => true,

@@ -1,4 +1,4 @@
-//! Counted shares of a device, all of one size: does a claim's share fit beside those of others?
+//! Counted shares of a device, all of one size, and their limit over several claims.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +26,8 @@ impl Shares {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Fails if other claims leave too few shares. The scheduler counts the claims that it knows; a pod
-    /// that was deleted by force may outlive its claim.
+    /// Fails if other claims leave too few shares. The scheduler counts too, but a pod that was deleted by force may
+    /// outlive its claim in the API server.
     pub(super) fn check_shares(
         &self,
         it: &Overlap,
@@ -37,7 +37,7 @@ impl Ledger {
         let others = self.holds(&it.device).filter(|hold| hold.claim.uid != uid);
         let had = others.map(|hold| match hold.usage {
             Use::Shares(shares) => shares.count,
-            // Known from the kubelet's checkpoint alone, which gives no number: at least one.
+            // Only the kubelet's checkpoint names this claim, without a number: it has at least one.
             Use::Share => 1,
             _ => 0,
         });

@@ -46,7 +46,7 @@ fn a_held_partition_blocks_its_gpu_and_a_refusal_takes_no_device() {
 }
 
 #[test]
-fn shares_coexist_and_admin_access_blocks_nobody() {
+fn shares_coexist_and_admin_access_blocks_no_holder() {
     let ledger = SharedLedger::default();
     for (name, usage) in [("c", Use::Share), ("d", Use::Share), ("admin", Use::Admin)] {
         ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]).expect(name);
@@ -59,7 +59,7 @@ fn shares_coexist_and_admin_access_blocks_nobody() {
 }
 
 #[test]
-fn a_share_too_many_is_refused() {
+fn a_share_beyond_the_devices_number_is_refused() {
     let ledger = SharedLedger::default();
     let take = |name: &str, count| {
         let usage = Use::Shares(Shares { count, of: 4 });
@@ -72,7 +72,7 @@ fn a_share_too_many_is_refused() {
     let why = take("e", 2).expect_err("one is left");
     assert!(why.starts_with("a: 2 of its 4 shares wanted, and 1 left by other claims"));
     ledger.restore_claim(&claim("recorded"), [(&alone("a").device, Use::Share)]);
-    take("e", 1).expect_err("a claim of which only the kubelet knows has one at least");
+    take("e", 1).expect_err("a claim known from the kubelet only has at least one");
     ledger.release_claim("c");
     take("e", 1).expect("room again");
     let device = alone("a").device;
@@ -86,7 +86,7 @@ fn portion(memory: u64, compute: u64) -> Use {
 }
 
 #[test]
-fn shares_by_amounts_go_together_until_they_are_more_than_the_device() {
+fn shares_by_amounts_coexist_until_they_exceed_the_device() {
     let ledger = SharedLedger::default();
     let take = |name: &str, usage| {
         let taken = ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]);
@@ -218,18 +218,18 @@ fn before_the_checkpoint_is_read_a_claim_gets_only_its_own_devices() {
 }
 
 #[test]
-fn devices_of_a_pool_are_held_while_any_of_its_tokens_is() {
+fn devices_of_a_pool_are_held_while_one_of_its_tokens_is() {
     let ledger = SharedLedger::default();
     ledger.take_for_container(&resource(), &[alone("a"), alone("b")]).expect("free");
     let tokens = RecordedDevices { pools: [resource()].into(), ..RecordedDevices::default() };
     ledger.recorded(&tokens, Instant::now(), Duration::ZERO);
     ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect_err("held");
     ledger.recorded(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
-    ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("let go");
+    ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("released");
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_in_which_the_agent_was_frozen_does_not_count_against_an_allocation() {
+async fn a_pause_of_the_agent_does_not_count_against_an_allocation() {
     let (ledger, nothing) = (SharedLedger::default(), RecordedDevices::default());
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let frozen = CHECKPOINT_GRACE * 2;
@@ -237,8 +237,8 @@ async fn time_in_which_the_agent_was_frozen_does_not_count_against_an_allocation
     ledger.was_stopped(frozen);
     let is_held = || ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).is_err();
     ledger.recorded(&nothing, Instant::now(), Duration::ZERO);
-    assert!(is_held(), "the kubelet had no time to write it down");
+    assert!(is_held(), "the kubelet had no time to write its checkpoint");
     tokio::time::advance(CHECKPOINT_GRACE).await;
     ledger.recorded(&nothing, Instant::now(), Duration::ZERO);
-    assert!(!is_held(), "it had");
+    assert!(!is_held(), "the kubelet had time");
 }

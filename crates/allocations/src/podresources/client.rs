@@ -36,12 +36,12 @@ pub enum ListError {
 /// Deadline of a call. A scrape waits for it, usually for ten seconds at most.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Holders of devices, by the kubelet with this folder.
+/// Calls the kubelet in this folder for the holders of devices.
 pub async fn holders(kubelet_dir: &Path) -> Result<ByDevice, ListError> {
     Ok(by_device(pods(kubelet_dir).await?))
 }
 
-/// Ids that the kubelet may allocate, held or not, by resource: those that their plugin calls healthy.
+/// Ids that the kubelet may allocate, held or not, by resource: their plugin reports them as healthy.
 pub async fn allocatable(
     kubelet_dir: &Path,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, ListError> {
@@ -56,7 +56,7 @@ pub async fn allocatable(
     Ok(by_resource)
 }
 
-/// DRA drivers with a device in some container.
+/// Names of DRA drivers of which a container has a device.
 pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, ListError> {
     let pods = pods(kubelet_dir).await?;
     let containers = pods.iter().flat_map(|pod| &pod.containers);
@@ -65,14 +65,14 @@ pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, ListError> 
     Ok(devices.map(|device| device.driver_name.clone()).collect())
 }
 
-/// Pods of the kubelet.
+/// Pods with their resources, as the kubelet lists them.
 pub async fn pods(kubelet_dir: &Path) -> Result<Vec<PodResources>, ListError> {
     let answer =
         in_time(async { Ok(lister(kubelet_dir).await?.list(ListPodResourcesRequest {}).await?) });
     Ok(answer.await?.into_inner().pod_resources)
 }
 
-/// Dials anew for each call: a restarted kubelet has a new socket.
+/// Dials for each call, because a restarted kubelet has a new socket.
 async fn lister(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>, SocketError> {
     Ok(PodResourcesListerClient::new(socket(kubelet_dir)?.dial().await?))
 }

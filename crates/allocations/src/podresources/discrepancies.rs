@@ -1,12 +1,12 @@
 //! Discrepancies between the kubelet's checkpoint and its pod resources: ids that pod resources omit.
 //!
-//! The checkpoint keeps a pod that is gone. A pod resources call makes the kubelet forget such pods in
-//! memory, and the checkpoint follows at its next write: at an Allocate, which may never come, or when a
-//! plugin sends its device list. So if ids have been omitted for a while, a list is sent again, and the new
-//! checkpoint decides. It contains the ids of plain init containers, which pod resources omit, and of pods
-//! that a restarted kubelet has not listed yet.
+//! The checkpoint keeps a pod that has ended. A pod resources call makes the kubelet forget such pods in memory, and
+//! the checkpoint follows at its next write: at an Allocate, which may never come, or when a plugin sends its device
+//! list. So if ids have been omitted for a while, the agent sends a list again, and the new checkpoint decides. It
+//! contains the ids of plain init containers, which pod resources omit, and of pods that a restarted kubelet has not
+//! listed yet.
 //!
-//! If the kubelet reads no list of ours, an id counts as released after the same while, provided that this
+//! If the kubelet reads no device list of the agent, an id counts as released after the same time, provided that this
 //! kubelet once listed it.
 
 use std::{
@@ -23,7 +23,7 @@ use crate::HeldIds;
 /// A resource and one of its ids.
 pub(super) type HeldId = (String, String);
 
-/// Omitted ids, with the time.
+/// Omitted ids, with the time of the first omission.
 pub(super) type OmittedIds = BTreeMap<HeldId, Instant>;
 
 /// Omitted ids of one kubelet.
@@ -31,13 +31,13 @@ pub(super) type OmittedIds = BTreeMap<HeldId, Instant>;
 pub(super) struct Discrepancies {
     /// Kubelet that answered last.
     kubelet: Option<SocketIdentity>,
-    /// Ids that it ever listed.
+    /// Ids that this kubelet has ever listed.
     listed: BTreeSet<HeldId>,
-    /// Recorded ids that it omits.
+    /// Ids in the checkpoint that this kubelet omits.
     omitted: BTreeMap<HeldId, Omission>,
 }
 
-/// A recorded id that pod resources omit.
+/// Omission of an id from pod resources.
 #[derive(Clone, Copy, Debug)]
 struct Omission {
     since: Instant,
@@ -45,11 +45,11 @@ struct Omission {
     due: Instant,
 }
 
-/// Looks in a row without a holder before the checkpoint is doubted. A pod that was deleted by force is
-/// omitted while its containers end, for half a minute by default.
+/// Number of consecutive checks without a holder before a new checkpoint is requested. A pod that was deleted by force
+/// is omitted while its containers end, for half a minute by default.
 const MISSED_CHECKS: u32 = 3;
 
-/// Time of omission after which an id counts as released.
+/// Duration of an omission after which an id counts as released.
 pub(crate) fn release_delay(check_interval: Duration) -> Duration {
     check_interval * MISSED_CHECKS
 }
@@ -57,7 +57,7 @@ pub(crate) fn release_delay(check_interval: Duration) -> Duration {
 // === impl Discrepancies ===
 
 impl Discrepancies {
-    /// Notes an answer. A new kubelet starts without any listed id.
+    /// Records an answer. After a restart of the kubelet, no id counts as listed.
     pub(super) fn answered(&mut self, kubelet: Option<SocketIdentity>, holders: &Holders) {
         if self.kubelet != kubelet {
             *self = Self { kubelet, ..Self::default() };
@@ -65,7 +65,7 @@ impl Discrepancies {
         self.listed.extend(holders.ids());
     }
 
-    /// Forgets all omissions of a kubelet that does not answer.
+    /// Drops all omissions, because the kubelet does not answer.
     pub(super) fn clear(&mut self) {
         self.omitted.clear();
     }
@@ -119,29 +119,34 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_doubted_after_three_looks_and_then_after_three_more() {
+    fn a_new_checkpoint_is_requested_after_three_checks_and_again_after_three_more() {
         let (mut discrepancies, begun) = (Discrepancies::default(), Instant::now());
-        let mut is_due = |told: &[&str], seconds| {
+        let mut is_due = |reported: &[&str], seconds| {
             let now = begun + Duration::from_secs(seconds);
-            discrepancies.update(&recorded(&["a", "b"]), &telling(told), now, release_delay(CHECK))
+            discrepancies.update(
+                &recorded(&["a", "b"]),
+                &telling(reported),
+                now,
+                release_delay(CHECK),
+            )
         };
         assert!(!is_due(&["a"], 0));
         assert!(!is_due(&["a"], 29));
         assert!(is_due(&["a"], 30));
-        assert!(!is_due(&["a"], 59), "it was written, and has it still");
+        assert!(!is_due(&["a"], 59), "the new checkpoint still has it");
         assert!(is_due(&["a"], 60));
         assert!(!is_due(&["a", "b"], 90));
-        assert!(!is_due(&["a"], 100), "the while begins anew");
+        assert!(!is_due(&["a"], 100), "the time starts again");
     }
 
     #[test]
-    fn a_kubelet_is_believed_of_what_it_told_before_and_a_new_one_told_nothing() {
+    fn an_id_counts_as_released_only_if_the_same_kubelet_listed_it() {
         let (mut discrepancies, now) = (Discrepancies::default(), Instant::now());
         discrepancies.answered(None, &telling(&["a"]));
         discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(CHECK));
         let released = discrepancies.released();
         let ids: Vec<_> = released.keys().map(|(_, id)| id.as_str()).collect();
-        assert_eq!(ids, ["a"], "of an init container it never told");
+        assert_eq!(ids, ["a"], "it never listed the init container's id");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = windlass_kubelet_api::socket::SocketPath::new(folder.path().join("s"));
         let socket = socket.expect("it fits");

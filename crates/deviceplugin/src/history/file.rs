@@ -1,4 +1,4 @@
-//! The state file `choices.json`: the agent writes it, commands read it.
+//! State file `choices.json`, which the agent writes and commands read.
 
 use std::{
     fmt, io,
@@ -27,7 +27,7 @@ pub enum HistoryError {
     /// Invalid JSON or an unknown structure.
     #[error("{0} is not an allocation history of version {VERSION}")]
     Parse(PathBuf, #[source] serde_json::Error),
-    /// Format version of another release.
+    /// Format version that this program does not know.
     #[error("{0} has version {1}, this program knows {VERSION}")]
     Version(PathBuf, u32),
 }
@@ -67,7 +67,7 @@ impl HistoryFile {
         parse(&self.path, &text)
     }
 
-    /// Reads the choices of earlier agents. An unreadable file is renamed aside for inspection. Blocks.
+    /// Reads the choices of earlier agents. An unreadable file is renamed, so that a person can inspect it. Blocks.
     pub(super) fn read_or_set_aside(&self) -> Vec<RecordedChoice> {
         let why = match self.read() {
             Ok(choices) => return choices,

@@ -27,7 +27,7 @@ impl ReplicaNumbers {
         self.0.iter().cloned().flatten()
     }
 
-    /// Appends a range above all earlier ones.
+    /// Appends a range; its numbers are above all earlier ones.
     fn push(&mut self, run: RangeInclusive<u32>) {
         match self.0.last_mut() {
             Some(last) if last.end() + 1 == *run.start() => *last = *last.start()..=*run.end(),

@@ -1,7 +1,7 @@
 //! Task that writes the allocation history.
 //!
-//! The request path never waits for the disk: choices go through a bounded channel and are dropped when it is
-//! full. The task batches writes and is idle while nothing is chosen.
+//! The request path never waits for the disk: choices go through a bounded channel, and a full channel drops them. The
+//! task batches writes, and is idle without choices.
 
 use std::{collections::VecDeque, path::Path, time::Duration};
 
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_choices_are_kept_over_lives_and_the_oldest_make_room() {
+    async fn the_newest_choices_survive_restarts_and_the_oldest_are_dropped() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         run_with(&folder, []).await;
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing to say");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_file_stays_small_whatever_is_chosen() {
+    async fn the_file_stays_small_with_large_choices() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         run_with(&folder, std::iter::repeat_n(1000, CAPACITY)).await;
         let kept = sizes(&folder).len();
@@ -259,14 +259,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_can_wait_for_the_disk_is_forgotten_and_nobody_waits() {
+    async fn choices_beyond_the_capacity_are_dropped_without_a_wait() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         run_with(&folder, 1..=CAPACITY + 5).await;
         assert_eq!(sizes(&folder).first(), Some(&CAPACITY));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn choices_gather_before_they_are_written() {
+    async fn choices_are_written_in_batches() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (writer, sender) = history(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
         let stop = CancellationToken::new();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_understood_is_set_aside() {
+    async fn an_unreadable_file_is_set_aside() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (text, why) in [
             ("{", "not an allocation history of version 1"),

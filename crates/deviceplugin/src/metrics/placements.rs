@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_of_choices_are_there_before_the_first_and_counted_apart() {
+    fn exact_and_best_effort_choices_are_counted_apart_from_zero() {
         let mut registry = Registry::default();
         let families = PlacementFamilies::register(&mut registry);
         let metrics = families.of(&"nvidia.com/gpu".parse().expect("valid"));

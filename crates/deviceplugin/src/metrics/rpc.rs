@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_method_has_the_place_that_its_number_says() {
+    fn each_methods_number_is_its_index() {
         for (place, method) in Method::ALL.into_iter().enumerate() {
             assert_eq!(method as usize, place);
         }
     }
 
     #[test]
-    fn an_allocation_is_counted_by_its_outcome_and_passed_on() {
+    fn an_allocation_is_counted_by_its_outcome() {
         let mut registry = Registry::default();
         let families = RpcFamilies::register(&mut registry);
         let metrics = families.of(&"nvidia.com/gpu".parse().expect("valid"));

@@ -78,8 +78,8 @@ impl Service {
         Ok(wire::container_response(grant, &self.roots.dev))
     }
 
-    /// Answers with a CDI name without a document yet. The document is written at
-    /// `PreStartContainer`, when the pod is known.
+    /// Answers with a CDI name that has no document yet. The agent writes it at `PreStartContainer`, when the pod is
+    /// known.
     fn allocate_share(&self, state: &NodeState, ids: &[String]) -> ContainerAllocateResponse {
         let name = SHARE.qualify(share_name(self.resource.as_str(), ids));
         let grant = container_edits::grant_share(
@@ -94,7 +94,7 @@ impl Service {
         wire::container_response(grant, &self.roots.dev)
     }
 
-    /// Takes the devices in the ledger, unless a claim has them. The ledger drops the entry if the kubelet's
+    /// Takes the devices in the ledger, unless a claim holds them. The ledger drops the entry if the kubelet's
     /// checkpoint never lists it.
     fn take(&self, state: &NodeState, ids: &[String], devices: &[&Device]) -> Result<(), Refusal> {
         let overlaps = devices.iter().map(|device| state.overlaps.overlap(&device.id));
@@ -133,7 +133,7 @@ impl Service {
         Ok(devices)
     }
 
-    /// Allocatable devices behind a pool token. An empty pool is refused with its first device's reason.
+    /// Allocatable devices behind a pool token. A pool without one is refused with the reason of its first device.
     fn pool<'a>(
         &self,
         state: &'a NodeState,
@@ -174,7 +174,7 @@ impl Service {
         }
     }
 
-    /// The device, if it is allocatable and its device nodes exist; `id` is the kubelet's name for it.
+    /// The device, if it is allocatable and its device nodes exist; `id` is the requested id, for the refusal.
     fn device<'a>(
         &self,
         state: &'a NodeState,
@@ -205,8 +205,8 @@ impl Service {
         }
     }
 
-    /// CDI names of the memory limits, one per device. A device's document has a limit for each
-    /// number of replicas.
+    /// CDI names of the memory limits, one per device. The device's CDI document has an entry for each number of
+    /// replicas.
     fn limits(
         &self,
         state: &NodeState,

@@ -1,10 +1,10 @@
 //! `GetPreferredAllocation`: the best set among the free devices or replicas.
 //!
-//! The kubelet's list may be stale. Unknown and unallocatable ids among its available ones are excluded while
-//! enough remain. A required id that Allocate would refuse is refused here, with the same words.
+//! The kubelet's list may be stale. Available ids that are unknown or not allocatable are excluded, as long as enough
+//! remain. A required id that Allocate would refuse is refused here, with the same message.
 //!
-//! The kubelet requests each resource separately. [`super::same_container`] guesses the container's devices of
-//! other resources, and placement prefers their neighbours.
+//! The kubelet requests each resource separately. [`super::same_container`] guesses the container's devices of other
+//! resources, and placement prefers devices near them.
 
 mod devices;
 mod replicas;
@@ -36,7 +36,7 @@ struct PreferenceRequest<'a> {
     roots: &'a Roots,
     policy: Policy,
     request: &'a ContainerPreferredAllocationRequest,
-    /// Devices that the same container probably has.
+    /// Devices of other resources that the same container probably has.
     near: Vec<DeviceId>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Preference {
     why: String,
     steps: u64,
     exact: bool,
-    /// `None` if there was no choice to make.
+    /// Record for the history; `None` if placement compared no sets.
     candidates: Option<Candidates>,
 }
 
@@ -65,31 +65,31 @@ impl Service {
             }
         }
         let policy = state.placement(&self.resource);
-        let question = PreferenceRequest {
+        let preference_request = PreferenceRequest {
             resource: self.name(),
             state,
             offer: &offer,
             roots: &self.roots,
             policy,
             request,
-            near: self.neighbours(state),
+            near: self.near(state),
         };
         if offer.counts_shares() {
-            return question.among_tokens();
+            return preference_request.among_tokens();
         }
         match offer.sharing() {
             Sharing::Exclusive => {
                 let sets = self.decided.borrow().clone();
-                let decided = question.decided(&sets);
-                decided.map_or_else(|| question.among_devices(), Ok)
+                let decided = preference_request.decided(&sets);
+                decided.map_or_else(|| preference_request.among_devices(), Ok)
             }
-            Sharing::Shared(shared) => question.among_replicas(shared),
-            Sharing::Pooled(_) => question.among_tokens(),
+            Sharing::Shared(shared) => preference_request.among_replicas(shared),
+            Sharing::Pooled(_) => preference_request.among_tokens(),
         }
     }
 
     /// Devices on this node that the same container probably has.
-    fn neighbours(&self, state: &NodeState) -> Vec<DeviceId> {
+    fn near(&self, state: &NodeState) -> Vec<DeviceId> {
         let recent = self.recent.step(|recent| recent.clone());
         recent
             .others(&self.resource, Instant::now())
@@ -158,7 +158,7 @@ impl PreferenceRequest<'_> {
         Excluded(refused.collect())
     }
 
-    /// The reason with the neighbours that were preferred.
+    /// The reason, with the devices to be near.
     fn explain(&self, why: &impl std::fmt::Display) -> String {
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         match near.as_slice() {

@@ -1,6 +1,6 @@
 //! Guess of the devices that the same container got from other resources.
 //!
-//! The kubelet allocates one resource after another, in any order, and names no container. Allocations within
+//! The kubelet allocates one resource after another, in any order, and does not name the container. Allocations within
 //! [`WINDOW`] count as one container's until a resource repeats: a container requests each resource once.
 //!
 //! Placement uses the guess as a preference only.
@@ -17,8 +17,8 @@ pub(crate) struct SameContainer {
     last: Option<Instant>,
 }
 
-/// Longer than the milliseconds between two resources of one admission, shorter than the usual time
-/// between unrelated pods.
+/// Longest time between two allocations of one container. Resources of one admission follow within milliseconds, and
+/// unrelated pods usually later.
 const WINDOW: Duration = Duration::from_secs(1);
 
 // === impl SameContainer ===
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_that_comes_again_is_another_containers() {
+    fn a_repeated_resource_starts_another_container() {
         let (mut same_container, begun) = (SameContainer::default(), Instant::now());
         let ids = |id: &str| vec![id.parse().expect("valid")];
         assert!(others(&same_container, "a/nic", begun).is_empty());
@@ -71,11 +71,15 @@ mod tests {
         same_container.record(&name("a/nic"), ids("nic-3"), begun);
         assert_eq!(others(&same_container, "a/fpga", begun), ["GPU-3", "nic-3"]);
         same_container.record(&name("a/gpu"), ids("GPU-4"), begun);
-        assert_eq!(others(&same_container, "a/nic", begun), ["GPU-4"], "and not the one of before");
+        assert_eq!(
+            others(&same_container, "a/nic", begun),
+            ["GPU-4"],
+            "without the earlier container's GPU"
+        );
     }
 
     #[test]
-    fn what_was_given_a_while_ago_is_another_pods() {
+    fn an_allocation_after_the_window_starts_another_container() {
         let (mut same_container, begun) = (SameContainer::default(), Instant::now());
         same_container.record(&name("a/gpu"), vec!["GPU-3".parse().expect("valid")], begun);
         assert!(others(&same_container, "a/nic", begun + WINDOW).is_empty());

@@ -3,23 +3,23 @@
 //! ```text
 //!   Starting (before the first check: to NoKubelet or Waiting)
 //!
-//!                    kubelet.sock is there             accepted            device list asked for
+//!             kubelet.sock exists                     accepted             device list opened
 //!   NoKubelet ───> Waiting ───────────> Registering ───────────> Registered ───────────> Serving
-//!       ^            ^   after a while       │                       │                      │
-//!       │            │         refused, late │       nobody asked    │   a stream ended,    │
+//!       ^            ^   back-off is over    │                       │                      │
+//!       │            │         refused, late │       list not opened │   the stream ended,  │
 //!       │            └───────────────────────┴───────────────────────┴── sockets changed ───┘
-//!       └── kubelet.sock is gone (from every state)
+//!       └── kubelet.sock is missing (from every state)
 //! ```
 //!
-//! Inputs are a check of the two sockets (after a change of the directory, and regularly), events of device
-//! list streams, and the clock. [`State::next`] makes every decision; the parent module carries it out.
+//! Inputs are checks of the two sockets (after a change of the folder, and regularly), events of `ListAndWatch`
+//! streams, and the clock. [`State::next`] makes every decision; the parent module carries it out.
 //!
 //! Not drawn: changed options lead to Waiting from every state but Starting. The kubelet reads options at
 //! registration only.
 //!
-//! Registration is no heartbeat: each one replaces the kubelet's connection. It is repeated when the stream of
-//! the last registration ends, even if kubelet.sock is unchanged: a kubelet up to 1.36 drops its newest
-//! connection when any older stream ends (Kubernetes PR 135437). Other streams, such as a
+//! Registrations are not repeated as a heartbeat, because each one replaces the kubelet's connection. The session
+//! registers again when the stream of the last registration ends, even if kubelet.sock is unchanged: a kubelet up to
+//! 1.36 drops its newest connection when any older stream ends (Kubernetes PR 135437). Other streams, such as a
 //! debugger's, are ignored.
 
 use std::time::Duration;
@@ -34,17 +34,17 @@ use super::super::service::{StreamEvent, StreamId};
 /// Session state. `kubelet` identifies the socket that the state refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Before the first check. An absent kubelet is logged on leaving this state.
+    /// Before the first check. If that finds no kubelet, it is logged as a warning.
     Starting,
-    /// kubelet.sock is missing, or our own socket could not be bound.
+    /// kubelet.sock is missing, or the resource's own socket could not be bound.
     NoKubelet,
     /// Registers at `until`; `attempt` counts consecutive failures.
     Waiting { kubelet: SocketIdentity, until: Instant, attempt: u32 },
-    /// Call in progress. The kubelet asks for our options before it answers.
+    /// The call is in progress. The kubelet calls `GetDevicePluginOptions` before it answers.
     Registering { kubelet: SocketIdentity, attempt: u32 },
-    /// Accepted. The kubelet has to open the device list before `until`.
+    /// The kubelet has accepted. It has to call `ListAndWatch` before `until`.
     Registered { kubelet: SocketIdentity, until: Deadline, attempt: u32 },
-    /// The kubelet reads the device list on `stream`.
+    /// The kubelet reads the device list from `stream`.
     Serving { kubelet: SocketIdentity, stream: StreamId, since: Instant, attempt: u32 },
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// Minimum duration of a good session, after which failures count from zero again.
+/// Shortest successful session. After it, failures count from zero again.
 const GOOD_SESSION: Duration = Duration::from_secs(10);
 
 // === impl State ===
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_asked_for_before_the_answer_counts() {
+    fn a_stream_that_opens_before_the_answer_counts() {
         let (kubelet, _) = sockets();
         let early = [checked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(OURS))];
         assert!(matches!(run(&early), State::Serving { .. }));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_others_come_and_go() {
+    fn foreign_streams_are_ignored() {
         let (kubelet, _) = sockets();
         let state = run(&serving(kubelet));
         let now = Instant::now();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_accepts_and_never_asks_is_registered_with_again() {
+    fn a_kubelet_that_accepts_and_opens_no_stream_is_registered_with_again() {
         let (kubelet, _) = sockets();
         let (begun, mut state) = (Instant::now(), run(&serving(kubelet)[..3]));
         while let State::Registered { until, .. } = state {
@@ -310,10 +310,10 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_asked_while_the_agent_was_stopped_is_not_registered_with_again() {
+    fn a_pause_of_the_agent_does_not_count_against_the_kubelet() {
         let (kubelet, _) = sockets();
         let woken = Instant::now() + LIMITS.stream_deadline * 10;
         let state = run(&serving(kubelet)[..3]).next(Input::Due, woken, &LIMITS);
-        assert!(matches!(state, State::Registered { .. }), "what it asked is yet to be heard");
+        assert!(matches!(state, State::Registered { .. }), "its call may still be waiting");
     }
 }

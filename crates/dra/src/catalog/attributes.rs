@@ -1,4 +1,4 @@
-//! Attributes and capacities of a device in claims; NVIDIA's have the names of NVIDIA's driver.
+//! Attributes and capacities of published devices. Those of NVIDIA's GPUs have the names that NVIDIA's DRA driver uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,24 @@ use windlass_core::{
 use super::CatalogEntry;
 use crate::published::published;
 
-/// Attributes that identify a board; they stay on the node.
+/// Attributes that identify a board. They are not published.
 const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
 
-/// Attributes that vary with load: each change would cost the API server a write, and no expression selects
-/// by them.
+/// Attributes that vary with load. They are not published: each change would cost a write to the API server, and no
+/// expression selects by them.
 const PASSING: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
 
-/// Attributes of every device, in the driver's domain: its kind and its source.
+/// Names of the attributes that every device has, in the driver's domain: its kind and its source.
 pub(super) const TYPE: &str = "type";
 const SOURCE: &str = "source";
 
-/// Attribute of a GPU with shares by amounts, in the driver's domain.
+/// Name of an attribute of GPUs with shares by amounts, in the driver's domain.
 const ENFORCEMENT: &str = "enforcement";
 
 /// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 pub(super) const MAX: usize = 32;
 
-/// Attributes of a device. `enforcement` is the means that keeps containers to their memory of it.
+/// Attributes of a device. `enforcement` is that of its containers' memory limits.
 pub(super) fn of(
     device: &Device,
     enforcement: Option<Enforcement>,
@@ -48,7 +48,7 @@ pub(super) fn of(
     attributes
 }
 
-/// Capacities of a device. A shared device has a share for each container that it serves.
+/// Capacities of a device. A device that is shared by count has a capacity of shares.
 pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -> Capacities {
     let of_device = device.capacity.iter().map(|(name, amount)| (published(name), *amount));
     let shares = sharing
@@ -57,14 +57,13 @@ pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -
     of_device.chain(shares).collect()
 }
 
-/// Name of the capacity of shares.
+/// Name of the capacity that counts shares.
 pub(crate) fn shares_of(driver: &DriverName) -> AttributeName {
     AttributeName::published(driver.as_str(), "shares")
 }
 
-/// Gives all devices of a kind the same attributes: an expression that asks for a missing one would fail
-/// for every node. Placement attributes stay missing, since two devices without them would seem to be
-/// neighbours.
+/// Gives all devices of a kind the same attributes: a CEL expression that asks for a missing one fails the allocation
+/// on every node. Placement attributes stay missing: with equal defaults, two devices would seem to share a PCIe root.
 pub(super) fn make_uniform(entries: &mut [CatalogEntry]) {
     let kinds: BTreeSet<_> = entries.iter().map(kind).collect();
     for of_kind in kinds {
@@ -97,7 +96,7 @@ pub(super) fn is_placement(name: &AttributeName) -> bool {
     [standard::PCI_BUS_ID, standard::PCIE_ROOT, standard::NUMA_NODE].contains(name)
 }
 
-/// Value of an unknown amount.
+/// Default of a missing amount, of the same type as `like`.
 pub(super) fn zero_amount(like: Quantity) -> Quantity {
     match like {
         Quantity::Bytes(_) => Quantity::Bytes(0),
@@ -105,7 +104,7 @@ pub(super) fn zero_amount(like: Quantity) -> Quantity {
     }
 }
 
-/// Value of a missing attribute.
+/// Default of a missing attribute, of the same type as `like`.
 pub(super) fn zero_value(like: &AttributeValue) -> AttributeValue {
     match like {
         AttributeValue::String(_) => AttributeValue::String(String::new()),
@@ -115,7 +114,7 @@ pub(super) fn zero_value(like: &AttributeValue) -> AttributeValue {
     }
 }
 
-/// Drops surplus attributes from the end, the same ones of every device of a kind.
+/// Drops attributes above [`MAX`] from the end: the same ones for every device of a kind.
 fn shorten(entry: &mut CatalogEntry) {
     let room = MAX.saturating_sub(entry.capacity.len());
     while entry.attributes.len() > room {

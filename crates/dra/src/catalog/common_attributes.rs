@@ -1,9 +1,8 @@
-//! Common attributes of configured devices, whatever their source: one device class selects all of them,
-//! and an expression that asks for a missing attribute would fail for every node.
+//! Common attributes of configured devices of all sources. One device class selects all of them, and a CEL expression
+//! that asks for a missing attribute fails the allocation on every node.
 //!
-//! Attributes of a device's own source come first; the others' fill the remaining room. Devices of makers
-//! with classes of their own are left out: an AMD GPU with NVIDIA's attributes, all zero, would look like
-//! an old NVIDIA GPU.
+//! Attributes of a device's own source come first; those of other sources fill the remaining room. Vendors with device
+//! classes of their own are left out: an AMD GPU with NVIDIA's attributes, all zero, would look like an old NVIDIA GPU.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +54,7 @@ impl Attributed {
         }
     }
 
-    /// Fills in missing attributes. Without room for all, devices of a pool get the same ones.
+    /// Adds missing attributes, as far as there is room: the same ones to all devices of a pool.
     fn fill(&self, entries: &mut [&mut CatalogEntry]) {
         let size = |entry: &CatalogEntry| entry.attributes.len() + entry.capacity.len();
         let most = entries.iter().map(|entry| size(entry)).max().unwrap_or(MAX);

@@ -14,8 +14,8 @@ pub(crate) struct DeviceName(String);
 // === impl DeviceName ===
 
 impl DeviceName {
-    /// The id as a DNS label. Ids that differ only in other characters each get a checksum; NVIDIA's never
-    /// do.
+    /// Converts an id to a DNS label. If that loses characters, a checksum of the id keeps the names distinct. NVIDIA's
+    /// ids lose none that matter.
     pub(crate) fn of(id: &DeviceId) -> Self {
         let text = id.as_str();
         let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
@@ -27,7 +27,7 @@ impl DeviceName {
         Self(shortened(name.trim_start_matches('-'), MAX_LABEL))
     }
 
-    /// GPU, profile by name and number, and first memory slice: `gpu-…-mig-1g-10gb-me-20-0`.
+    /// Name of GPU, profile name, profile id and first memory slice: `gpu-…-mig-1g-10gb-me-20-0`.
     pub(crate) fn of_partition(partition: &Partition) -> Self {
         let Partition { gpu, profile, profile_id, start, .. } = partition;
         let profile = profile
@@ -49,7 +49,7 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// True for `GPU-` or `MIG-` and a UUID in lower case.
+/// True for `GPU-` or `MIG-` followed by a UUID in lower case.
 fn is_nvidia_id(id: &str) -> bool {
     let uuid = id.strip_prefix("GPU-").or_else(|| id.strip_prefix("MIG-"));
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-');
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_the_id_as_far_as_a_label_can() {
+    fn a_name_has_a_checksum_only_if_the_label_loses_characters() {
         let uuid = "990cf196-a985-4ef9-a50d-90c29f914225";
         assert_eq!(name(&format!("GPU-{uuid}")), format!("gpu-{uuid}"));
         assert_eq!(name("fuse-0"), "fuse-0");

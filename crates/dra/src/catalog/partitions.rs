@@ -1,17 +1,17 @@
-//! Partitions of GPUs for claims: every profile at every placement, the full GPU if MIG is switched for
-//! claims, and the counters that they consume.
+//! Partitions of GPUs for claims: every MIG profile at every placement, the full GPU if the driver may switch MIG mode
+//! for claims, and the counters that they consume.
 //!
-//! The scheduler takes the first that fits. So GPUs come one after the other: a cut GPU is filled before
-//! the next is begun. On a GPU small profiles come first. Of a profile's placements those come first that
-//! block the fewest others, from the last on: seven of the smallest go to slices 6, 5, 4, …, and the half
-//! that only the first slices can make stays free for long.
+//! The scheduler takes the first entry that fits, so the order packs partitions. GPUs follow each other: one is filled
+//! before the next is partitioned. On a GPU, small profiles come first. Of a profile's placements, those that block the
+//! fewest others come first, in descending order: seven of the smallest go to slices 6, 5, 4, …, and the large profile
+//! that needs the first slices stays possible for long.
 //!
 //! ```text
 //!   placements of GPUs without a full entry, placements of GPU 0, 1, …, 7, full GPU 7, 6, …, 0
 //! ```
 //!
-//! GPUs with a full entry come after those without, and full entries after all placements: GPUs are cut
-//! from the first on and taken whole from the last on, so that the two meet late. A full GPU consumes all
+//! GPUs with a full entry come after those without, and full entries come after all placements, in descending order.
+//! Partitions start at the first GPU and full GPUs at the last, so that the two rarely compete. A full GPU consumes all
 //! counters; if claims share it, the first share consumes them.
 
 use std::cmp::Reverse;
@@ -30,10 +30,10 @@ use super::{
     unclean, unknown_claims,
 };
 
-/// Taint of a placement that overlaps an instance without a claim; the value is the instance's profile.
-const STANDING: &str = "mig-instance";
+/// Taint of a placement that overlaps a MIG instance without a claim; the value is the instance's profile.
+const UNCLAIMED_INSTANCE: &str = "mig-instance";
 
-/// A GPU that is cut for claims, with the inputs of its entries.
+/// A GPU that is partitioned for claims, with the inputs of its entries.
 pub(super) struct CutGpu<'a> {
     pub(super) gpu: &'a Device,
     pub(super) state: &'a NodeState,
@@ -42,7 +42,7 @@ pub(super) struct CutGpu<'a> {
     room: PartitionCapacity,
 }
 
-/// GPUs that are cut for claims, in the order of the scheduler's attempts.
+/// GPUs that are partitioned for claims, in the order in which the scheduler tries them.
 pub(super) fn cuts<'a>(
     state: &'a NodeState,
     ledger: &'a Ledger,
@@ -67,7 +67,7 @@ impl CutGpu<'_> {
         self.of_set(amounts.chain(slices.map(memory_slice)))
     }
 
-    /// Partitions in the order of the scheduler's attempts.
+    /// Partitions in the order in which the scheduler tries them.
     pub(super) fn entries(&self) -> Vec<CatalogEntry> {
         let policy = &self.state.policy.dra;
         let mut all: Vec<_> = self.gpu.partitions.iter().map(|it| (self.rank(it), it)).collect();
@@ -80,7 +80,7 @@ impl CutGpu<'_> {
         all.into_iter().filter_map(entry).collect()
     }
 
-    /// The GPU with MIG off, if claims may have it so.
+    /// The full GPU with MIG mode off, if the policy offers it.
     pub(super) fn whole(&self) -> Option<CatalogEntry> {
         let Self { gpu, state, ledger, driver, .. } = *self;
         if !state.policy.dra.may_switch(gpu) {
@@ -94,7 +94,7 @@ impl CutGpu<'_> {
         })
     }
 
-    /// Taints of an entry. Claims on the GPU need none: the scheduler counts them by counters.
+    /// Taints of an entry. Claims on the GPU cause none: the scheduler accounts for them with counters.
     fn taints(&self, device: &Device, excludes: impl Fn(&Partition) -> bool) -> Vec<Taint> {
         let holder = held(self.state, self.ledger, device);
         let holder = holder.or_else(|| self.blocks(excludes));
@@ -126,8 +126,7 @@ impl CutGpu<'_> {
         Counters { set, amounts: amounts.collect() }
     }
 
-    /// Order of attempts: small before large, then by the number of blocked partitions, then from the last
-    /// placement on.
+    /// Sort key: small before large, then few blocked partitions before many, then the last placement first.
     fn rank(&self, it: &PossiblePartition) -> impl Ord + use<> {
         const UNITS: AttributeName = AttributeName::new("nvidia.com", "multiprocessors");
         let Partition { size, profile, start, .. } = it.partition.clone();
@@ -136,12 +135,12 @@ impl CutGpu<'_> {
         (size, it.capacity.get(&UNITS).copied(), profile, shut_out, Reverse(start))
     }
 
-    /// Taint by an instance without a claim: the scheduler does not know its counters.
+    /// Taint because of an instance without a claim: the scheduler does not count its counters.
     fn blocks(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
         let parts = present_parts(&self.state.inventory, &self.gpu.id);
         let mut existing = parts.filter_map(|part| part.partition.as_ref());
         let unknown = existing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;
-        Some(Taint { key: STANDING, value: label_value(unknown.profile.as_str()) })
+        Some(Taint { key: UNCLAIMED_INSTANCE, value: label_value(unknown.profile.as_str()) })
     }
 }
 

@@ -47,7 +47,7 @@ fn catalog(devices: Vec<Device>) -> Catalog {
     Catalog::of(&state(devices), "n1", &DriverName::default(), &Ledger::default())
 }
 
-/// The taints of the device that claims know by this name.
+/// Taints of the device that is published under this name.
 fn taints(state: &NodeState, ledger: &SharedLedger, name: &str) -> Vec<String> {
     let ledger = ledger.watch().borrow().clone();
     let catalog = Catalog::of(state, "n1", &DriverName::default(), &ledger);
@@ -67,7 +67,7 @@ fn nvidias_devices_have_the_names_of_nvidias_driver_and_no_serial_number() {
 }
 
 #[test]
-fn devices_of_a_kind_have_the_same_attributes_but_for_where_they_are() {
+fn devices_of_a_kind_have_the_same_attributes_except_placement() {
     let mut one = gpu("GPU-0a", 0);
     one.attributes.insert(AttributeName::new("nvidia.com", "minor"), AttributeValue::Int(3));
     one.attributes.insert(standard::NUMA_NODE, AttributeValue::Int(1));
@@ -78,7 +78,7 @@ fn devices_of_a_kind_have_the_same_attributes_but_for_where_they_are() {
     assert_eq!(other.attributes.get(&standard::NUMA_NODE), None);
 }
 
-/// Something that the configuration describes, with these facts.
+/// A device that the configuration describes, with these attributes.
 fn described(source: &str, id: &str, facts: &[(String, i64)]) -> Device {
     let source = source.parse().expect("a name");
     let id = id.parse().expect("an id");
@@ -91,7 +91,7 @@ fn described(source: &str, id: &str, facts: &[(String, i64)]) -> Device {
 }
 
 #[test]
-fn what_one_source_says_of_its_devices_those_of_another_lack_no_name_for() {
+fn configured_devices_have_the_attributes_of_all_sources() {
     let camera = described("cameras", "camera", &[("usbVendor".to_owned(), 5)]);
     let catalog = catalog(vec![camera, described("boards", "board", &[])]);
     let attribute = |pool: &str, device: &str, domain: &str, name: &str| {
@@ -106,7 +106,7 @@ fn what_one_source_says_of_its_devices_those_of_another_lack_no_name_for() {
 }
 
 #[test]
-fn what_other_sources_say_takes_no_room_from_what_a_devices_own_says() {
+fn attributes_of_the_own_source_come_first() {
     let facts =
         |letter: char| (0..20).map(move |i| (format!("{letter}{i}"), 1)).collect::<Vec<_>>();
     let (one, other) =
@@ -114,14 +114,14 @@ fn what_other_sources_say_takes_no_room_from_what_a_devices_own_says() {
     let catalog = catalog(vec![one, other]);
     for (pool, device, letter) in [("n1/ones", "one", 'a'), ("n1/others", "other", 'b')] {
         let entry = catalog.find(pool, device).expect("it is there");
-        assert_eq!(entry.attributes.len(), 32, "what a device may have");
+        assert_eq!(entry.attributes.len(), 32, "the limit of a device");
         let own = entry.attributes.values().filter(|it| **it == AttributeValue::Int(1)).count();
         assert_eq!(own, 20, "all of {letter}");
     }
 }
 
 #[test]
-fn a_device_that_was_not_seen_healthy_is_tainted() {
+fn a_device_that_was_not_probed_is_tainted() {
     let mut sick = gpu("GPU-0a", 0);
     sick.health = Health::unknown(Timestamp::UNIX_EPOCH);
     let catalog = catalog(vec![sick]);
@@ -130,7 +130,7 @@ fn a_device_that_was_not_seen_healthy_is_tainted() {
 }
 
 #[test]
-fn while_nobody_knows_what_claims_have_no_device_is_free() {
+fn every_device_is_tainted_while_devices_of_claims_are_unknown() {
     let (ledger, state) = (SharedLedger::default(), state(vec![gpu("GPU-0a", 0)]));
     ledger.forget_claims();
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["claimed=not-known"]);
@@ -139,7 +139,7 @@ fn while_nobody_knows_what_claims_have_no_device_is_free() {
 }
 
 #[test]
-fn what_a_container_has_is_tainted_with_its_kin_until_it_is_let_go() {
+fn a_containers_device_and_its_overlap_are_tainted_until_its_release() {
     let part = Device { parent: Some("GPU-0a".parse().expect("an id")), ..gpu("MIG-0c", 0) };
     let (ledger, state) =
         (SharedLedger::default(), state(vec![gpu("GPU-0a", 0), gpu("GPU-0b", 1), part]));
@@ -154,7 +154,7 @@ fn what_a_container_has_is_tainted_with_its_kin_until_it_is_let_go() {
 }
 
 #[test]
-fn everything_is_tainted_before_it_is_known_what_containers_have() {
+fn every_device_is_tainted_while_devices_of_containers_are_unknown() {
     let (ledger, state) = (SharedLedger::unread(), state(vec![gpu("GPU-0a", 0)]));
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=not-known"]);
 }

@@ -39,7 +39,7 @@ impl ClaimMetrics {
         registry.register("dra_driver_state", help, metrics.registration.clone());
         let help = "Claims that the DRA driver has begun to prepare, and that are prepared";
         registry.register("dra_claims", help, metrics.claims.clone());
-        let help = "Claims that the kubelet had prepared or released, by outcome";
+        let help = "Claims in the kubelet's prepare and unprepare calls, by outcome";
         registry.register("dra_calls", help, metrics.calls.clone());
         for call in [ClaimCall::Prepare, ClaimCall::Release] {
             for result in ["done", "failed"] {

@@ -1,4 +1,4 @@
-//! Metrics of published pools: slices, devices, devices left out, and errors.
+//! Metrics of published pools: slices, devices, unpublished devices, and errors.
 
 use std::fmt;
 
@@ -32,9 +32,9 @@ impl DraMetrics {
         registry.register("dra_devices", help, metrics.devices.clone());
         let help = "Generation of a published pool";
         registry.register("dra_pool_generation", help, metrics.generation.clone());
-        let help = "Devices that cannot be published though claims may have them";
+        let help = "Devices that are offered to claims, but cannot be published";
         registry.register("dra_devices_left_out", help, metrics.left_out.clone());
-        let help = "Feature gates without which the API server drops what it is sent";
+        let help = "1 for a disabled feature gate whose fields the API server drops";
         registry.register("dra_dropped_fields", help, metrics.dropped_fields.clone());
         let help = "Failures and refusals while ResourceSlices were published";
         registry.register("dra_publish_errors", help, metrics.errors.clone());

@@ -1,5 +1,5 @@
-//! Partitions of a claim: the instance at its placement, or the full GPU. Before it is made, the plan uses
-//! a prospective device.
+//! Partitions in a claim's plan: the MIG instance at the allocated placement, or the full GPU. Before an instance is
+//! made, the plan uses a prospective device.
 
 use std::borrow::Cow;
 
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl<'a> PlanInputs<'a> {
-    /// The instance at a placement. An existing instance belongs to the claim only if its record says so:
-    /// other instances must not be removed with the claim.
+    /// The instance at a placement. An existing instance belongs to the claim only if the claim's record says so: other
+    /// instances must not be removed with the claim.
     pub(super) fn instance(
         &self,
         claim: &Claim,
@@ -64,7 +64,7 @@ impl<'a> PlanInputs<'a> {
         }
     }
 
-    /// The GPU with MIG off, if MIG is switched for claims.
+    /// The full GPU with MIG mode off, if the driver switches its MIG mode for claims; else the device itself.
     pub(super) fn as_a_whole(&self, device: &'a Device) -> Cow<'a, Device> {
         if self.state.policy.switches_for_claims(device) {
             Cow::Owned(full_gpu(device))
@@ -73,7 +73,7 @@ impl<'a> PlanInputs<'a> {
         }
     }
 
-    /// Fails if the GPU is unclean after its last full use. Cleanup states exist for devices, not for
+    /// Fails if the GPU waits for cleanup after its last full use. Cleanup states exist for devices, not for
     /// placements.
     fn check_clean(&self, result: &AllocatedDevice, gpu: &DeviceId) -> Result<(), Refusal> {
         let refused = |why: &'static str| Refusal::NotWell {
@@ -93,7 +93,7 @@ impl<'a> PlanInputs<'a> {
         self.records.get(&claim.reference.uid).is_some_and(|entry| is_made_for(entry, place))
     }
 
-    /// The claim for which the record says that the instance is made.
+    /// The claim for which the instance was made, by the records.
     fn maker(&self, place: &Partition) -> Option<&'a ClaimRef> {
         let entry = self.records.values().find(|entry| is_made_for(entry, place));
         entry.map(|entry| &entry.claim)

@@ -43,7 +43,7 @@ fn claim(results: &[(&str, &str)]) -> Claim {
     Claim { reference, called, results, configs: Vec::new() }
 }
 
-/// Plan of a claim on a node with these boards, all shared alike, beside recorded claims.
+/// Plan of a claim on a node with these boards, all with one sharing, beside recorded claims.
 fn planned(
     claim: &Claim,
     (boards, sharing): (Vec<Device>, Sharing),
@@ -75,7 +75,7 @@ fn alone(boards: Vec<Device>) -> (Vec<Device>, Sharing) {
 }
 
 #[test]
-fn variables_of_one_request_are_joined_once_and_those_of_others_are_theirs() {
+fn variables_are_joined_for_the_devices_of_one_request() {
     let boards = alone(["b0", "b1", "b2"].map(board).into());
     let claim = claim(&[("pair", "b0"), ("one", "b1"), ("pair", "b2")]);
     let held = planned(&claim, boards, &Records::new()).expect("planned");
@@ -95,14 +95,14 @@ fn variables_of_one_request_are_joined_once_and_those_of_others_are_theirs() {
 }
 
 #[test]
-fn a_container_that_gets_several_requests_and_claims_finds_each_under_a_name_of_its_own() {
+fn every_request_of_every_claim_has_variables_of_its_own() {
     let boards = || alone(["b0", "b1", "b2", "b3"].map(board).into());
     let mut left = claim(&[("pair", "b0"), ("my-one", "b1"), ("pair", "b2")]);
     let held = planned(&left, boards(), &Records::new()).expect("planned");
     left.called = "other.links".to_owned();
     left.results = claim(&[("pair", "b3")]).results;
     let of_another = planned(&left, boards(), &Records::new()).expect("planned");
-    // As a runtime does: of one name the last is left.
+    // A container runtime keeps the last value of each name.
     let all = held.iter().chain(&of_another).flat_map(|it| &it.edits.env);
     let env: BTreeMap<_, _> = all.filter_map(|it| it.split_once('=')).collect();
     let own = env.iter().filter(|(name, _)| name.starts_with("WINDLASS_CLAIM_"));
@@ -123,7 +123,7 @@ fn a_container_that_gets_several_requests_and_claims_finds_each_under_a_name_of_
 }
 
 #[test]
-fn requests_that_share_a_variable_are_told_of() {
+fn requests_that_share_a_variable_are_reported() {
     let boards = || alone(["b0", "b1"].map(board).into());
     let said = |results: &[(&str, &str)]| {
         let held = planned(&claim(results), boards(), &Records::new()).expect("planned");
@@ -136,7 +136,7 @@ fn requests_that_share_a_variable_are_told_of() {
 }
 
 #[test]
-fn a_claim_gets_all_or_nothing_and_is_told_the_first_reason() {
+fn a_claim_gets_all_devices_or_none_with_the_first_reason() {
     let mut sick = board("sick");
     sick.health = Health::unknown(Timestamp::UNIX_EPOCH);
     let boards = || alone(vec![board("b0"), sick.clone()]);
@@ -147,14 +147,14 @@ fn a_claim_gets_all_or_nothing_and_is_told_the_first_reason() {
         let why = planned(&claim(results), boards(), &Records::new()).expect_err(expected);
         assert_eq!(why, expected);
     }
-    let mut looking = claim(&[("a", "sick")]);
-    looking.results[0].access = Access::Admin;
-    let held = planned(&looking, boards(), &Records::new()).expect("to look at it is why");
+    let mut with_admin_access = claim(&[("a", "sick")]);
+    with_admin_access.results[0].access = Access::Admin;
+    let held = planned(&with_admin_access, boards(), &Records::new()).expect("to monitor it");
     assert_eq!(held[0].usage, Use::Admin);
 }
 
 #[test]
-fn what_another_has_by_name_is_taken_though_nobody_knows_which_device_it_is() {
+fn a_name_that_another_claim_holds_is_taken_even_if_its_device_is_unknown() {
     let boards = || alone(vec![board("b0")]);
     let mut held = planned(&claim(&[("a", "b0")]), boards(), &Records::new()).expect("planned");
     held[0].device = None;
@@ -166,21 +166,21 @@ fn what_another_has_by_name_is_taken_though_nobody_knows_which_device_it_is() {
 }
 
 #[test]
-fn who_was_allotted_what_claims_cannot_have_any_more_is_told_why() {
+fn a_device_that_is_no_longer_offered_to_claims_is_refused_with_the_reason() {
     let boards = vec![board("b0")];
     let unclaimable = [("b0".parse().expect("an id"), "it is shared by MPS")].into();
     let inventory = Inventory { devices: boards, ..Inventory::default() };
     let state = NodeState { inventory, unclaimable, ..NodeState::default() };
     let why = planned_on(&claim(&[("a", "b0")]), &state, &Records::new()).expect_err("mps");
-    assert_eq!(why, "request a: b0 is for no claim: it is shared by MPS");
+    assert_eq!(why, "request a: b0 is not offered to claims: it is shared by MPS");
 }
 
 #[test]
-fn a_device_that_a_claim_has_twice_is_taken_as_the_stronger_use_wants_it() {
+fn a_device_that_a_claim_has_twice_is_taken_with_the_stronger_use() {
     let boards = alone(vec![board("b0")]);
     let mut twice = claim(&[("a", "b0"), ("b", "b0")]);
     twice.results[1].access = Access::Admin;
     let held = planned(&twice, boards, &Records::new()).expect("planned");
-    let takes = takes(&held, &NodeState::default());
-    assert_eq!(takes.iter().map(|(_, usage)| *usage).collect::<Vec<_>>(), [Use::Alone]);
+    let uses = uses_to_take(&held, &NodeState::default());
+    assert_eq!(uses.iter().map(|(_, usage)| *usage).collect::<Vec<_>>(), [Use::Alone]);
 }

@@ -1,7 +1,7 @@
-//! Variables of a request. Nodes and mounts are in the devices' CDI documents instead.
+//! Environment variables of a request. Device nodes and mounts are in the devices' CDI documents instead.
 //!
-//! A container with several requests, of one or several claims, has one environment, and of equal names the
-//! last value wins. So each value also gets a unique name, by claim and request.
+//! A container with several requests has one environment, in which the last of equal names wins. So each value also
+//! gets a unique name, from claim and request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use windlass_core::{cdi::ContainerEdits, resource::ResourceName};
 
 use crate::record::PreparedDevice;
 
-/// Prefix of names that belong to one request of one claim.
+/// Prefix of variables that belong to one request of one claim.
 const OWN: &str = "WINDLASS_CLAIM";
 
-/// Separator in such names.
+/// Separator between the parts of such a name.
 const BETWEEN: &str = "__";
 
 /// Variables for a request, under the pod's name for the claim.

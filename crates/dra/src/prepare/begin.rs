@@ -1,11 +1,12 @@
-//! Start of a preparation: compares the record with the ResourceClaim, plans, and takes the devices in the ledger.
+//! Start of a preparation: compares the record with the ResourceClaim, plans, and takes the devices in the
+//! ledger.
 
 use windlass_host::causes;
 
 use super::{Input, Preparer, waiting::PlanError};
 use crate::{
     claim::Claim,
-    plan::{self, Plan, named, plan, takes},
+    plan::{self, Plan, named, plan, uses_to_take},
     record::{PreparedClaim, Stage},
     status::Failure,
 };
@@ -36,14 +37,15 @@ impl Preparer {
         });
     }
 
-    /// Takes the planned devices, unless the record is of an earlier allocation: those devices are released first.
+    /// Plans, and takes the devices in the ledger. With a record of an earlier allocation, its devices are
+    /// released first.
     pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
         let uid = &claim.reference.uid;
         if self.entry(uid).is_some_and(|entry| !entry.is_for(&claim)) {
             return Input::Another;
         }
         match self.take(&claim) {
-            Ok(()) if self.needs_forms(uid) => Input::Unmade(claim),
+            Ok(()) if self.needs_mig_changes(uid) => Input::Unmade(claim),
             Ok(()) => Input::Planned,
             Err(cause) => self.held(uid, &cause).unwrap_or_else(|| {
                 let why = cause.report(&claim.reference);
@@ -52,7 +54,7 @@ impl Preparer {
         }
     }
 
-    /// Devices that a refused claim asked for.
+    /// Record of a refused claim, with the devices that it names.
     fn wanted(&self, claim: &Claim) -> PreparedClaim {
         let catalog = self.environment.catalog(&self.environment.state.borrow());
         let devices = named(claim, &catalog);
@@ -60,7 +62,7 @@ impl Preparer {
         PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None }
     }
 
-    /// Plans the devices of a claim, and takes them.
+    /// Plans the devices of a claim, and takes them in the ledger.
     pub(super) fn take(&mut self, claim: &Claim) -> Result<(), PlanError> {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);
@@ -75,7 +77,9 @@ impl Preparer {
             documents: &self.environment.documents,
         };
         let Plan { devices, limits } = plan(claim, &inputs)?;
-        self.environment.ledger.take_for_claim(&claim.reference, &takes(&devices, &state))?;
+        self.environment
+            .ledger
+            .take_for_claim(&claim.reference, &uses_to_take(&devices, &state))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
         let slot = slot.expect("a slot that is not at rest stays");
         slot.entry = Some(PreparedClaim {

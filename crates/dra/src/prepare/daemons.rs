@@ -1,4 +1,4 @@
-//! Wait for the MPS daemons of a claim's devices: serving, or gone.
+//! Wait for the MPS daemons of a claim's devices: until they serve, or until they have ended.
 
 use tokio::time::{Duration, sleep};
 use windlass_allocations::ledger::Use;
@@ -8,7 +8,7 @@ use windlass_lifecycle::mps::MpsState;
 
 use super::{super::record::PreparedClaim, environment::Environment};
 
-/// Longest wait of one request. The next request finds the daemon further on its way.
+/// Longest wait of one request. The daemon goes on starting, and the kubelet's next request finds it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Interval of checks for a daemon's end.
@@ -17,20 +17,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 // === impl Environment ===
 
 impl Environment {
-    /// Waits until the claim's daemons serve, and until no daemon is left on exclusive devices: it would
-    /// lock out the claim's programs. The reconciler starts and stops daemons by the ledger.
+    /// Waits until the claim's daemons serve, and until no daemon is left on its exclusive devices: a daemon would lock
+    /// out the claim's programs. The reconciler starts and stops daemons by the ledger.
     pub(super) async fn wait_for_daemons(&self, entry: &PreparedClaim) -> Result<(), String> {
         for (device, usage) in entry.uses() {
             if usage.needs_daemon() {
-                self.is_served(device).await?;
+                self.wait_for_daemon(device).await?;
             } else if usage == Use::Alone || matches!(usage, Use::Portion(it) if it.is_whole()) {
-                self.is_left_alone(device).await?;
+                self.wait_for_daemon_end(device).await?;
             }
         }
         Ok(())
     }
 
-    async fn is_served(&self, device: &DeviceId) -> Result<(), String> {
+    async fn wait_for_daemon(&self, device: &DeviceId) -> Result<(), String> {
         let mut states = self.daemons.clone();
         let is_decided =
             |state: Option<&MpsState>| !matches!(state, None | Some(MpsState::Starting));
@@ -43,7 +43,7 @@ impl Environment {
         obstacle.map_or(Ok(()), |why| Err(format!("{device}: {why}")))
     }
 
-    async fn is_left_alone(&self, device: &DeviceId) -> Result<(), String> {
+    async fn wait_for_daemon_end(&self, device: &DeviceId) -> Result<(), String> {
         let gone = async {
             loop {
                 let (places, device) = (self.mps.clone(), device.clone());
@@ -54,6 +54,6 @@ impl Environment {
             }
         };
         let gone = deadline::timeout(PATIENCE, gone).await;
-        gone.map_err(|_| format!("{device}: the MPS daemon that served others is not gone yet"))
+        gone.map_err(|_| format!("{device}: the MPS daemon of earlier holders still runs"))
     }
 }

@@ -1,12 +1,12 @@
-//! Repair of deleted CDI documents of claims. Their folder may be gone too, with the copy of the record in it.
+//! Repair of deleted CDI documents of claims, and of the copy of the claims' state file in the same folder.
 
 use windlass_host::blocking;
 
 use super::{Input, Preparer};
 
 impl Preparer {
-    /// Checks the documents of all claims. A restarting container needs its claim's document, and the kubelet calls no
-    /// prepare before a restart.
+    /// Checks the documents of all claims. A container needs its claim's document to restart, and the kubelet does not
+    /// call prepare before that.
     pub(super) fn check(&mut self) {
         self.journal.check();
         for uid in self.slots.keys().cloned().collect::<Vec<_>>() {
@@ -14,8 +14,8 @@ impl Preparer {
         }
     }
 
-    /// Rewrites a document that differs from the record. The copy of the record comes first, so that a folder with
-    /// documents always has the data from which the next agent can write them again.
+    /// Rewrites a document that differs from the record. The copy of the state file is written first, so that a folder
+    /// with documents always has the data to write them again.
     pub(super) fn restore(&mut self, uid: &str) {
         let Some(entry) = self.entry(uid).cloned() else { return };
         let (documents, checked) = (self.environment.documents.clone(), self.journal.checked());

@@ -1,4 +1,4 @@
-//! Access of the preparation to the outside: claim objects, the node's files, and the kubelet's checkpoint.
+//! Access of the preparation to the outside: ResourceClaims, the node's files, and the kubelet's checkpoint.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +32,7 @@ use crate::metrics::ClaimMetrics;
 #[derive(Clone, Debug)]
 pub(crate) struct Environment {
     pub(crate) driver: DriverName,
-    /// Name of the node, which begins the names of its pools.
+    /// Name of the node: the first part of its pools' names.
     pub(crate) node: String,
     pub(crate) roots: Roots,
     pub(crate) documents: ClaimDocuments,
@@ -50,7 +50,7 @@ pub(crate) struct Environment {
     pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
-/// Reason that a claim could not be read.
+/// Reason why a claim could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
     #[error(
@@ -65,14 +65,14 @@ pub(super) enum ReadError {
 /// A claim that may be orphaned.
 pub(super) struct Suspect {
     pub(super) claim: ClaimRef,
-    /// Number of its requests at that time; `None` if it was only refused.
+    /// Number of its requests at the check; `None` for a refused claim without a slot.
     pub(super) requests: Option<u64>,
 }
 
 /// A device and one of its device nodes, which must exist.
 pub(super) type NodeOf = (DeviceId, DeviceNode);
 
-/// Longest wait for the object of a completed claim.
+/// Longest wait for the ResourceClaim of a completed claim.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Longest wait for the node's inventory after the agent's start.
@@ -94,12 +94,12 @@ impl Environment {
         // After the deadline a missing device counts as unknown.
         let _ = deadline::timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete()))
             .await;
-        // After a start, other holders may be unknown as well.
+        // After a start, the holders of devices may be unknown too.
         let _ = deadline::timeout(DISCOVERY, self.ledger.known()).await;
         Ok(claim)
     }
 
-    /// Waits until the claim's devices are clean and prepared. Devices with admin access are left out.
+    /// Waits until the claim's devices are clean. Devices with admin access are left out.
     pub(super) async fn wait_for_cleanup(&self, entry: &PreparedClaim) -> Result<(), String> {
         let used = entry.uses().filter(|(_, usage)| *usage != Use::Admin);
         let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
@@ -121,8 +121,8 @@ impl Environment {
         self.documents.write(entry).map(drop)
     }
 
-    /// True if a claim was allocated other devices than its record has. Without a quick answer it counts as
-    /// unchanged: the kubelet has just read it.
+    /// True if the claim was allocated other devices than those in its record. Without a quick answer from the API
+    /// server it counts as unchanged: the kubelet has just read it.
     pub(super) async fn is_reallocated(&self, entry: &PreparedClaim) -> bool {
         let Some(claims) = &self.claims else { return false };
         let read = Box::pin(claims.get(&entry.claim));
@@ -132,19 +132,20 @@ impl Environment {
         claim.is_some_and(|claim| !entry.is_for(&claim))
     }
 
-    /// Claims that surely have no devices of this node any more, and that the kubelet does not know.
+    /// Orphaned claims among the known ones: by the API server they have no device of this node any more, and the
+    /// kubelet does not know them.
     pub(super) async fn orphaned(&self, known: Vec<Suspect>) -> Vec<Suspect> {
         let record = self.kubelet_record.clone();
-        let remembered = blocking(move || record.uids().map_err(|error| error.to_string())).await;
-        let (Ok(remembered), Some(claims)) = (remembered, &self.claims) else { return Vec::new() };
-        let mut stale = Vec::new();
-        for suspect in known.into_iter().filter(|it| !remembered.contains(&it.claim.uid)) {
+        let of_kubelet = blocking(move || record.uids().map_err(|error| error.to_string())).await;
+        let (Ok(of_kubelet), Some(claims)) = (of_kubelet, &self.claims) else { return Vec::new() };
+        let mut orphans = Vec::new();
+        for suspect in known.into_iter().filter(|it| !of_kubelet.contains(&it.claim.uid)) {
             let found = claims.get(&suspect.claim).await;
             if found.is_ok_and(|object| self.has_nothing(object, &suspect.claim)) {
-                stale.push(suspect);
+                orphans.push(suspect);
             }
         }
-        stale
+        orphans
     }
 
     /// True if the object is gone, replaced, not allocated, or allocated elsewhere.

@@ -1,15 +1,14 @@
-//! GPUs that are cut for a claim, or made whole: after the record is written. Instances are removed before
-//! the record forgets them.
+//! MIG changes for a claim: an instance is made, or MIG mode is turned off for a full GPU. The record is written before
+//! a change. Instances are removed before their record is.
 //!
 //! ```text
 //!   recorded ──placement──> MIG turned on, if the agent may ──> instance made ──> in the inventory
 //!            └─full GPU───> MIG turned off ──> in the inventory
 //! ```
 //!
-//! Each step detects that it is done already, so the record alone tells how to continue. If an agent was
-//! killed after it made an instance, the next one finds it by its placement when the kubelet asks again,
-//! and removes it with an orphaned claim. The MIG mode stays as it is then: the next claim changes it if
-//! necessary.
+//! Each step detects that it is done already, so the record alone tells how to continue. If an agent is killed after it
+//! made an instance, the next one finds it by its placement: when the kubelet asks again, or to remove it with an
+//! orphaned claim. The removal leaves the MIG mode as it is; the next claim changes it if necessary.
 
 use std::fmt;
 
@@ -29,52 +28,55 @@ use crate::{
     record::{PreparedClaim, PreparedDevice},
 };
 
+/// A change of a GPU that a claim needs.
 #[derive(Clone, Debug)]
-enum Form {
-    Whole(DeviceId),
-    Part(Partition),
+enum MigChange {
+    /// MIG mode is turned off.
+    FullGpu(DeviceId),
+    /// An instance is made at this placement.
+    Instance(Partition),
 }
 
-/// Longest time until the inventory shows a made instance, or lacks a removed one.
+/// Deadline for the inventory to show a new instance, or to lack a removed one.
 const VISIBLE: Duration = Duration::from_secs(15);
 
 // === impl Preparer ===
 
 impl Preparer {
-    /// True if GPUs have to be cut or made whole for the claim.
-    pub(super) fn needs_forms(&self, uid: &str) -> bool {
-        !self.forms(uid).is_empty()
+    /// True if GPUs have to change for the claim.
+    pub(super) fn needs_mig_changes(&self, uid: &str) -> bool {
+        !self.mig_changes(uid).is_empty()
     }
 
-    fn forms(&self, uid: &str) -> Vec<Form> {
+    fn mig_changes(&self, uid: &str) -> Vec<MigChange> {
         let state = self.environment.state.borrow();
         let devices = self.entry(uid).into_iter().flat_map(|entry| &entry.devices);
-        devices.filter_map(|held| Form::of(held, &state)).collect()
+        devices.filter_map(|held| MigChange::of(held, &state)).collect()
     }
 
     /// True if instances of the claim are still to be made.
     fn lacks_instances(&self, uid: &str) -> bool {
-        self.forms(uid).iter().any(|form| matches!(form, Form::Part(_)))
+        self.mig_changes(uid).iter().any(|change| matches!(change, MigChange::Instance(_)))
     }
 
-    /// Cuts GPUs, or makes them whole, after the record is written.
+    /// Makes the changes after the record is written.
     pub(super) fn make(&mut self, uid: &str, claim: Box<Claim>) {
-        let (forms, recorded, environment) =
-            (self.forms(uid), self.save(), self.environment.clone());
+        let (mig_changes, recorded, environment) =
+            (self.mig_changes(uid), self.save(), self.environment.clone());
         self.spawn(uid, async move {
             if let Err(why) = recorded.await {
                 return Input::Unrecorded(why);
             }
-            let made = environment.make(&forms).await;
+            let made = environment.make(&mig_changes).await;
             made.map_or_else(|why| Input::Failed(why.into()), |()| Input::Made(claim))
         });
     }
 
-    /// Plans again, with the names of the claim's instances.
+    /// Plans again, now with the ids of the claim's instances.
     pub(super) fn plan_again(&mut self, claim: &Claim) -> Input {
         match self.take(claim) {
             Ok(()) if self.lacks_instances(&claim.reference.uid) => {
-                Input::Failed("a MIG instance is gone though it was just made".to_owned().into())
+                Input::Failed("a MIG instance vanished right after it was made".to_owned().into())
             }
             Ok(()) => Input::Planned,
             Err(cause) => Input::Failed(cause.report(&claim.reference).into()),
@@ -85,34 +87,34 @@ impl Preparer {
 // === impl Environment ===
 
 impl Environment {
-    /// Cuts GPUs and makes them whole, and waits until the inventory has each with all that containers
-    /// need.
-    async fn make(&self, forms: &[Form]) -> Result<(), String> {
+    /// Makes the changes, and waits until the resulting devices are healthy and have their CDI documents.
+    async fn make(&self, mig_changes: &[MigChange]) -> Result<(), String> {
         let made = deadline::beside(VISIBLE, async |over| {
-            for form in forms {
-                patiently(&over, || self.make_one(form)).await?;
+            for change in mig_changes {
+                patiently(&over, || self.make_one(change)).await?;
             }
             Ok(())
         });
         made.await.map_err(|error: PartitionError| causes(&error))?;
-        let lacking = |state: &NodeState| forms.iter().find(|form| !form.is_served(state)).cloned();
+        let lacking =
+            |state: &NodeState| mig_changes.iter().find(|change| !change.is_served(state)).cloned();
         let mut state = self.state.clone();
         let found = deadline::timeout(VISIBLE, state.wait_for(|state| lacking(state).is_none()))
             .await
             .is_ok();
         match lacking(&self.state.borrow()) {
-            Some(form) if !found => {
-                Err(format!("{form} was made, but is not healthy after {VISIBLE:?}"))
+            Some(change) if !found => {
+                Err(format!("{change} was made, but is not healthy after {VISIBLE:?}"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Asks the driver in any case: the inventory may be older.
-    async fn make_one(&self, form: &Form) -> Result<(), PartitionError> {
-        let place = match form {
-            Form::Whole(gpu) => return self.partitions.turn_mig_off(gpu).await,
-            Form::Part(place) => place,
+    /// Makes one change. It asks NVIDIA's driver even if the inventory shows the change: the inventory may be outdated.
+    async fn make_one(&self, change: &MigChange) -> Result<(), PartitionError> {
+        let place = match change {
+            MigChange::FullGpu(gpu) => return self.partitions.turn_mig_off(gpu).await,
+            MigChange::Instance(place) => place,
         };
         let may_switch = switches(&self.state.borrow(), &place.gpu);
         if may_switch {
@@ -123,14 +125,14 @@ impl Environment {
         Ok(())
     }
 
-    /// Removes the instances of a claim, and waits until no resource offers them.
+    /// Removes the instances of a claim, and waits until the inventory lacks them.
     pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
         let removed = deadline::beside(VISIBLE, async |over| {
             for place in places {
                 match patiently(&over, || self.partitions.remove(place)).await {
                     // The instance vanished with its GPU.
                     Err(error) if matches!(error.why, MigFailure::NoGpu) => {}
-                    // A reset removes the instance; an ending agent does not wait for it.
+                    // A reset removes the instance of a lost GPU. The release does not wait for it.
                     Err(PartitionError { why: MigFailure::Driver(error), .. })
                         if error.is_lost() =>
                     {
@@ -146,39 +148,39 @@ impl Environment {
             places.iter().any(|place| instance_at(&state.inventory, place).is_some())
         };
         let mut state = self.state.clone();
-        // The inventory will follow the driver soon.
+        // After the deadline, the inventory will follow the driver soon.
         let _ = deadline::timeout(VISIBLE, state.wait_for(|state| !is_there(state))).await;
         Ok(())
     }
 }
 
-/// Placements of the instances that are made for a claim.
+/// Placements of a claim's instances.
 pub(super) fn places(entry: &PreparedClaim) -> Vec<Partition> {
     entry.devices.iter().filter_map(|held| held.partition.clone()).collect()
 }
 
-/// True if MIG of this GPU is switched for claims.
+/// True if the driver switches the MIG mode of this GPU for claims.
 fn switches(state: &NodeState, gpu: &DeviceId) -> bool {
     let gpu = state.inventory.get(gpu.as_str());
     gpu.is_some_and(|gpu| state.policy.switches_for_claims(gpu))
 }
 
-// === impl Form ===
+// === impl MigChange ===
 
-impl Form {
-    /// The form that a claim's device still needs; `None` if it exists or stays as it is.
+impl MigChange {
+    /// The change that a claim's device still needs; `None` if it exists or stays as it is.
     fn of(held: &PreparedDevice, state: &NodeState) -> Option<Self> {
         match &held.partition {
-            Some(place) => held.cdi.is_empty().then(|| Self::Part(place.clone())),
+            Some(place) => held.cdi.is_empty().then(|| Self::Instance(place.clone())),
             None if held.usage == Use::Admin => None,
-            None => held.device.clone().filter(|device| switches(state, device)).map(Self::Whole),
+            None => held.device.clone().filter(|device| switches(state, device)).map(Self::FullGpu),
         }
     }
 
     fn is_served(&self, state: &NodeState) -> bool {
         let device = match self {
-            Self::Part(place) => instance_at(&state.inventory, place),
-            Self::Whole(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),
+            Self::Instance(place) => instance_at(&state.inventory, place),
+            Self::FullGpu(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),
         };
         device.is_some_and(|device| {
             device.health.is_healthy() && state.check_documents(&[device]).is_ok()
@@ -186,11 +188,11 @@ impl Form {
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for MigChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Whole(gpu) => write!(f, "whole GPU {gpu}"),
-            Self::Part(place) => write!(f, "MIG partition {place}"),
+            Self::FullGpu(gpu) => write!(f, "whole GPU {gpu}"),
+            Self::Instance(place) => write!(f, "MIG partition {place}"),
         }
     }
 }

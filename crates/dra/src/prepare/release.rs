@@ -14,15 +14,15 @@ use crate::{
 };
 
 impl Preparer {
-    /// Undoes the steps of a claim. An unrecorded claim may still have devices to be cleaned.
+    /// Undoes the steps of a claim. A claim without a record may still have devices to clean.
     pub(super) fn remove(&mut self, uid: &str) {
         let (environment, of, entry) =
             (self.environment.clone(), uid.to_owned(), self.entry(uid).cloned());
         self.spawn(uid, async move { environment.clear(&of, entry.as_ref()).await.into() });
     }
 
-    /// Answers the callers with an error; the claim stays. So do the devices of its old allocation, since
-    /// the new ones would have to wait for them.
+    /// Answers the callers with an error, and keeps the claim with the devices of its old allocation. A new allocation
+    /// has to wait for their release.
     pub(super) fn keep(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.prepared(&Err(format!("devices of its earlier allocation cannot be released: {why}")));
@@ -30,7 +30,7 @@ impl Preparer {
         drop(self.save());
     }
 
-    /// Forgets a claim whose steps are undone, and frees its devices.
+    /// Releases the devices of a claim whose steps are undone, and drops its record.
     pub(super) fn release(&mut self, uid: &str) {
         self.environment.ledger.release_claim(uid);
         self.failures.forget(uid);
@@ -71,8 +71,7 @@ impl Preparer {
 }
 
 impl Environment {
-    /// Undoes the steps while the record still has the claim: its unclean devices are not allocated
-    /// meanwhile.
+    /// Undoes the steps while the claim is still recorded, so that its unclean devices are not allocated meanwhile.
     async fn clear(&self, uid: &str, entry: Option<&PreparedClaim>) -> Result<(), String> {
         let (documents, of) = (self.documents.clone(), uid.to_owned());
         blocking(move || documents.remove(&of)).await?;

@@ -1,4 +1,4 @@
-//! One claim: its state, its record and its callers.
+//! Slot of one claim: its state, its record and the callers that wait for it.
 
 use windlass_allocations::ledger::ClaimRef;
 
@@ -10,6 +10,7 @@ use super::{
     state::{Input, State},
 };
 
+/// A claim in preparation, prepared or in release.
 pub(super) struct Slot {
     pub(super) claim: ClaimRef,
     pub(super) state: State,
@@ -62,7 +63,7 @@ impl Slot {
         self.entry.as_ref().filter(|_| self.state.recorded().is_some())
     }
 
-    /// The next request of a claim at rest.
+    /// The next request of a resting claim.
     pub(super) fn operation(&self) -> Option<Input> {
         match (self.preparing.is_empty(), self.releasing.is_empty()) {
             (false, _) => Some(Input::Prepare),
@@ -76,7 +77,7 @@ impl Slot {
         self.preparing.iter().all(Reply::is_closed)
     }
 
-    /// True if the device of a name is unknown.
+    /// True if the claim has a device of which only the name is known.
     pub(super) fn has_unknown_devices(&self) -> bool {
         let has_unknown_devices =
             |entry: &PreparedClaim| entry.devices.iter().any(|held| held.device.is_none());

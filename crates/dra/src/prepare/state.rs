@@ -3,21 +3,21 @@
 //! ```text
 //!            Prepare                planned, taken                done              recorded
 //!  Resting ──────────> Reading ─┬─────────────────────> Doing ─────────> Settling ───────────> Resting
-//!  nothing,      let go ^  │    └──> Making ──made──┘     │                  │                  completed
+//!  no record,  released ^  │    └──> Making ──made──┘     │                  │                  completed
 //!  or started           │  v held        └──────failed────┴──────────────────┘
-//!                      Waiting              └─> Resting, started; of nothing if that was not recorded
+//!                      Waiting              └─> Resting, started; or no record, if it was not written
 //!
 //!            Prepare               same              done
 //!  Resting ──────────> Comparing ────────> Checking ──────> Resting      Resting ─check─> Restoring ─> Resting
-//!  completed               │ allocated anew                              completed                    completed
+//!  completed               │ new allocation                              completed                    completed
 //!                          v
-//!  Resting ──────────> Removing ──done──> Forgetting ──recorded──> Resting, nothing
+//!  Resting ──────────> Removing ──done──> Forgetting ──recorded──> Resting, no record
 //!  any       Release       └──────────────────┴──failed──> Resting, started
 //! ```
 //!
-//! A failure leads back to `Resting`; the kubelet gets it as the answer to its retry. A request during work is
-//! served once the claim is `Resting`. If a read shows another allocation, the claim goes to `Removing` too. Any
-//! other input is late, and changes nothing.
+//! A failure leads back to `Resting`, and is the answer to the kubelet, which retries. A request during work is served
+//! once the claim is `Resting`. If a read shows another allocation, the claim goes to `Removing` too. Any other input
+//! is late, and changes nothing.
 
 use windlass_host::deadline::Deadline;
 
@@ -34,25 +34,25 @@ const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
 pub(super) enum State {
     /// No work is under way.
     Resting(Recorded),
-    /// It is completed. Its object is compared, since it may have been allocated anew.
+    /// The claim is completed. Its ResourceClaim is compared, because it may have a new allocation.
     Comparing,
-    /// Its object is read for the plan. It may have waited before, and has this much patience left.
+    /// The ResourceClaim is read for the plan. A claim that waited before has the deadline of that wait.
     Reading(Recorded, Option<Deadline>),
-    /// Other claims have its devices, and are expected to release them.
+    /// Other claims hold the devices, and are expected to release them before the deadline.
     Waiting(Recorded, Deadline),
-    /// Its plan is recorded, and GPUs are cut or made whole for it.
+    /// The plan is recorded, and GPUs change for it: an instance is made, or MIG mode is turned off.
     Making(Recorded),
-    /// Its plan is recorded, and its steps are done.
+    /// The plan is recorded, and its steps are carried out.
     Doing(Recorded),
-    /// All steps are done, and this is recorded before the kubelet is answered.
+    /// All steps are done. The completion is recorded before the kubelet is answered.
     Settling,
-    /// It is completed, and its steps are checked.
+    /// The claim is completed, and its steps are checked.
     Checking,
-    /// It is completed, and its missing document is rewritten. A release waits for that.
+    /// The claim is completed, and its missing document is rewritten. A release waits for that.
     Restoring,
-    /// Its steps are undone while the record still has it: its unclean devices are not allocated meanwhile.
+    /// The steps are undone while the claim is still recorded, so that its unclean devices are not allocated meanwhile.
     Removing(Recorded),
-    /// Only its record is left and is removed.
+    /// Only the record is left, and is removed.
     Forgetting,
 }
 
@@ -61,30 +61,30 @@ pub(super) enum Input {
     /// The kubelet asks to prepare the claim.
     Prepare,
     Release,
-    /// Its document is due for a check.
+    /// The claim's CDI document is due for a check.
     Check,
-    /// The object still has the same allocation.
+    /// The ResourceClaim still has the same allocation.
     Same,
-    /// The object has another allocation.
+    /// The ResourceClaim has another allocation.
     Another,
-    /// The object was read.
+    /// The ResourceClaim was read.
     Read(Box<Claim>),
-    /// Its devices are planned and taken.
+    /// The devices are planned and taken in the ledger.
     Planned,
-    /// They are taken, and GPUs have to be cut or made whole first.
+    /// The devices are planned and taken in the ledger, and GPUs have to change first.
     Unmade(Box<Claim>),
-    /// Other claims have them.
+    /// Other claims hold the devices.
     Blocked(Blocker, Deadline),
-    /// Other claims may have released them.
+    /// Other claims may have released the devices.
     Released(Deadline),
-    /// No caller waits for it any more.
+    /// No caller waits for the claim any more.
     Abandoned,
-    /// Its GPUs are cut or whole.
+    /// The GPUs have changed as needed.
     Made(Box<Claim>),
     Done,
-    /// It is refused, or its work failed, perhaps in part.
+    /// The claim is refused, or its work failed, perhaps in part.
     Failed(Failure),
-    /// It was not begun: the disk refused the record.
+    /// The work was not begun: the record could not be written.
     Unrecorded(String),
 }
 
@@ -93,28 +93,28 @@ pub(super) enum Action {
     Nothing,
     Compare,
     Read,
-    /// Plan the claim's devices, and take them.
+    /// Plan the claim's devices, and take them in the ledger.
     Plan(Box<Claim>),
     Wait(Blocker, Deadline),
-    /// Tell the callers that it is released before it was prepared.
+    /// Answer the callers that the claim is released before it was prepared.
     Abandon,
     Make(Box<Claim>),
-    /// Plan again, with the names of its instances.
+    /// Plan again, with the ids of the new instances.
     PlanAgain(Box<Claim>),
     Do,
     /// Record the claim's stage.
     Record,
-    /// Answer the callers with its devices.
+    /// Answer the callers with the prepared devices.
     Answer,
     /// Answer the callers with an error.
     Refuse(Failure),
-    /// Return the taken devices, and refuse.
+    /// Release the taken devices in the ledger, and refuse.
     Undo(String),
     Restore,
-    /// Log why its document cannot be written, once.
+    /// Log why the document cannot be written, once.
     Note(Option<String>),
     Remove,
-    /// Return all its devices, and answer the callers.
+    /// Release all devices in the ledger, and answer the callers.
     Release,
     /// Answer the callers of the release with an error.
     Keep(String),
@@ -136,7 +136,7 @@ impl State {
         }
     }
 
-    /// True if no work is under way that could change the claim's devices.
+    /// True if no running work can change the claim's devices.
     pub(super) fn is_settled(self) -> bool {
         matches!(self, Self::Resting(_) | Self::Restoring)
     }
@@ -154,7 +154,7 @@ impl State {
         match (self, input) {
             (Self::Resting(COMPLETED), Input::Prepare) => (Self::Comparing, Action::Compare),
             (Self::Resting(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
-            // An unrecorded claim may still have devices to be cleaned.
+            // A claim without a record may still have devices to clean.
             (Self::Resting(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
             (Self::Resting(COMPLETED), Input::Check) => (Self::Restoring, Action::Restore),
             (Self::Restoring, Input::Done) => (Self::Resting(COMPLETED), Action::Note(None)),
@@ -222,7 +222,7 @@ impl State {
                 (Self::Resting(None), Action::Release)
             }
             (Self::Removing(Some(_)), Input::Done) => (Self::Forgetting, Action::Record),
-            // Its document is missing, and other steps may be undone too.
+            // The document may be removed, and other steps undone, so the claim is no longer completed.
             (Self::Removing(recorded), Input::Failed(Failure { why, .. })) => {
                 (Self::Resting(recorded.and(STARTED)), Action::Keep(why))
             }
@@ -237,7 +237,7 @@ impl State {
 // === impl Input ===
 
 impl Input {
-    /// True if the disk took the record.
+    /// `Done` if the record was written.
     pub(super) fn of_record(recorded: Result<(), String>) -> Self {
         recorded.map_or_else(Self::Unrecorded, |()| Self::Done)
     }

@@ -1,5 +1,5 @@
-//! Time slices of a claim's GPUs. They are set after the record is written, and reset before the record
-//! forgets the claim: a killed agent leaves the reset to the next one.
+//! Time slices of a claim's GPUs. They are set after the record is written, and reset before it is removed, so that the
+//! next agent can reset them after a kill.
 
 use tokio::time::Duration;
 use windlass_core::{device::DeviceId, health::Reason};
@@ -9,8 +9,7 @@ use windlass_resources::NodeState;
 use super::environment::Environment;
 use crate::{record::PreparedClaim, time_slice::Interval};
 
-/// Deadline of the program. It queries every GPU of the node first, which takes seconds each if the driver
-/// is not kept loaded.
+/// Deadline of `nvidia-smi`. It first queries every GPU of the node, which takes seconds each without persistence mode.
 const LIMIT: Duration = Duration::from_secs(20);
 
 // === impl Environment ===
@@ -23,11 +22,11 @@ impl Environment {
         Ok(())
     }
 
-    /// Resets the time slices of a claim. A GPU that is gone or lost needs a reset to return, which resets
-    /// them too.
+    /// Resets the time slices of a claim. A GPU that vanished or fell off the bus is skipped: it returns by a reset,
+    /// which resets them too.
     pub(super) async fn set_time_slices_back(&self, entry: &PreparedClaim) -> Result<(), String> {
         for (device, _) in intervals(entry) {
-            if is_in_reach(&self.state.borrow(), device) {
+            if is_reachable(&self.state.borrow(), device) {
                 self.set_time_slice(device, Interval::Default).await?;
             }
         }
@@ -45,13 +44,13 @@ impl Environment {
     }
 }
 
-/// GPUs of a claim with another time slice than the default.
+/// GPUs of a claim whose time slice is not the default.
 fn intervals(entry: &PreparedClaim) -> impl Iterator<Item = (&DeviceId, Interval)> {
     let held = entry.devices.iter().filter(|held| !held.interval.is_default());
     held.filter_map(|held| Some((held.device.as_ref()?, held.interval)))
 }
 
-fn is_in_reach(state: &NodeState, device: &DeviceId) -> bool {
+fn is_reachable(state: &NodeState, device: &DeviceId) -> bool {
     let found = state.inventory.get(device.as_str());
     let is_away = |reason| matches!(reason, Reason::Vanished | Reason::Lost);
     found.is_some_and(|device| !device.health.failure().is_some_and(|it| is_away(it.reason)))

@@ -1,8 +1,8 @@
 //! Wait of a claim for devices that another claim is about to release.
 //!
-//! The scheduler allocates a device once no other claim has it. A pod that was deleted by force is gone
-//! from the API server by then, while its containers still end on the node. If the claim were refused at
-//! once, the kubelet would retry 60 to 90 seconds later.
+//! The scheduler allocates a device once no other claim has it in the API server. A pod that was deleted by force is
+//! gone from there, while its containers still end on the node. After a refusal, the kubelet would retry only 60 to 90
+//! seconds later.
 
 use std::fmt;
 
@@ -13,14 +13,14 @@ use windlass_host::{causes, deadline::Deadline};
 use super::{Input, Notice, Preparer, State, slot::Slot};
 use crate::plan::Refusal;
 
-/// Reason that a claim cannot begin.
+/// Reason why a claim cannot be planned.
 pub(super) struct PlanError {
     why: String,
-    /// The claim that has the device, if any.
+    /// The claims that hold the device, if any.
     blocker: Option<Blocker>,
 }
 
-/// Claims that other claims wait for.
+/// Holders of a device that a claim waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Blocker {
     One(ClaimRef),
@@ -60,15 +60,15 @@ impl PlanError {
 // === impl Preparer ===
 
 impl Preparer {
-    /// Input of a claim that waits for other claims to release its devices. `None` once its deadline has passed, or
-    /// if it is to be released itself.
+    /// Input of a claim that waits for other claims to release its devices. `None` once its deadline has passed, or if
+    /// the claim itself has a request for release.
     pub(super) fn held(&self, uid: &str, cause: &PlanError) -> Option<Input> {
         let (others, slot) = (cause.blocker.clone()?, self.slots.get(uid)?);
         let State::Reading(_, patience) = slot.state else { return None };
         let mut left = patience.unwrap_or_else(|| Deadline::after(self.patience));
         let ledger = self.environment.ledger.watch();
         let ledger = ledger.borrow();
-        // Without this check, a holder that the ledger lacks would end the wait at once, and the claim would retry in a loop.
+        // A holder that the ledger lacks would end each wait at once: the claim would retry in a loop.
         if left.has_passed(Instant::now())
             || !slot.releasing.is_empty()
             || others.have_released(ledger.claims(), &ledger)
@@ -87,7 +87,7 @@ impl Preparer {
         let before = ledger.borrow().claims().clone();
         self.watches.spawn(async move {
             let released = ledger.wait_for(|ledger| others.have_released(&before, ledger));
-            // The new plan shows the result.
+            // The next plan shows whether the devices are free.
             drop(patience.bound(released).await);
             Notice::Released(uid, patience)
         });

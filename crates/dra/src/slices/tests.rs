@@ -60,7 +60,7 @@ fn published_under(policy: Policy, devices: Vec<Device>, sharing: Sharing) -> De
     slices(&Catalog::of(&state, "n1", &driver, &Ledger::default()), options)
 }
 
-/// A line for each device: pool, place of its slice, the device as JSON.
+/// One line for each device: pool, index of its slice, the device as JSON.
 fn lines(wanted: &DesiredSlices) -> String {
     let slices = wanted.pools.iter().flat_map(|(pool, slices)| {
         slices.iter().enumerate().map(move |(at, slice)| (pool, at, slice))
@@ -87,7 +87,7 @@ fn a_machine_with_nics_has_the_pool_of_its_nics() {
 }
 
 #[test]
-fn a_shared_device_has_shares_that_claims_take_one_by_one() {
+fn a_shared_device_has_one_share_by_default_for_each_claim() {
     let shared = |replicas: u64| {
         let replicas = replicas.try_into().expect("a number");
         let (method, per_container) = (SharingMethod::TimeSlicing, PerContainer::One);
@@ -99,7 +99,7 @@ fn a_shared_device_has_shares_that_claims_take_one_by_one() {
 }
 
 #[test]
-fn a_gpu_that_is_shared_by_amounts_goes_to_who_asks_for_none_as_a_whole() {
+fn a_claim_without_amounts_gets_the_whole_gpu_that_is_shared_by_amounts() {
     let manner = ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
     let rule = ShareRule { devices: Selector::all(DeviceKind::Gpu), manner };
     let dra = DraPolicy { shares: vec![rule], ..DraPolicy::default() };
@@ -120,7 +120,7 @@ fn a_slice_has_room_for_taints() {
 }
 
 #[test]
-fn a_device_that_breaks_a_limit_is_left_out_and_not_its_pool() {
+fn a_device_that_exceeds_a_limit_is_left_out_of_its_pool() {
     let mut odd = nic(1);
     let long = AttributeValue::String("ä".repeat(40));
     odd.attributes.insert(AttributeName::new("windlass.dev", "model"), long);

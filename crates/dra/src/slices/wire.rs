@@ -25,7 +25,7 @@ pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device 
     let capacity = |(name, amount): (&AttributeName, &Quantity)| {
         let request_policy = match (&entry.consumable, replicas) {
             (Some(consumable), _) => Some(by_amount(name, consumable, options.driver)),
-            (None, Some(_)) if *name == shares => Some(one_by_one(*amount)),
+            (None, Some(_)) if *name == shares => Some(share_count(*amount)),
             (None, Some(replicas)) => Some(equal_part(*amount, replicas)),
             (None, None) => None,
         };
@@ -73,14 +73,14 @@ fn attribute(value: &AttributeValue) -> DeviceAttribute {
     attribute
 }
 
-/// Policy of shares by count. The default is one share.
-fn one_by_one(shares: Quantity) -> CapacityRequestPolicy {
+/// Request policy of the capacity of shares. The default is one share.
+fn share_count(shares: Quantity) -> CapacityRequestPolicy {
     let one = Quantity::Count(1);
     in_steps(&one, &one, shares > one)
 }
 
-/// Policy of another capacity of a shared device. The default is an equal part: by Kubernetes' default the
-/// first claim would take all. Memory is counted in mebibytes.
+/// Request policy of another capacity of a shared device. The default is an equal part: without a policy, the first
+/// claim takes all. Memory has steps of one mebibyte.
 fn equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
     const MIB: u64 = 1 << 20;
     match whole {
@@ -93,8 +93,8 @@ fn equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
     }
 }
 
-/// Policy of shares by amounts. The default is all memory, which makes a claim exclusive, and no compute.
-/// Other capacities are not enforced, and count only if requested.
+/// Request policy of shares by amounts. The default is all memory, which makes a claim exclusive, and no compute. Other
+/// capacities are not enforced: their default is zero.
 fn by_amount(
     name: &AttributeName,
     consumable: &ConsumableCapacity,
@@ -122,7 +122,8 @@ fn of(default: &Quantity) -> CapacityRequestPolicy {
     CapacityRequestPolicy { default, valid_range: None, valid_values: None }
 }
 
-/// Policy with a step. The API server refuses a step beyond the whole.
+/// Request policy with a minimum of one step. `has_room` adds the step: the API server refuses one that exceeds the
+/// capacity.
 fn in_steps(default: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
     let step = || Amount(step.to_string());
     let range = CapacityRequestPolicyRange { min: step(), max: None, step: has_room.then(step) };

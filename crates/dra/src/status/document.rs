@@ -1,4 +1,4 @@
-//! The driver's part of a claim's status, as values and as the API server's document.
+//! The driver's part of a claim's status, as values and as the document for server-side apply.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) type DeviceKey = (String, String, Option<String>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeviceReport {
     conditions: [Condition; 2],
-    /// Condition of a device whose claim uses more memory than its share.
+    /// Condition `MemoryExceeded`, if the claim uses more memory than its share.
     exceeded: Option<Condition>,
     /// Name and hardware address of a network interface.
     network: Option<(String, Option<String>)>,
@@ -56,7 +56,7 @@ struct Condition {
 /// Condition: the device is prepared for the claim.
 const READY: &str = "Ready";
 
-/// Condition: the device works.
+/// Condition: the device is healthy.
 const HEALTHY: &str = "Healthy";
 
 /// Condition: the claim's containers use more of the device's memory than their share.
@@ -112,7 +112,7 @@ pub(super) fn with_times(
     wanted
 }
 
-/// Document of the driver's part of the status; without devices it has none.
+/// Document for server-side apply. Without devices its status is empty, which removes the driver's part.
 pub(super) fn document(
     claim: &ClaimRef,
     driver: &DriverName,
@@ -145,7 +145,7 @@ pub(super) fn document(
     })
 }
 
-/// Reports of an earlier agent.
+/// Reads the reports that an earlier agent wrote.
 pub(super) fn read(
     claim: &ResourceClaim,
     driver: &DriverName,
@@ -217,7 +217,7 @@ fn failure(health: &Health) -> String {
     health.failure().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Kind of failure as the reason of a condition: `XID79`, `DeviceNodeMissing`.
+/// Class of the failure, spelled as the reason of a condition: `XID79`, `DeviceNodeMissing`.
 fn reason(health: &Health) -> String {
     let text = health.failure().map(|failure| failure.reason.to_string()).unwrap_or_default();
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
@@ -266,7 +266,7 @@ impl Condition {
 mod tests {
     use super::*;
 
-    /// A device of a request, and what containers read with it.
+    /// A device of a request, with the variables of its containers.
     fn held(name: &str, request: &str, env: &[&str]) -> PreparedDevice {
         let held = json!({
             "pool": "n1/boards", "name": name, "device": name, "usage": "alone",
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_of_a_prepared_claim_says_which_variables_several_requests_have() {
+    fn the_status_of_a_prepared_claim_names_variables_of_several_requests() {
         let claim = ["ns", "c", "u"].map(ToOwned::to_owned);
         let [namespace, name, uid] = claim;
         let entry = PreparedClaim {

@@ -1,5 +1,5 @@
-//! Reports that the API server refused. Each is retried, later each time, and does not delay others. A
-//! starting API server may refuse valid reports for a moment.
+//! Reports that the API server refused. Each is retried after a growing pause, and does not delay others: a starting
+//! API server may refuse valid reports for a moment.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) struct RefusedReports(BTreeMap<String, Waiting>);
 struct Waiting {
     devices: BTreeMap<DeviceKey, DeviceReport>,
     why: String,
-    /// Refusals in a row.
+    /// Number of consecutive refusals.
     times: u32,
     until: Instant,
 }
@@ -27,7 +27,7 @@ struct Waiting {
 // === impl RefusedReports ===
 
 impl RefusedReports {
-    /// Notes a refusal. A lasting reason is logged once.
+    /// Records a refusal. A repeated reason is logged once.
     pub(super) fn note(
         &mut self,
         uid: String,
@@ -49,12 +49,12 @@ impl RefusedReports {
         self.0.remove(uid);
     }
 
-    /// Forgets the reports of all other claims.
+    /// Drops the reports of all other claims.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&str) -> bool) {
         self.0.retain(|uid, _| is_wanted(uid));
     }
 
-    /// True if the same report was refused and is to be retried later.
+    /// True if the same report was refused and its retry is not due yet.
     pub(super) fn waits(
         &self,
         uid: &str,
@@ -65,7 +65,7 @@ impl RefusedReports {
         refusal.is_some_and(|it| it.devices.len() == devices.len() && is_same(&it.devices, devices))
     }
 
-    /// Waits for the first retry of the reports that waited at that time.
+    /// Waits until the first of the reports that wait at `now` is due.
     pub(super) async fn due(&self, now: Instant) {
         let retries = self.0.values().map(|it| it.until).filter(|until| now < *until);
         optional(retries.min().map(sleep_until)).await;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_refused_is_tried_again_later_each_time() {
+    async fn a_refused_report_is_retried_after_a_growing_pause() {
         let mut refused = RefusedReports::default();
         let pause = |times| Duration::from_secs(u64::from(times));
         for seconds in 1..4 {
@@ -103,6 +103,6 @@ mod tests {
         refused.forget("u");
         refused.note("u".to_owned(), claim(), "forbidden".to_owned(), pause);
         advance(Duration::from_secs(1)).await;
-        assert!(!waits(&refused, "u"), "it is as if it had never been refused");
+        assert!(!waits(&refused, "u"), "the pause starts again at one second");
     }
 }

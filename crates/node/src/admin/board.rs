@@ -1,4 +1,4 @@
-//! The board behind the page, kept from the agent's snapshots.
+//! The page's model of the node (`Board`), updated from the agent's snapshots.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,14 +16,15 @@ use windlass_resources::{NodeState, Offering};
 
 use crate::metrics::MetricSources;
 
-/// Devices of which all connections are listed: two NICs and a disk per GPU of the largest machines.
+/// Limit of devices in the list of connections, which grows with its square. The largest machines have two NICs and a
+/// disk per GPU.
 const MAX_LINKED: usize = 64;
 
 /// The node as the page shows it, with its history.
 #[derive(Debug)]
 pub(super) struct NodeBoard {
     sources: MetricSources,
-    /// Holders by the kubelet's last answer that was none of a failure.
+    /// Holders of the kubelet's last successful answer.
     answered: Shared<Option<Arc<Holders>>>,
     node: String,
     board: Shared<Board>,
@@ -38,18 +39,18 @@ impl NodeBoard {
         Self { sources, answered, node, board: Shared::new(board) }
     }
 
-    /// The document as JSON that readers share, complete or since a revision.
+    /// The board as JSON: complete, or the changes since a revision. Readers share the bytes.
     pub(super) fn json(&self, after: Option<&str>) -> Bytes {
-        self.look();
+        self.update();
         self.board.step(|board| board.json(after))
     }
 
-    /// Notes every change of devices and holders. Ends with the agent's snapshots.
+    /// Records every change of devices and holders, until the agent's snapshots end.
     pub(super) async fn follow(&self) {
         let (mut state, mut holders) = (self.sources.state.clone(), self.sources.holders.clone());
         let mut ledger = self.sources.ledger.clone();
         loop {
-            self.look();
+            self.update();
             let is_over = tokio::select! {
                 changed = state.changed() => changed.is_err(),
                 changed = holders.changed() => changed.is_err(),
@@ -61,7 +62,7 @@ impl NodeBoard {
         }
     }
 
-    fn look(&self) {
+    fn update(&self) {
         let state = self.sources.state.borrow().clone();
         if state.inventory.generation == 0 {
             return;
@@ -73,7 +74,7 @@ impl NodeBoard {
         self.board.step(|board| board.update(now, snapshot));
     }
 
-    /// Holders by the kubelet's last good answer. True until the first one was shown: what it names has not just come.
+    /// Holders of the kubelet's last successful answer. True with the first such answer: its holders are not new.
     fn newest_holders(&self) -> (Arc<Holders>, bool) {
         let now = self.sources.holders.borrow().clone();
         let is_good = matches!(now.answered, Some(Ok(())));
@@ -151,12 +152,12 @@ impl NodeBoard {
         view.memory_used_bytes = sample.memory_used_bytes;
         view.utilization = sample.compute_percent.map(|percent| f64::from(percent) / 100.0);
         view.temperature_celsius = sample.temperature_celsius;
-        // Whole watts: tenths would make every look a change.
+        // Whole watts: tenths would change at every update.
         let watts = sample.power_milliwatts.and_then(|it| u32::try_from(it / 1000).ok());
         view.power_watts = watts.map(f64::from);
     }
 
-    /// Pods and claims that have the device. Their names are for those to whom the configuration discloses them.
+    /// Pods and claims that hold the device, with names only if the configuration discloses pods.
     fn holders(&self, device: &Device, holders: &Holders) -> Vec<HolderView> {
         let mut views = Vec::new();
         for holder in holders.by_device.get(&device.id).into_iter().flatten() {
@@ -200,7 +201,7 @@ impl NodeBoard {
     }
 }
 
-/// The holder of a name, which is added where it is new.
+/// Finds the holder of a name, or adds it.
 fn holder_of(views: &mut Vec<HolderView>, name: String, is_claim: bool) -> &mut HolderView {
     let named =
         |view: &HolderView| if is_claim { &view.claim } else { &view.pod } == &Some(name.clone());
@@ -212,13 +213,13 @@ fn holder_of(views: &mut Vec<HolderView>, name: String, is_claim: bool) -> &mut 
     &mut views[position]
 }
 
-/// Notes a share, in MiB and in percent of the compute; zero asks for none of it.
+/// Sets a holder's share of memory and compute; zero means no share of it.
 fn set_amounts(view: &mut HolderView, mib: u64, percent: u32) {
     view.memory_bytes = (mib > 0).then_some(mib << 20);
     view.compute = (percent > 0).then(|| f64::from(percent) / 100.0);
 }
 
-/// The part of a device without a holder, by the scarcer of memory and compute. A holder without amounts has all of it.
+/// Free fraction of a device, 0 to 1, of its scarcer one of memory and compute. A holder without amounts has all of it.
 fn idle(memory_bytes: Option<u64>, holders: &[HolderView]) -> f64 {
     let has_all = |it: &HolderView| it.memory_bytes.is_none() && it.compute.is_none();
     if holders.iter().any(has_all) {
@@ -231,7 +232,7 @@ fn idle(memory_bytes: Option<u64>, holders: &[HolderView]) -> f64 {
     1.0 - memory.max(compute).min(1.0)
 }
 
-/// A device that is cut into parts is as idle as these together.
+/// Marks partitioned devices, and sets their free fraction to that of their parts, weighted by memory.
 fn sum_up_parts(views: &mut [DeviceView]) {
     let parts = views.iter().filter_map(|view| {
         Some((view.parent.clone()?, mib(view.memory_bytes.unwrap_or(0)), view.idle))
@@ -256,7 +257,7 @@ fn is_free(view: &DeviceView) -> bool {
     view.health == Health::Healthy && view.holders.is_empty() && !view.is_cut
 }
 
-/// Connections of whole GPUs and NICs. A machine with many functions has those of its GPUs alone.
+/// Connections of devices that are not parts of others. Beyond [`MAX_LINKED`] devices: of GPUs alone.
 fn links(devices: &[&Device]) -> Vec<LinkView> {
     let is_placed = |at: &usize| {
         let Device { place, parent, .. } = devices[*at];

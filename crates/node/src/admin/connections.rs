@@ -1,7 +1,7 @@
 //! Bounded connections of one listener; silent clients cannot block others.
 //!
-//! The listener always accepts, because a full server that stops to accept can be starved by silent clients. At
-//! the limit it closes the oldest connection without a request; if all have sent one, the oldest connection.
+//! The listener always accepts: silent clients could starve a full server that stops accepting. At the limit it closes
+//! the oldest connection that has sent no request, or the oldest of all if each has sent one.
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -39,8 +39,8 @@ struct Connection {
     has_request: watch::Receiver<bool>,
 }
 
-/// Limit of open connections: some scrapers, and room for honest clients among silent ones. Each costs a
-/// descriptor and about two kilobytes.
+/// Limit of open connections, with room for scrapers beside silent clients. Each costs a descriptor and about two
+/// kilobytes.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Timeout of the request head. A local client needs a millisecond.
@@ -75,7 +75,7 @@ pub(super) async fn serve(
                 sleep(ACCEPT_BACKOFF).await;
             }
         }
-        // Lets the closed connection end, and the new one read, before the next accept.
+        // The closed connection ends, and the new one reads its request, before the next accept.
         yield_now().await;
     }
     // The set aborts connections that miss the deadline.

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_is_a_method_a_path_and_what_the_client_takes() {
+    async fn a_request_has_a_method_a_path_and_the_accepted_media_types() {
         let check = async |text: &str, expected: Option<(&str, &str, &str)>| {
             let found = requested(text.as_bytes()).await;
             let found = found.as_ref().map(|it| (&*it.method, &*it.path, &*it.accept));
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_without_an_end_is_cut_and_a_client_that_leaves_has_asked_nothing() {
+    async fn an_endless_head_is_too_large_and_an_unfinished_one_is_gone() {
         let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(2 * MAX_HEAD));
         assert_eq!(requested(endless.as_bytes()).await, Err(RequestError::TooLarge));
         assert_eq!(requested(b"GET / HTTP/1.1\r\nx: y\r\n").await, Err(RequestError::Gone));
     }
 
     #[tokio::test]
-    async fn a_refusal_reaches_a_client_whose_body_nobody_reads() {
+    async fn a_refusal_reaches_a_client_that_sends_a_body() {
         let (mut client, mut server) = tokio::io::duplex(1 << 20);
         client.write_all(&[b'x'; 1000]).await.expect("sent");
         client.shutdown().await.expect("ended");

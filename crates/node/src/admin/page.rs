@@ -1,4 +1,4 @@
-//! Routes and their answers.
+//! Routes of the agent's HTTP server, and their responses.
 
 use bytes::Bytes;
 use prometheus_client::registry::Registry;
@@ -25,7 +25,7 @@ enum Route {
     File(&'static Asset),
     /// The state that the page shows.
     State,
-    /// `/page` without the final slash, which relative addresses of its files need.
+    /// `/page` without the final slash: redirects to `/page/`, where the page's relative links work.
     ToPage,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Report {
 const CLAIMS_UNKNOWN: &str =
     "devices of claims are unknown, so no device is allocated; the agent's log has the reason";
 
-/// Limit of a round: the reconciler starts one at least every ten seconds and blocks on nothing.
+/// Limit between rounds. The reconciler finishes one at least every ten seconds and blocks on nothing.
 const LONGEST_ROUND: Duration = Duration::from_secs(60);
 
 /// Reason why an agent is on standby.
@@ -88,12 +88,12 @@ fn describe(source: &str, state: &SourceState) -> String {
 // === impl Standby ===
 
 impl Standby {
-    /// Waits for another agent to end. Ready means ready to take over.
+    /// Standby until another agent ends. It is ready: it can take over.
     pub(crate) fn for_predecessor() -> Self {
         Self { fact: "standing by: another agent serves this kubelet".to_owned(), failure: None }
     }
 
-    /// Waits for the kubelet's folder.
+    /// Standby until the kubelet's folder exists.
     pub(crate) fn for_kubelet(folder: &Path) -> Self {
         let missing = format!(
             "the kubelet has no folder {}: is it running? --kubelet-dir names another",
@@ -109,7 +109,7 @@ impl Standby {
         Self { failure: None, ..self }
     }
 
-    /// Always live: a restart would change nothing.
+    /// Liveness: no failure, because a restart would not help.
     pub(super) fn health(&self) -> Report {
         Report { failures: Vec::new(), facts: vec![self.fact.clone()] }
     }

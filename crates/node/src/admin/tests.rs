@@ -1,4 +1,4 @@
-//! Silent clients, and clients with requests beside them.
+//! HTTP server under silent and aggressive clients.
 
 use std::{
     path::{Path, PathBuf},
@@ -120,8 +120,8 @@ async fn clients_that_come_back_whenever_they_are_cut_do_not_reach_the_socket_of
         });
     }
     let begun = Instant::now();
-    for question in [Probe::Health, Probe::Readiness].repeat(20) {
-        let answer = probe_agent(served.socket(), question).await.expect("answered");
+    for probe in [Probe::Health, Probe::Readiness].repeat(20) {
+        let answer = probe_agent(served.socket(), probe).await.expect("answered");
         assert!(answer.report.contains("ok"), "{answer:?}");
     }
     assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
@@ -130,7 +130,7 @@ async fn clients_that_come_back_whenever_they_are_cut_do_not_reach_the_socket_of
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_silent_for_a_second_is_cut_though_there_is_room() {
+async fn a_client_without_a_request_is_closed_after_a_second() {
     let served = Served::new();
     let mut stream = served.silent(1).await.pop().expect("one");
     stream.write_all(b"GET / HT").await.expect("sent");
@@ -142,24 +142,24 @@ async fn a_client_that_is_silent_for_a_second_is_cut_though_there_is_room() {
 }
 
 #[tokio::test]
-async fn the_socket_of_probes_is_roots_and_is_taken_from_nobody_who_answers_on_it() {
+async fn the_probe_socket_is_for_root_only_and_is_not_taken_from_a_serving_agent() {
     use std::os::unix::fs::PermissionsExt as _;
     let served = Served::new();
     let mode = std::fs::metadata(served.socket()).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let second = Listeners::bind(None, Some(served.socket())).expect_err("somebody answers");
+    let second = Listeners::bind(None, Some(served.socket())).expect_err("the first one answers");
     assert!(second.to_string().contains("--probe-socket"), "{second}");
     UnixStream::connect(served.socket()).await.expect("the first one answers");
     served.stop().await;
 }
 
 #[tokio::test]
-async fn a_socket_that_an_earlier_life_left_is_replaced() {
+async fn a_socket_of_an_earlier_agent_is_replaced() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let socket = folder.path().join("probe.sock");
     let earlier = Listeners::bind(None, Some(&socket)).expect("bound").probes.expect("a socket");
     // A test that forks may inherit the descriptor until it executes its program, so the socket is shut down.
     rustix::net::shutdown(&earlier, rustix::net::Shutdown::Both).expect("shut down");
     drop(earlier);
-    Listeners::bind(None, Some(&socket)).expect("nobody answers on it");
+    Listeners::bind(None, Some(&socket)).expect("no process listens");
 }

@@ -56,7 +56,7 @@ pub(super) struct Deps {
     pub(super) clock: Clock,
 }
 
-/// Starts every part, sources first. Returns the state and the MIG handle.
+/// Starts every part, sources first. Returns the node's state and the handle for MIG instances.
 pub(super) fn assemble(
     config: &Config,
     deps: Deps,

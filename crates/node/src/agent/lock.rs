@@ -3,24 +3,24 @@
 //! | locked (`flock`) | keeps away |
 //! | --- | --- |
 //! | the kubelet's folder for plugins, as a folder | every other agent of this kubelet |
-//! | the state folder, as a folder | an agent that would write the same records, for whichever kubelet |
-//! | the file `.windlass.lock` in the first | agents of version 0.1.0, which lock nothing else |
+//! | the state folder, as a folder | an agent that would write the same records, even for another kubelet |
+//! | the file `.windlass.lock` in the plugin folder | agents of version 0.1.0, which lock nothing else |
 //!
-//! The file alone does not suffice: kubelets 1.20 to 1.30 and 1.31.1 to 1.32 delete every file of the folder but
-//! their checkpoint at the start (`CleanupPluginDirectory`; Kubernetes pull requests 97576, 123819, 126976, 130187).
+//! The file alone does not suffice: at their start, kubelets 1.20 to 1.30 and 1.31.1 to 1.32 delete every file of the
+//! folder except their checkpoint (`CleanupPluginDirectory`; Kubernetes pull requests 97576, 123819, 126976, 130187).
 //! The kernel releases the locks when the agent ends.
 //!
 //! A lock belongs to an open file, not to its path. At each event in the kubelet's folder, and regularly, the agent
-//! compares the two:
+//! compares the inode of the open file with that of the path:
 //!
 //! ```text
-//!                the name means something else, its lock is free
+//!                the path names another inode, whose lock is free
 //!               ┌────────────────────────────┐
 //!               v                            │
 //!   start ──> held ──────────────────────────┴──> lost: the agent ends
-//!     │       ^  │                     another agent has the lock of what the name means now,
-//!     v       └──┘ nothing has         or the folder was deleted under a mount
-//!  refused         the name
+//!     │       ^  │                     another agent has the lock of the inode that the path names,
+//!     v       └──┘ the path            or the folder was deleted under a mount
+//!  refused         is missing
 //! ```
 //!
 //! # Guarantees
@@ -83,7 +83,7 @@ pub enum LockLost {
     #[error("another windlass node took {0} over after it was replaced: this one ends")]
     Taken(PathBuf),
     /// The folder was deleted, and a mount still shows it.
-    #[error("{0} was deleted on the host, and this agent sees what is left of it: start it again")]
+    #[error("{0} was deleted on the host, and this agent still has it mounted: restart the agent")]
     Deleted(PathBuf),
 }
 
@@ -110,7 +110,9 @@ impl NodeLock {
         match locks.state.check() {
             Ok(LockState::HeldByOther) => return Err(StartError::StateTaken(state_dir.to_owned())),
             Ok(_) => {}
-            Err(error) => tracing::debug!(path = %state_dir.display(), %error, "no lock"),
+            Err(error) => {
+                tracing::debug!(path = %state_dir.display(), %error, "state folder not locked");
+            }
         }
         match locks.file.check() {
             Ok(LockState::HeldByOther) => Err(StartError::Taken(dir.to_owned())),
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_locks_the_file_alone_is_kept_away_and_keeps_others_away() {
+    fn an_agent_of_version_0_1_0_and_a_newer_one_refuse_each_other() {
         let (_root, [dir, state, _]) = folders();
         let lock = || {
             rustix::fs::flock(
@@ -267,36 +269,36 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_made_anew_is_locked_again_and_one_that_is_gone_is_waited_for() {
+    fn a_recreated_folder_is_locked_again_and_a_missing_one_is_awaited() {
         let (_root, [dir, state, other]) = folders();
         let mut first = NodeLock::take(&dir, &state).expect("free");
         fs::remove_dir_all(&dir).expect("removed");
         first.check().expect("there is nothing to lose");
         fs::create_dir(&dir).expect("made anew");
         replace(&state);
-        first.check().expect("nobody has them");
+        first.check().expect("both are free");
         for (dir, state) in [(&dir, &other), (&other, &state)] {
             NodeLock::take(dir, state).expect_err("the first has them again");
         }
     }
 
     #[test]
-    fn who_finds_the_new_folder_taken_has_lost_the_node() {
+    fn an_agent_that_finds_the_new_folder_locked_has_lost_the_node() {
         let (_root, [dir, state, other]) = folders();
         let mut first = NodeLock::take(&dir, &state).expect("free");
         replace(&dir);
         NodeLock::take(&dir, &state).expect_err("the first has the state folder");
-        let _second = NodeLock::take(&dir, &other).expect("nobody has the new one");
+        let _second = NodeLock::take(&dir, &other).expect("the new folder is free");
         let lost = first.check().expect_err("the second has it").to_string();
         assert!(lost.contains("another windlass node took"), "{lost}");
     }
 
     #[test]
-    fn a_folder_that_only_a_mount_leads_to_is_lost() {
+    fn a_deleted_folder_that_a_mount_still_shows_is_lost() {
         let (_root, [dir, state, _]) = folders();
         fs::create_dir(&dir).expect("made");
         let open = open_folder(&dir).expect("open");
-        // As a mount, it leads there whatever becomes of the name.
+        // As a mount does, this path reaches the folder even after its name is deleted.
         let mount = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
         let mut first = NodeLock::take(&mount, &state).expect("free");
         first.check().expect("it is there");

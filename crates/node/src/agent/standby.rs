@@ -1,8 +1,8 @@
 //! Standby of an agent that waits for another agent to end, or for a kubelet.
 //!
 //! The holder of [`NodeLock`] serves the node. During a rolling update with surge, two pods run on one node. Sockets,
-//! documents and state files always have one owner; the kubelet repeats calls that fell in between. A kubelet that
-//! never ran has no folder yet, and the agent may start before it.
+//! documents and state files always have one owner; the kubelet repeats calls that failed between two owners. A kubelet
+//! that never ran has no folder yet, and the agent may start before it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::admin::{self, Listeners, Standby};
 /// Poll interval of the lock; the kernel does not report a release.
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
-/// Time that a killed agent takes to disappear: the kernel closes its files with its last thread.
+/// Longest exit of a killed agent: the kernel releases its locks when the last thread has ended.
 const EXIT_TIME: Duration = Duration::from_secs(2);
 
 /// Reaction to another agent that serves the node.
@@ -33,15 +33,15 @@ pub enum Succession {
 /// Poll interval of the kubelet's folder; its parent may be missing too, so there is nothing to watch.
 const FOLDER_POLL: Duration = Duration::from_secs(1);
 
-/// Interval of the log message: a mistyped folder never appears.
+/// Interval of repeated warnings: a mistyped folder never appears.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Waits until the kubelet's folder exists.
 ///
 /// # Flow
 ///
-/// A missing folder is logged every minute. Meanwhile the agent is live and not ready, unless it takes over from
-/// another: a rollout waits for its readiness, and it serves no pod either way. [`stand_by`] or
+/// A missing folder is logged every minute. Meanwhile the agent is live but not ready. With
+/// [`Succession::TakesOver`] it is ready, because a rollout waits for that. [`stand_by`] or
 /// [`Agent::start`](super::Agent::start) follows.
 ///
 /// # Errors
@@ -82,8 +82,8 @@ pub async fn await_kubelet(config: &Config, succession: Succession) -> Result<()
 ///
 /// # Errors
 ///
-/// The kubelet's folder cannot be written, or the address cannot be bound: two agents on the host's network cannot
-/// share it.
+/// The kubelet's folder cannot be written, or the address cannot be bound: on the host's network the other agent may
+/// have it.
 pub async fn stand_by(config: &Config) -> Result<(), StartError> {
     if !is_taken(config).await? {
         return Ok(());
@@ -126,7 +126,7 @@ async fn answering_until(
     tokio::join!(answering, waiting).1
 }
 
-/// True if another agent holds the node. A hanging disk must not block the shutdown.
+/// True if another agent holds the node. Runs on a blocking thread, so that a hanging disk does not delay the shutdown.
 async fn is_taken(config: &Config) -> Result<bool, StartError> {
     let (dir, state_dir) =
         (config.places.kubelet_dir.join(PLUGIN_DIR), config.places.state_dir.clone());
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_agent_that_ends_is_waited_for_and_one_that_goes_on_for_two_seconds_only() {
+    async fn the_wait_for_a_killed_agent_ends_with_it_or_after_two_seconds() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let config = Config {
             places: Places {

@@ -181,7 +181,7 @@ async fn a_gpu_of_a_pod_is_refused_to_claims_until_the_pod_is_deleted() {
     // The kubelet writes its checkpoint at the next allocation, which leaves one of the two GPUs.
     let (_, taken) = node.pod("next").await;
     let free = held.into_iter().find(|gpu| *gpu != taken).expect("two were held");
-    agent.until("let go", |agent| agent.taints(&free).is_empty()).await;
+    agent.until("released", |agent| agent.taints(&free).is_empty()).await;
     agent.claim(&free).expect("free");
 }
 
@@ -202,7 +202,7 @@ async fn a_gpu_of_a_claim_is_refused_to_pods_until_the_claim_is_released() {
 }
 
 #[tokio::test]
-async fn a_pod_gets_no_gpu_of_a_claim_that_the_kubelet_was_not_told_of_yet() {
+async fn a_pod_gets_no_gpu_of_a_claim_before_the_kubelet_has_the_new_list() {
     let node = Node::new(DraOffer::Beside);
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
@@ -212,7 +212,7 @@ async fn a_pod_gets_no_gpu_of_a_claim_that_the_kubelet_was_not_told_of_yet() {
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_knows_what_pods_and_claims_have() {
+async fn a_starting_agent_knows_the_devices_of_pods_and_claims() {
     let node = Node::new(DraOffer::Beside);
     let mut first = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
@@ -250,7 +250,7 @@ async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_h
 
     agent.offer(DraOffer::Instead);
     node.counts((8, 0)).await;
-    assert_eq!(agent.taints(&held), ["device-plugin=gpu"], "it moves when the pod lets go");
+    assert_eq!(agent.taints(&held), ["device-plugin=gpu"], "it moves once the pod has ended");
     assert!(agent.taints(&free[1]).is_empty());
     node.kubelet.delete(&uid).await;
     agent.offer(DraOffer::Off);

@@ -12,8 +12,8 @@ use windlass_core::{
 };
 use windlass_resources::NodeState;
 
-/// Computes the annotation at each change of the node's state, until stopped. It is missing until the health of all
-/// GPUs is known, so that the start of an agent changes nothing.
+/// Computes the annotation at each change of the node's state, until stopped. The first one waits until the health of
+/// all GPUs is known, so that the annotation of the previous agent stays at a restart.
 pub(crate) async fn keep(
     mut state: watch::Receiver<Arc<NodeState>>,
     publish: watch::Sender<Arc<Labels>>,
@@ -38,7 +38,7 @@ pub(crate) async fn keep(
     }
 }
 
-/// NVIDIA's whole GPUs and then others of which pods may have shares, each in the order of their indices.
+/// NVIDIA's whole GPUs, then shareable GPUs of other vendors, each in the order of their indices.
 fn gpus(state: &NodeState) -> Vec<&Device> {
     let is_nvidias = |it: &&Device| it.family().is_managed && !it.kind.is_instance();
     let (mut gpus, others): (Vec<_>, Vec<_>) = state.inventory.devices.iter().partition(is_nvidias);
@@ -58,8 +58,8 @@ fn device(state: &NodeState, gpu: &Device) -> NodeDevice {
     }
 }
 
-/// On a node with GPUs of several vendors, NVIDIA's names count whole GPUs of NVIDIA, and shares count those of the
-/// configured vendor.
+/// Restriction of a GPU on a node with several vendors: NVIDIA's resource names count whole GPUs of NVIDIA, and shares
+/// count GPUs of the configured vendor.
 fn only_for(state: &NodeState, gpu: &Device) -> Option<OnlyFor> {
     if !gpu.family().is_managed {
         return Some(OnlyFor::Shares);
@@ -67,14 +67,14 @@ fn only_for(state: &NodeState, gpu: &Device) -> Option<OnlyFor> {
     (gpu.source != state.policy.shares.source).then_some(OnlyFor::Whole)
 }
 
-/// Reason against new pods on a GPU, apart from its holders. A failure's detail may change with each probe, and is
-/// left out.
+/// Reason to keep new pods off a GPU, apart from its holders. The detail of a failure is left out, because it may
+/// change with each probe.
 fn obstacle(state: &NodeState, gpu: &Device) -> Option<String> {
     let failure = || gpu.health.failure().map(|failure| failure.reason.to_string());
     let cut = || gpu.partitioned.then(|| "cut into MIG instances".to_owned());
     let withheld = || state.withheld.get(&gpu.id).cloned();
     let unclean = || Some(format!("cleanup failed: {}", state.unclean.get(&gpu.id)?.why));
-    // Pods' requests for whole GPUs of other vendors are not counted by the cluster half.
+    // The cluster half does not count pods' requests for whole GPUs of other vendors.
     let held =
         || state.shareable.get(&gpu.id)?.obstacle.clone().filter(|_| !gpu.family().is_managed);
     failure().or_else(cut).or_else(withheld).or_else(unclean).or_else(held)

@@ -131,7 +131,7 @@ async fn labels_follow_the_devices_and_the_file_follows_the_labels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_label_tells_writes_nothing() {
+async fn a_change_that_no_label_shows_writes_nothing() {
     let mut node = Running::start("gfd");
     node.state.send_replace(state(vec![gpu("GPU-0", None)]));
     node.settle(SOON).await;
@@ -140,12 +140,12 @@ async fn what_no_label_tells_writes_nothing() {
     let before = inode(&node);
     node.state.send_replace(state(vec![gpu("GPU-0", Some(Reason::Xid(79)))]));
     let changed = timeout(Duration::from_secs(3600), node.labels.changed()).await;
-    assert!(changed.is_err(), "a fault is no news for labels, and time is none either");
+    assert!(changed.is_err(), "neither a fault nor time changes a label");
     assert_eq!(inode(&node), before);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_cannot_be_written_is_tried_again_and_labels_are_published_meanwhile() {
+async fn a_failed_write_is_repeated_and_labels_are_published_meanwhile() {
     let mut node = Running::start("features.d/gfd");
     fs::write(node.path("features.d"), "in the way").expect("a file");
     node.state.send_replace(state(vec![gpu("GPU-0", None)]));
@@ -157,7 +157,7 @@ async fn a_file_that_cannot_be_written_is_tried_again_and_labels_are_published_m
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_policy_moves_the_file_and_takes_it_away() {
+async fn a_new_policy_moves_the_file_and_removes_it() {
     let mut node = Running::start("one");
     node.state.send_replace(state(vec![gpu("GPU-0", None)]));
     node.settle(SOON).await;
@@ -165,7 +165,10 @@ async fn a_new_policy_moves_the_file_and_takes_it_away() {
     node.policy.send_replace(policy(LabelOutput::File(node.path("two"))));
     node.settle(SOON).await;
     assert_eq!(node.text("one"), None);
-    assert!(node.text("two").expect("a file").contains("gfd.timestamp=1\n"), "asked for anew");
+    assert!(
+        node.text("two").expect("a file").contains("gfd.timestamp=1\n"),
+        "the time of the new policy"
+    );
     node.policy.send_replace(policy(LabelOutput::NodeFeature));
     node.settle(SOON).await;
     assert_eq!((node.text("two"), node.count().as_deref()), (None, Some("1")));

@@ -19,7 +19,7 @@ const NVIDIA: &str = "10de";
 /// Prefix of display classes. Other functions are not read, so they stay asleep.
 const DISPLAY: &str = "0x03";
 
-/// Size of the space with capabilities. The kernel shows less to unprivileged readers.
+/// Size of PCI configuration space with all capabilities. The kernel shows less to unprivileged readers.
 const SPACE: usize = 256;
 const STATUS: usize = 0x06;
 /// Status bit: a capability list exists.
@@ -76,7 +76,7 @@ fn capability(space: &[u8; SPACE]) -> Option<&[u8]> {
     None
 }
 
-/// Driver of the vGPU's host.
+/// Driver version and branch of the vGPU's host.
 fn vgpu_host(capability: &[u8]) -> VgpuHost {
     let mut records = capability.get(RECORDS..).unwrap_or_default();
     while let [id, length, data @ ..] = records {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_gpu_tells_the_driver_of_its_host() {
+    fn a_virtual_gpu_reports_the_driver_of_its_host() {
         let driver = b"\x00\x16460.16\0\0\0\0r460_00\0\0\0";
         check(&virtual_gpu(driver), &present(Some("460.16"), Some("r460_00")));
         let after_another = [b"\x02\x04ab".as_slice(), driver].concat();
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_gpu_that_does_not_tell_its_host_is_one_all_the_same() {
+    fn a_virtual_gpu_without_its_hosts_driver_is_still_detected() {
         for records in [b"".as_slice(), b"\x00\x16460", b"\x07\x00", b"\x07\xff"] {
             check(&virtual_gpu(records), &present(None, None));
         }
     }
 
     #[test]
-    fn a_gpu_of_the_machines_own_is_no_virtual_one() {
+    fn a_physical_gpu_is_not_detected_as_virtual() {
         check(&vec![0; SPACE], &Vgpu::Absent);
         let mut other = virtual_gpu(b"");
         other[0xd3..0xd5].copy_from_slice(b"\x01\x00");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_space_of_which_only_the_head_may_be_read_tells_nothing() {
+    fn an_unprivileged_read_of_the_space_is_unknown() {
         check(&[0; 64], &Vgpu::Unknown);
     }
 

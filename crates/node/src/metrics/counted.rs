@@ -1,9 +1,9 @@
-//! A counter by the value of one label.
+//! Counter family with one label.
 
 use prometheus_client::registry::Registry;
 use windlass_host::counters::{CounterFamily, Labels};
 
-/// Counter by the value of a label; clones share it.
+/// Counter family with one label; clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Counted {
     family: CounterFamily,
@@ -13,7 +13,7 @@ pub(super) struct Counted {
 // === impl Counted ===
 
 impl Counted {
-    /// Registers the counter. The values exist from the start with 0.
+    /// Registers the counter, with 0 for each of these values of the label.
     pub(super) fn register(
         registry: &mut Registry,
         name: &'static str,

@@ -1,7 +1,7 @@
 //! Device metrics: facts, health, telemetry and holders.
 //!
-//! Telemetry of an exclusively held device has the container's labels, as in NVIDIA's exporter. Shared devices
-//! have them on `device_holder` only. Pod names require `disclose: [pods]`.
+//! Telemetry of an exclusively held device has the labels of its container, as in NVIDIA's exporter. For a shared
+//! device, only `device_holder` has them. Pod names require `disclose: [pods]`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +35,9 @@ pub(super) struct DeviceCollector(pub(super) MetricSources);
 /// Disclosure of holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HolderNames {
+    /// Lines name pods and claims.
     OfPods,
+    /// Lines name devices only.
     OfDevices,
 }
 
@@ -143,7 +145,7 @@ fn info_labels(device: &Device) -> Labels {
     device_labels(device).into_iter().chain(more).collect()
 }
 
-/// Labels of an unhealthy device. Their values are few: classes of reasons, and remedies of an operator.
+/// Labels of an unhealthy device. Their values are bounded: classes of reasons, and the operator's remedies.
 fn unhealthy_labels(device: &Device) -> Option<Labels> {
     let health = &device.health;
     let reason = health.failure().filter(|_| health.state == HealthState::Unhealthy)?.reason;
@@ -156,8 +158,7 @@ fn unhealthy_labels(device: &Device) -> Option<Labels> {
     Some(device_labels(device).into_iter().chain(more).collect())
 }
 
-/// One line per possible class of fault, from the first scrape on: `increase()` misses a first fault without a
-/// preceding 0.
+/// One line per class of fault, from the first scrape on: without a preceding 0, `increase()` misses the first fault.
 fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
     let begin = device.kind.facts().reasons.iter().map(|reason| (reason.class(), 0));
     let mut counts: BTreeMap<_, u64> = begin.collect();
@@ -218,7 +219,7 @@ fn claim_lines(
 ) -> impl Iterator<Item = (Labels, Value)> + use<> {
     let all = ledger.claims().iter();
     let all = all.flat_map(|(id, holds)| holds.values().map(move |hold| (id, hold.claim())));
-    // An administrator's claim looks at devices that others have.
+    // A claim with admin access monitors devices that others hold; it is no user of them.
     let all = all.filter(|(id, claim)| ledger.users(id).any(|uid| uid == claim.uid));
     let labels = |(id, claim): (&DeviceId, &ClaimRef)| {
         let holder = if claim.is_share() { "pod" } else { "claim" };
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_device_bears_its_product_whoever_made_it() {
+    fn devices_of_every_vendor_have_their_product_as_model() {
         let model = |domain, name, value| {
             let (id, source) = ("d".parse().expect("valid"), "s".parse().expect("valid"));
             let mut device = Device::new(id, DeviceKind::Gpu, source, Timestamp::UNIX_EPOCH);
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_has_to_itself_bears_its_name_and_what_is_shared_bears_none() {
+    fn an_exclusive_device_has_its_containers_labels_and_a_shared_one_has_none() {
         let gpu = "nvidia.com/gpu";
         for (of, expected) in [
             (vec![], None),
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_operators_word_a_holder_is_told_of_once_and_by_no_name() {
+    fn without_disclosure_several_holders_are_one_line_without_names() {
         let gpu = "nvidia.com/gpu";
         let (_, holders) = holders(vec![holder(gpu, "a", None), holder(gpu, "b", None)]);
         let offered = [gpu.to_owned()].into();
@@ -340,12 +341,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unhealthy_device_names_its_newest_trouble_and_the_operators_remedy_if_there_is_one() {
+    fn an_unhealthy_device_has_its_newest_reason_and_the_operators_remedy() {
         let now = Timestamp::UNIX_EPOCH;
         let (id, source) = ("GPU-a".parse().expect("valid"), SourceName::NVIDIA);
         let mut gpu = Device::new(id, DeviceKind::Gpu, source, now);
         let mut tracker = HealthTracker::new(Duration::ZERO, now);
-        let mut told = |observation: Observation| {
+        let mut shown = |observation: Observation| {
             tracker.observe(&observation, now);
             gpu.health = tracker.health().clone();
             let labels = unhealthy_labels(&gpu)?;
@@ -353,7 +354,7 @@ mod tests {
             Some((value("reason").expect("always"), value("action")))
         };
         let it = String::new;
-        assert_eq!(told(Observation::Overdue(it())), None, "unknown is not unhealthy");
+        assert_eq!(shown(Observation::Overdue(it())), None, "unknown is not unhealthy");
         for (reason, class, action) in [
             (Reason::Xid(79), "XID", Some("restart the machine")),
             (Reason::Xid(38), "XID", None),
@@ -361,13 +362,13 @@ mod tests {
             (Reason::Unresponsive, "unresponsive", None),
         ] {
             let expected = Some((class.to_owned(), action.map(str::to_owned)));
-            assert_eq!(told(Observation::Fault(reason, it())), expected);
+            assert_eq!(shown(Observation::Fault(reason, it())), expected);
         }
-        assert_eq!(told(Observation::Passed), None);
+        assert_eq!(shown(Observation::Passed), None);
     }
 
     #[test]
-    fn every_class_of_trouble_has_a_line_before_the_first_and_xids_are_one_class() {
+    fn every_class_of_fault_has_a_line_from_the_start_and_xids_are_one_class() {
         let now = Timestamp::UNIX_EPOCH;
         let (id, source) = ("GPU-a".parse().expect("valid"), SourceName::NVIDIA);
         let mut gpu = Device::new(id, DeviceKind::Gpu, source, now);
@@ -386,7 +387,11 @@ mod tests {
         }
         gpu.health = tracker.health().clone();
         assert_eq!((count(&gpu, "XID"), count(&gpu, "lost")), (Some(3), Some(0)));
-        assert_eq!(count(&gpu, "unreachable"), Some(1), "what is unusual is told too");
+        assert_eq!(
+            count(&gpu, "unreachable"),
+            Some(1),
+            "classes beyond the usual ones are counted too"
+        );
         assert!(matches!(last_xid(&gpu), Some(Value::Whole(48))));
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_gets_the_format_that_it_asks_for_and_the_older_one_when_it_asks_for_none() {
+    fn a_client_gets_the_accepted_format_and_by_default_the_classic_one() {
         let check = |header, expected| assert_eq!(Format::accepted(header), expected, "{header}");
         // Prometheus 3, Prometheus with protobuf, curl, a browser.
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_format_says_the_same_in_its_own_words() {
+    fn the_classic_format_has_the_same_values() {
         let mut registry = Registry::with_prefix("w");
         registry.register(
             "build",

@@ -1,4 +1,4 @@
-//! Telemetry of a device as metrics: a row per family, or per value of its label.
+//! Telemetry as metrics: a table with one row per metric family, or per value of the family's label.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use windlass_host::counters::Labels;
 
 use super::family::{FamilyHead, Value};
 
-/// One line per device or port of a family.
+/// Row of a metric family. It yields one line per device or port.
 struct Measure<S> {
     head: FamilyHead,
     kind: MetricType,
-    /// Label and value of this row, for families that are split.
+    /// Label and value of this row, in a family with several rows.
     label: Option<(&'static str, &'static str)>,
     of: fn(&S) -> Option<Value>,
 }
@@ -33,7 +33,7 @@ const NVLINKS: FamilyHead = FamilyHead::new("device_nvlinks", "NVLinks by state"
 const NVLINK_ERRORS: FamilyHead =
     FamilyHead::new("device_nvlink_errors", "Errors of all NVLinks since the driver was loaded");
 
-/// Rows of one family are neighbours.
+/// Rows of one family are adjacent.
 const MEASURES: &[Measure<Sample>] = &[
     gauge(
         FamilyHead::new("device_memory", "Size of the device's memory").with_unit("bytes"),
@@ -148,7 +148,7 @@ const MEASURES: &[Measure<Sample>] = &[
 const PORT_ERRORS: FamilyHead =
     FamilyHead::new("device_port_errors", "Errors of an RDMA port since its driver was loaded");
 
-/// Rows of one family are neighbours.
+/// Rows of one family are adjacent.
 const PORT_MEASURES: &[Measure<PortSample>] = &[
     gauge(
         FamilyHead::new("device_port_up", "1 if traffic can flow through an RDMA port"),
@@ -174,7 +174,7 @@ const PORT_MEASURES: &[Measure<PortSample>] = &[
         .by("type", "link_down"),
 ];
 
-/// Writes all families of these devices, by their labels.
+/// Writes all families. Each sample has the labels of its device.
 pub(super) fn write(to: &mut DescriptorEncoder<'_>, samples: &[(Labels, Sample)]) -> fmt::Result {
     let devices: Vec<_> = samples.iter().map(|(labels, sample)| (labels.clone(), sample)).collect();
     families(to, MEASURES, &devices)?;
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_a_family_are_neighbours_of_one_kind_and_differ_by_their_label() {
+    fn rows_of_a_family_are_adjacent_of_one_type_and_differ_by_label() {
         check(MEASURES);
         check(PORT_MEASURES);
     }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_measures_nothing_has_the_time_of_its_sample_only() {
+    fn an_empty_sample_has_only_its_time() {
         let sample = Sample::default();
         let lines = MEASURES.iter().filter(|row| (row.of)(&sample).is_some());
         let names: Vec<_> = lines.map(|row| row.head.name).collect();

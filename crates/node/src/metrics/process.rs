@@ -1,4 +1,4 @@
-//! Resource use of the agent's process, under the names that Prometheus' clients give it.
+//! Resource use of the agent's process, under the standard names of Prometheus' client libraries.
 //!
 //! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>
 
@@ -13,7 +13,7 @@ use super::family::{FamilyHead, Value};
 /// Reads the process at each scrape.
 #[derive(Debug)]
 pub(super) struct ProcessCollector {
-    /// Read once, so that equal starts are equal numbers.
+    /// Read once, so that every scrape has the same number.
     start_seconds: Option<f64>,
 }
 

@@ -14,7 +14,8 @@ use windlass_resources::NodeState;
 
 /// Counts health transitions by device kind and new state.
 ///
-/// Two transitions between snapshots go uncounted; the quiet period before a recovery makes that unlikely.
+/// A device that fails and recovers between two snapshots is not counted. The quiet period before a recovery makes that
+/// unlikely.
 #[derive(Clone, Debug)]
 pub(crate) struct Transitions(CounterFamily);
 

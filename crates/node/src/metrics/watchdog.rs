@@ -38,9 +38,9 @@ pub(crate) struct HolderLimit {
     pub(crate) name: String,
     /// True for a claim.
     pub(crate) is_claim: bool,
-    /// In MiB.
+    /// Memory in MiB; 0 for a holder of compute alone.
     pub(crate) mib: u64,
-    /// Requested compute, in percent of the GPU; 0 for none.
+    /// Requested compute, in percent of the GPU; 0 is no request.
     pub(crate) compute_percent: u32,
     /// The strongest enforcement that the node verified.
     pub(crate) by: Enforcement,
@@ -55,7 +55,7 @@ pub(crate) struct ContainerUse {
     /// Name of the container, or its id.
     pub(crate) container: String,
     pub(crate) bytes: u64,
-    /// Time in which its CUDA kernels ran, in percent of all time, if the driver measures it.
+    /// Time in which its CUDA kernels ran, in percent of the GPU's time, if the driver measures it.
     pub(crate) compute_percent: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct WatchdogMetrics {
     compute_excesses: Counter,
 }
 
-/// Exporter of limits and use of shared GPUs.
+/// Collector of limits and use of shared GPUs.
 #[derive(Debug)]
 pub(crate) struct SharedGpuCollector {
     pub(crate) memory: watch::Receiver<Arc<SharedGpus>>,

@@ -1,11 +1,11 @@
-//! Reasons why devices are withheld from new pods, in few words: labels of a metric. `/devices` has the sentences.
+//! Reasons why devices are withheld from new pods, as values of a metric's label. `/devices` has the full sentences.
 
 use windlass_allocations::ledger::Ledger;
 use windlass_core::{device::Device, health::HealthState};
 use windlass_resources::{NodeState, Offering, obstacle::ObstacleKind};
 
-/// Reason why neither pods nor claims can have a device that the configuration gives them; `None` for one that they can
-/// have, or that no rule concerns.
+/// Reason why neither pods nor claims can get a device that the configuration offers. `None` if they can get it, or if
+/// the configuration does not mention it.
 pub(super) fn reason(
     state: &NodeState,
     ledger: &Ledger,
@@ -13,7 +13,7 @@ pub(super) fn reason(
     device: &Device,
 ) -> Option<&'static str> {
     let id = &device.id;
-    // A drive is listed for its place only.
+    // A drive is in the inventory for its place in the topology only.
     if device.kind.is_storage() && device.withheld.is_some() {
         return None;
     }
@@ -31,7 +31,7 @@ pub(super) fn reason(
     None
 }
 
-/// A reason that lies in the device itself.
+/// Reason in the device itself.
 fn of_device(state: &NodeState, device: &Device) -> Option<&'static str> {
     let id = &device.id;
     let node = || state.absent.contains_key(id).then_some(ObstacleKind::DeviceNode.word());
@@ -44,7 +44,7 @@ fn of_device(state: &NodeState, device: &Device) -> Option<&'static str> {
     }
 }
 
-/// A reason that lies in another holder, or in what an agent does by itself.
+/// Reason outside the device: a holder, or else the agent.
 fn of_another(state: &NodeState, ledger: &Ledger, device: &Device) -> &'static str {
     let overlap = state.overlaps.overlap(&device.id);
     let is_held = ledger.claim(&overlap).is_some() || ledger.container(&overlap).is_some();
@@ -67,7 +67,7 @@ mod tests {
         "GPU-a".parse().expect("an id")
     }
 
-    /// A device in a health, with what there is against it.
+    /// Reason of a device with this health and obstacle, after a change of the state, the ledger or the device.
     fn reason_of(
         health: HealthState,
         obstacle: Option<&str>,

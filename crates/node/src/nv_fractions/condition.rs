@@ -37,7 +37,7 @@ pub(super) fn condition(nri: &NriState, state: &NodeState) -> Option<NodeConditi
     })
 }
 
-/// The condition after the agent's end.
+/// The condition to write when the agent stops.
 pub(super) fn at_end() -> NodeCondition {
     NodeCondition {
         status: ConditionStatus::Unknown,

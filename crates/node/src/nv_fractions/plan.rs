@@ -13,7 +13,8 @@ use super::request::{FractionRequest, FractionRequestError, RequestedGpus};
 /// Plan for one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// The driver's limit, whose record has to be on disk; `None` where the driver limits nothing.
+    /// Limit that the hook sets. Its record has to be on disk before the container is created; `None` if the node
+    /// enforces none.
     pub(super) limit: Option<HookLimit>,
     /// Changes of the container.
     pub(super) adjustment: Adjustment,
@@ -22,7 +23,7 @@ pub(super) struct Plan {
 /// Reason to refuse a container.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FractionError {
-    /// The pod's annotations are wrong.
+    /// The pod's annotations are invalid.
     #[error(transparent)]
     FractionRequest(#[from] FractionRequestError),
     /// The agent has just started.
@@ -37,7 +38,7 @@ pub(super) enum FractionError {
     /// The GPU has vanished, with its health.
     #[error("{0} is gone: {1}")]
     Gone(DeviceId, String),
-    /// MIG instances have no limits.
+    /// The request names a MIG instance.
     #[error("{0} is a MIG instance, and the driver limits memory of whole GPUs only")]
     Instance(String),
     /// The GPU is in MIG mode.

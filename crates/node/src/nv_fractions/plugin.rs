@@ -1,4 +1,4 @@
-//! The plugin of the container runtime: it adjusts containers with fractions, and knows those that exist.
+//! NRI plugin of the container runtime: adjusts containers with fractions, and lists the existing ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ pub(super) struct Fraction {
     pub(super) request: FractionRequest,
 }
 
-/// The plugin.
+/// NRI plugin.
 pub(super) struct FractionPlugin {
     pub(super) settings: NvFractions,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
@@ -53,7 +53,7 @@ impl FractionPlugin {
         request: &FractionRequest,
     ) -> Result<Adjustment, String> {
         let state = self.state.borrow().clone();
-        // The id is a file name.
+        // The id becomes a file name.
         let is_plain =
             |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
         let id = container.id.clone();
@@ -69,7 +69,7 @@ impl FractionPlugin {
         Ok(adjustment)
     }
 
-    /// Forgets containers and removes their records.
+    /// Drops containers, and removes their limit records.
     async fn forget(&self, is_meant: impl Fn(&Fraction) -> bool) {
         let known = self.known.borrow().clone();
         let ids: Vec<_> =
@@ -124,7 +124,7 @@ impl Plugin for FractionPlugin {
                     limit_mib = request.limit_mib,
                     "GPU fraction adjusted"
                 );
-                // A container of this name whose creation failed later has no end that the runtime reports.
+                // Drops earlier containers of this name: the runtime reports no end of one whose creation failed.
                 let is_same = |it: &Fraction| {
                     it.container.name == container.name
                         && it.container.pod.uid == container.pod.uid

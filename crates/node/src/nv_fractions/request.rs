@@ -38,7 +38,7 @@ pub(super) enum RequestedGpus {
     Named(Vec<String>),
 }
 
-/// Reason against a request.
+/// Reason why a request is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FractionRequestError {
     /// The text is no quantity.
@@ -50,12 +50,12 @@ pub(super) enum FractionRequestError {
     /// The request is larger than the limit.
     #[error("its request of {request} MiB is above its limit of {limit} MiB of GPU memory")]
     AboveLimit { request: u64, limit: u64 },
-    /// The agent does not share compute in this way.
+    /// The agent does not offer this way to share compute.
     #[error(
         "annotation {key}: {value:?} is not offered on this node: write time-slicing, or leave it out"
     )]
     Mode { key: String, value: String },
-    /// The annotation with the weakest enforcement is wrong.
+    /// The annotation with the weakest accepted enforcement is invalid.
     #[error(transparent)]
     Enforcement(#[from] InvalidEnforcement),
 }
@@ -65,7 +65,7 @@ const LIMIT: &str = "gpu-memory.limit";
 const DEVICES: &str = "gpus.devices";
 const MODE: &str = "gpu-compute.mode";
 
-/// The one mode of sharing compute.
+/// The only supported mode of sharing compute.
 const TIME_SLICING: &str = "time-slicing";
 
 const MIB: u64 = 1 << 20;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_amounts_of_its_own_has_no_wish() {
+    fn a_container_without_amounts_of_its_own_has_no_request() {
         assert_eq!(parsed(&[]), Ok(None));
         assert_eq!(parsed(&[("b.gpu-memory.limit", "1Gi")]), Ok(None));
         let whole = [("a.gpus.devices", "GPU-1"), ("a.gpu-compute.mode", "sm-sharing")];

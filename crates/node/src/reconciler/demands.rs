@@ -1,4 +1,4 @@
-//! Demands of the reconciler on other parts, MPS daemons and cleanup, and the resulting obstacles.
+//! MPS daemons and cleanup: the reconciler's demand for both, and the obstacles of devices that wait for them.
 
 use windlass_allocations::ledger::Ledger;
 use windlass_config::{Replicas, Shared, Sharing, SharingMethod};
@@ -15,7 +15,7 @@ use windlass_resources::offers::Plan;
 use super::holdings::Holdings;
 
 /// Wanted MPS daemons. A daemon also stays while its device fails, while containers hold replicas, and while claims
-/// may hold shares: its end would end their programs.
+/// may hold shares: stopping it kills their programs.
 pub(super) fn daemons(
     (plan, inventory): (&Plan, &Inventory),
     ledger: &Ledger,

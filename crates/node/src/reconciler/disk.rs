@@ -41,7 +41,7 @@ pub(super) struct WantedFiles {
     pub(super) infos: DeviceInfos,
     /// Fingerprint of the hardware behind each id.
     pub(super) allocated_hardware: Fingerprints,
-    /// Replicas that have a given memory, by GPU.
+    /// Memory limit of replicas, by GPU.
     pub(super) replicas: BTreeMap<DeviceId, ReplicaSize>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct DiskState {
     pub(super) checked: DiskCheckResult,
     /// Device information files that are outdated, because a write failed.
     pub(super) outdated: OutdatedFiles,
-    /// Request that it answers; `None` before the first.
+    /// Request of this pass; `None` before the first.
     wanted: Option<Arc<WantedFiles>>,
     devices: BTreeMap<DeviceId, Device>,
 }
@@ -60,7 +60,7 @@ pub(super) struct DiskState {
 pub(super) struct Disk {
     check: DiskCheck,
     infos: DeviceInfoFiles,
-    notes: FingerprintFile,
+    fingerprints: FingerprintFile,
 }
 
 pub(super) struct DiskHandle {
@@ -96,13 +96,17 @@ pub(super) fn channel() -> (DiskHandle, DiskChannels) {
 
 impl Disk {
     pub(super) fn new(places: &Places, check: DiskCheck) -> Self {
-        Self { check, infos: DeviceInfoFiles::new(places), notes: FingerprintFile::new(places) }
+        Self {
+            check,
+            infos: DeviceInfoFiles::new(places),
+            fingerprints: FingerprintFile::new(places),
+        }
     }
 
-    /// Loads the previous agent's fingerprints and finds the driver's files. Blocks.
+    /// Loads the previous agent's fingerprints, and finds the driver's files for CDI documents. Blocks.
     pub(super) fn open(&mut self, policy: &Policy) -> Fingerprints {
         self.check.warm_up(policy);
-        self.notes.load(&policy.delivery)
+        self.fingerprints.load(&policy.delivery)
     }
 
     /// Processes the latest request until the handle is dropped.
@@ -130,7 +134,7 @@ impl Disk {
         } else {
             self.infos.keep(&wanted.infos)
         };
-        self.notes.write(&wanted.allocated_hardware);
+        self.fingerprints.write(&wanted.allocated_hardware);
         let devices = wanted.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
         DiskState { checked, outdated, devices: devices.collect(), wanted: Some(wanted) }
     }
@@ -177,19 +181,20 @@ impl DiskState {
 
     /// True if the device's CNI information is as wanted.
     pub(super) fn has_current_info(&self, device: &Device, wanted: &WantedFiles) -> bool {
-        let written = self.wanted.as_ref().and_then(|had| had.infos.get(&device.id));
+        let written = self.wanted.as_ref().and_then(|written| written.infos.get(&device.id));
         written == wanted.infos.get(&device.id)
     }
 
     /// True if every file of the device is as wanted.
     pub(super) fn covers(&self, device: &Device, wanted: &WantedFiles) -> bool {
-        let Some(had) = &self.wanted else { return false };
+        let Some(written) = &self.wanted else { return false };
         let is_known = self.devices.get(&device.id).is_some_and(|known| is_same(known, device));
         is_known
-            && *had.policy == *wanted.policy
+            && *written.policy == *wanted.policy
             && self.has_current_info(device, wanted)
-            && had.replicas.get(&device.id) == wanted.replicas.get(&device.id)
-            && had.allocated_hardware.get(&device.id) == wanted.allocated_hardware.get(&device.id)
+            && written.replicas.get(&device.id) == wanted.replicas.get(&device.id)
+            && written.allocated_hardware.get(&device.id)
+                == wanted.allocated_hardware.get(&device.id)
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) struct DiskCheck {
     replicas: ReplicaLimits,
     /// NVIDIA's driver, which may limit the memory of shares.
     driver: Option<LiveDriver>,
-    /// True after the first write. Documents stay current from then on, because containers refer to them.
+    /// True after the first write. From then on documents are kept current, because containers refer to them.
     wrote: bool,
 }
 
@@ -183,7 +183,7 @@ impl DiskCheckResult {
         Some(Obstacle { kind: ObstacleKind::ImexChannel, why })
     }
 
-    /// Obstacle: the MPS daemon of an earlier sharing still runs and blocks other programs.
+    /// Obstacle: an MPS daemon still runs from an earlier sharing method, and blocks other programs.
     pub(super) fn daemon_left(&self, device: &Device, sharing: Sharing) -> Option<String> {
         let mut ids = device.parent.iter().chain([&device.id]);
         let is_left = !sharing.is_by_mps() && ids.any(|id| self.daemons_left.contains(id));

@@ -1,5 +1,5 @@
-//! Devices that wait for the disk: new or changed offers whose files are not written. Unchanged offers stay, however
-//! long the disk hangs.
+//! Devices that wait for the disk: their offer is new or changed, and its files are not written. Unchanged offers stay
+//! while the disk hangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use super::disk::{DiskState, WantedFiles, is_same};
 
 type Given<'a> = BTreeMap<&'a DeviceId, (&'a ResourceName, Sharing)>;
 
-/// Devices that the plan would offer before their files are written.
+/// Devices that the plan offers although their files are not written.
 pub(super) fn waiting_for_disk(
     plan: &Plan,
     known: &NodeState,

@@ -1,7 +1,7 @@
 //! Store of device fingerprints: the hardware behind each allocated id, for the next agent.
 //!
-//! The kubelet's checkpoint lists allocated ids. Once a device has another id, only this file tells which hardware
-//! the old id meant.
+//! The kubelet's checkpoint lists allocated ids. After a device has changed its id, only this file maps the old id to
+//! its hardware.
 
 use windlass_config::{Delivery, Places};
 use windlass_host::state_file::{Boot, Format, StateFile};

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_containers_hold_no_longer_is_forgotten_and_what_they_got_since_is_not_taken_in() {
+    fn released_ids_are_dropped_and_later_ids_are_ignored() {
         let held = |ids: &[&str]| {
             let ids = ids.iter().map(ToString::to_string).collect();
             HeldIds::from([("nvidia.com/gpu".parse().expect("valid"), ids)])

@@ -41,7 +41,7 @@ impl ObstacleChecks<'_> {
         self.checked.undocumented(device).or_else(|| self.common(device))
     }
 
-    /// Obstacles for claims. MPS daemons are none: a claim waits for its daemon itself.
+    /// Obstacles for claims. A missing MPS daemon is no obstacle: preparation of the claim waits for it.
     pub(super) fn of_claims(self, inventory: &Inventory) -> Obstacles {
         let devices = inventory.devices.iter().filter(|_| self.policy.dra.offer != DraOffer::Off);
         let obstacle = |device: &Device| {

@@ -1,12 +1,12 @@
-//! Phases of a device migration between resources. The kubelet may be allocating a device at any moment.
+//! Phases of moving devices between resources, while the kubelet may allocate one at any moment.
 //!
 //! ```text
-//!   ┌────────┐ has to move ┌─────────────┐ published ┌──────────┐ time is up ┌─────────┐ record read ┌────────┐
+//!   ┌────────┐ has to move ┌─────────────┐ published ┌──────────┐ time is up ┌─────────┐ checkpoint  ┌────────┐
 //!   │ Steady │ ──────────> │ Withholding │ ────────> │ Settling │ ─────────> │ Reading │ ──────────> │ Moving │
-//!   └────────┘             └─────────────┘           └──────────┘ <───────── └─────────┘             └────────┘
+//!   └────────┘             └─────────────┘           └──────────┘ <───────── └─────────┘ read        └────────┘
 //!       ^                         ^                       │       unreadable      │                      │
-//!       │                         └── something more has to move, from whatever phase ───────────────────┤
-//!       └──────────────── nothing waits to move, from whatever phase ────────────────────────────────────┘
+//!       │                         └── another device has to move, from any phase ─────────────────────────┤
+//!       └──────────────── no device waits to move, from any phase ───────────────────────────────────────┘
 //! ```
 //!
 //! While settling, the kubelet writes every Allocate that was answered before the devices were withheld. An
@@ -72,7 +72,7 @@ impl Phase {
         }
     }
 
-    /// Waits until the checkpoint has to be complete; pending in other phases.
+    /// Waits for the deadline of `Settling`, then enters `Reading`; pending in other phases.
     pub(super) async fn settle(&mut self) {
         let Self::Settling { until, allocatable } = self else {
             return std::future::pending().await;
@@ -133,9 +133,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn devices_move_once_the_record_is_complete_that_what_moves_was_withheld_from() {
+    async fn devices_move_once_a_checkpoint_is_read_after_the_wait() {
         let mut phase = Phase::default();
-        phase.published(LIMIT, || unreachable!("nothing has to move"));
+        phase.published(LIMIT, || unreachable!("no device has to move"));
         assert_eq!(phase.moves(), Moves::Kept);
         phase.withhold();
         assert_eq!(phase.moves(), Moves::Waiting);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_record_that_cannot_be_read_moves_nothing_and_is_waited_for_again() {
+    async fn an_unreadable_checkpoint_moves_nothing_and_starts_the_wait_again() {
         let mut phase = settling();
         phase.settle().await;
         phase.unreadable(Some(Instant::now()), LIMIT);
@@ -169,11 +169,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_to_move_meanwhile_begins_the_wait_anew() {
+    async fn a_further_device_that_has_to_move_starts_the_wait_again() {
         let mut phase = settling();
         phase.settle().await;
         phase.withhold();
-        assert_eq!(phase.complete(Some(Instant::now())), None, "it was read for the wait before");
+        assert_eq!(phase.complete(Some(Instant::now())), None, "it was read for the earlier wait");
         assert_eq!(phase.moves(), Moves::Waiting);
         let mut moving = settling();
         moving.settle().await;

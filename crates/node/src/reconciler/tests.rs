@@ -18,7 +18,7 @@ use windlass_discovery::SourceSnapshot;
 
 use super::*;
 
-/// A reconciler with its inputs and outputs. The disk works when the test tells it to.
+/// A reconciler with its inputs and outputs. The test controls the passes of the disk.
 struct Rig {
     reconciler: Reconciler,
     source: watch::Sender<SourceSnapshot>,
@@ -161,11 +161,15 @@ async fn a_disk_that_hangs_keeps_back_what_is_new_and_no_news_of_what_is_there()
     rig.disk_begins();
     let lost = seen("GPU-1", &Observation::Failed(Reason::Lost, "it fell off".to_owned()));
     rig.see(&[&lost, &two]);
-    assert_eq!(rig.given(), both_ways(&["GPU-2"]), "told at once; the other is as it was");
+    assert_eq!(
+        rig.given(),
+        both_ways(&["GPU-2"]),
+        "the loss is published at once; the other device is unchanged"
+    );
 
     rig.see(&[&lost, &two, &three]);
     assert_eq!(rig.given(), both_ways(&["GPU-2"]));
-    assert_eq!(rig.state.borrow().inventory.devices.len(), 2, "what is new comes in one step");
+    assert_eq!(rig.state.borrow().inventory.devices.len(), 2, "a new device appears in one step");
     advance(DEADLINE).await;
     rig.reconciler.refresh(Trigger::Disk);
     assert_eq!(rig.given(), both_ways(&["GPU-2"]));
@@ -181,8 +185,7 @@ async fn a_disk_that_hangs_keeps_back_what_is_new_and_no_news_of_what_is_there()
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_way_to_hand_devices_out_waits_for_the_disk_and_takes_nothing_from_anyone_meanwhile()
- {
+async fn a_new_delivery_waits_for_the_disk_and_withholds_no_device_meanwhile() {
     let mut rig = Rig::new();
     let one = gpu("GPU-1");
     rig.see(&[&one]);
@@ -192,16 +195,20 @@ async fn another_way_to_hand_devices_out_waits_for_the_disk_and_takes_nothing_fr
     rig.reconciler.policy = Arc::new(policy);
     rig.disk_begins();
     rig.see(&[&one]);
-    assert_eq!(rig.given(), both_ways(&["GPU-1"]), "the old way, until the new one is there");
+    assert_eq!(
+        rig.given(),
+        both_ways(&["GPU-1"]),
+        "the old delivery, until the new one is written"
+    );
     advance(DEADLINE).await;
     rig.reconciler.refresh(Trigger::Disk);
-    assert!(rig.given().is_empty(), "a disk that takes long");
+    assert!(rig.given().is_empty(), "the disk is slow");
     rig.disk_answers();
     assert_eq!(rig.given(), both_ways(&["GPU-1"]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_configuration_that_offers_nothing_of_a_node_with_devices_is_told() {
+async fn a_configuration_that_offers_no_device_of_the_node_is_reported() {
     let resources = Resources::Rules(Vec::new());
     let mut rig = Rig::of(Policy { resources, ..Policy::default() });
     rig.see(&[]);

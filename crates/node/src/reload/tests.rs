@@ -41,7 +41,7 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
     })
 }
 
-/// Runs a story with the reloader of `file` in a folder that `prepare` filled.
+/// Runs `story` beside a reloader of `file` in a folder that `prepare` filled.
 async fn play<F: Future<Output = ()>>(
     file: &str,
     prepare: impl FnOnce(&Path),
@@ -148,7 +148,7 @@ async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
 }
 
 #[tokio::test]
-async fn a_file_that_says_nothing_or_is_no_file_changes_nothing() {
+async fn an_empty_file_or_a_fifo_changes_nothing() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
     play("w.yaml", prepare, async |mut world: World| {
         let file = world.dir.path().join("w.yaml");
@@ -156,23 +156,23 @@ async fn a_file_that_says_nothing_or_is_no_file_changes_nothing() {
         for (text, expected) in [("", nothing), ("# mig: single\n\n", nothing), ("---\n", nothing)]
         {
             world.write("w.yaml", text);
-            let told = |status: &ReloadStatus| {
+            let is_shown = |status: &ReloadStatus| {
                 status.error.as_ref().is_some_and(|error| error.contains(expected))
             };
-            world.status(told).await;
+            world.status(is_shown).await;
             assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
             world.write("w.yaml", "mig: none\n");
             world.status(|status| status.error.is_none()).await;
         }
         fs::remove_file(&file).expect("removed");
         mknodat(CWD, &file, FileType::Fifo, Mode::RUSR, 0).expect("made");
-        let told = |status: &ReloadStatus| {
+        let is_shown = |status: &ReloadStatus| {
             status
                 .error
                 .as_ref()
                 .is_some_and(|error| error.contains("it is a FIFO, not a regular file"))
         };
-        world.status(told).await;
+        world.status(is_shown).await;
         assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
         fs::remove_file(&file).expect("removed");
         world.write("w.yaml", "{}");
@@ -182,7 +182,7 @@ async fn a_file_that_says_nothing_or_is_no_file_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_named_and_the_rest_is_followed() {
+async fn keys_that_need_a_restart_are_named_and_the_others_are_followed() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
     play("w.yaml", prepare, async |mut world: World| {
         world.write("w.yaml", "mig: single\ncdiDir: /elsewhere\ndriver: {root: /d}\n");

@@ -1,4 +1,4 @@
-//! Choice of a share's GPUs, and the decision by the pod's annotations.
+//! GPUs that a pod's annotations decide, and their comparison with the GPUs of its share.
 
 use windlass_cluster::BoundPod;
 use windlass_core::{annotation::PodPlacement, device::DeviceId};
@@ -6,14 +6,14 @@ use windlass_host::{abbreviate::first_few, causes};
 
 use super::MAX_LOGGED_IDS;
 
-/// Choice of the GPUs.
+/// Origin of a share's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The decided ones.
+    /// The share is on the decided GPUs.
     Decided,
-    /// Others than decided, for this reason.
+    /// The agent chose other GPUs than `decided`, because of `why`.
     Corrected { decided: String, why: String },
-    /// The agent's, since nothing was decided.
+    /// The agent chose, because no GPU was decided.
     Own,
 }
 
@@ -42,8 +42,8 @@ impl Choice {
     }
 }
 
-/// GPUs of a pod by its annotations, as many as it asks for: the agent's correction, else the decision. Anybody may have
-/// written them, so a damaged one decides nothing.
+/// The `count` GPUs that a pod's annotations decide: the agent's correction, else the cluster half's placement. Empty
+/// if neither is usable: anybody may have written them.
 pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
     if let Some(manager) = &pod.forger {
         tracing::warn!(
@@ -56,7 +56,7 @@ pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
     texts.find_map(|text| placed(pod, text, count)).unwrap_or_default()
 }
 
-/// GPUs of a placement on this many GPUs.
+/// GPUs of a placement, if it has `count` of them.
 fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
     match PodPlacement::from_annotation(text) {
         Ok(PodPlacement { devices }) if devices.len() == count => {

@@ -1,4 +1,4 @@
-//! CDI documents of shares. They are the record of shares too: each names its pod, and the next agent reads them.
+//! CDI documents of shares. They also persist the shares: each names its pod, and the next agent reads them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,16 +17,17 @@ use windlass_host::files::{self, Readers};
 
 use super::hold::Hold;
 
-/// The folder of the documents.
+/// Folder of the documents.
 #[derive(Clone, Debug)]
 pub(super) struct ShareDocuments(PathBuf);
 
-/// A share's document.
+/// CDI document of one container with a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ShareDocument {
     pub(super) hold: Hold,
     pub(super) spec: Spec,
-    /// The driver's limit of the container; `None` for a document of an earlier agent, whose record stays on disk.
+    /// Limit of the container that the hook sets; `None` for a document of an earlier agent, whose limit record stays
+    /// on disk.
     pub(super) limit: Option<HookLimit>,
 }
 
@@ -36,7 +37,7 @@ const VARIABLE: &str = "WINDLASS_SHARE";
 /// Edits of a share's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edits<'a> {
-    /// All edits for the GPUs, from the document of GPUs, and the driver's limit.
+    /// All edits for the GPUs, from the CDI document of GPUs, and the container's memory limit.
     Gpu(&'a Spec, Option<&'a HookLimit>),
     /// Variables alone: the container has the GPU by another resource.
     Variables,
@@ -45,7 +46,8 @@ pub(super) enum Edits<'a> {
 // === impl ShareDocument ===
 
 impl ShareDocument {
-    /// A document of this name for a container with some GPUs of the share; `None` if the document of GPUs lacks one.
+    /// Document called `name` for a container with `devices` of the share; `None` if one is missing in the CDI document
+    /// of GPUs.
     pub(super) fn new(
         name: &str,
         resource: &ResourceName,
@@ -72,7 +74,7 @@ impl ShareDocument {
         Some(Self { hold, spec, limit })
     }
 
-    /// The share of a document that an agent wrote.
+    /// Name and share in a document that an agent wrote.
     fn of(spec: Spec) -> Option<(String, Self)> {
         let device = spec.devices.first()?;
         let prefix = format!("{VARIABLE}=");
@@ -89,12 +91,12 @@ impl ShareDocuments {
         Self(dir.to_owned())
     }
 
-    /// Removes the drafts of a killed agent. Blocks.
+    /// Removes temporary files of a killed agent. Blocks.
     pub(super) fn remove_drafts(&self) {
         for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let name = file.file_name().into_string().unwrap_or_default();
             if files::drafted(&name).and_then(name_in).is_some() {
-                // The next agent tries again; no runtime reads it.
+                // Container runtimes ignore such a file, and the next agent tries again.
                 let _ = fs::remove_file(file.path());
             }
         }
@@ -118,7 +120,7 @@ impl ShareDocuments {
         self.0.join(format!("{VENDOR}-share-{name}.json"))
     }
 
-    /// Writes a document, or removes it. Blocks.
+    /// Writes the document, or removes the file if there is none. Blocks.
     pub(super) fn settle(
         &self,
         name: &str,
@@ -126,7 +128,7 @@ impl ShareDocuments {
     ) -> Result<(), String> {
         let path = self.path(name);
         let done = match document {
-            // It names a pod.
+            // Only root may read it, because it names a pod.
             Some(document) => {
                 let text = windlass_cdi::text(&document.spec);
                 files::replace(&path, text.as_bytes(), Readers::Owner).map(drop)

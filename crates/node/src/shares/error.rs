@@ -1,4 +1,4 @@
-//! Reasons that a share is not bound, in the words of the pod's event.
+//! Reasons why a share is not bound; the kubelet shows them in the pod's event.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,14 +10,14 @@ use windlass_core::{
 };
 use windlass_lifecycle::cleanup::NotReady;
 
-/// Reason that a share is not bound. The kubelet tries again.
+/// Reason why a share is not bound. The kubelet tries again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BindError {
     #[error("the kubelet's checkpoint cannot be read")]
     Checkpoint,
     #[error("the kubelet's checkpoint does not name the pod of these ids yet")]
     NoPod,
-    #[error("the configuration names another resource for shares by now")]
+    #[error("the configuration no longer shares GPUs under this resource")]
     NotShared,
     #[error(
         "the pod asks for virtual GPUs, and for amounts of one GPU by another name: leave one out"
@@ -45,6 +45,6 @@ pub(super) enum BindError {
     WeakLimit(#[from] WeakLimit),
     #[error("{0}")]
     Disk(String),
-    #[error("it took longer than {0:?}")]
+    #[error("the request took longer than {0:?}")]
     Late(Duration),
 }

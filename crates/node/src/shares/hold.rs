@@ -17,42 +17,36 @@ use windlass_core::{
     replica::token,
 };
 
-/// A pod's share of a GPU, or of each of several. All of its containers have it.
+/// A pod's share of one GPU, or of each of several, for all of the pod's containers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Hold {
-    /// The first GPU.
     #[serde(flatten)]
     pub(super) first: HeldGpu,
-    /// The other GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) more: Vec<HeldGpu>,
-    /// The pod.
     #[serde(flatten)]
     pub(super) pod: Pod,
 }
 
-/// A GPU, and the amounts of it that a pod has.
+/// A GPU, and the amounts of it that a pod holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HeldGpu {
-    /// The GPU.
     pub(super) device: DeviceId,
-    /// The amounts.
     #[serde(flatten)]
     pub(super) amounts: Amounts,
     /// Memory of the whole GPU in MiB.
     pub(super) of_mib: u64,
 }
 
-/// A pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pod {
     pub(super) namespace: String,
     #[serde(rename = "pod")]
     pub(super) name: String,
     pub(super) uid: String,
-    /// The weakest enforcement with which its containers start, by its annotation.
+    /// Weakest enforcement that the pod's annotation accepts. With less, its containers do not start.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(super) at_least: Enforcement,
 }
@@ -63,29 +57,28 @@ pub(super) struct Pod {
 pub(super) struct Amounts {
     /// Memory in MiB.
     pub(super) memory_mib: u64,
-    /// Compute in percent; 0 is no request.
+    /// Compute in percent of the GPU; 0 is no request.
     pub(super) compute_percent: u64,
 }
 
-/// MiB of a token.
+/// Memory that one token of the kubelet stands for, in MiB.
 const MIB_PER_TOKEN: u64 = 1024;
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Compute of a GPU in percent.
+/// Compute of a whole GPU, in percent.
 pub(super) const WHOLE: u64 = 100;
 
 // === impl Hold ===
 
 impl Hold {
-    /// The pod as a holder in the ledger, where it keeps other pods, claims and whole GPUs out.
+    /// The pod as a holder in the ledger, which protects the share from other pods, claims and users of the whole GPU.
     pub(super) fn claim(&self) -> ClaimRef {
         ClaimRef::of_share(&self.pod.namespace, &self.pod.name, &self.pod.uid)
     }
 
-    /// The GPUs.
     pub(super) fn gpus(&self) -> impl Iterator<Item = &HeldGpu> {
         iter::once(&self.first).chain(&self.more)
     }
@@ -108,12 +101,12 @@ impl Hold {
 // === impl HeldGpu ===
 
 impl HeldGpu {
-    /// True for all of the GPU.
+    /// True if the pod has all memory and compute of the GPU.
     pub(super) fn is_whole(&self) -> bool {
         Amounts { memory_mib: self.of_mib, compute_percent: WHOLE }.is_within(self.amounts)
     }
 
-    /// Its memory, for a limit. `drm` is the address of a GPU that the kernel limits.
+    /// Memory of the share, to limit it. `drm` is the PCI address of a GPU whose memory the kernel limits.
     pub(super) fn memory(&self, drm: Option<PciAddress>) -> GpuMemory {
         GpuMemory {
             device: self.device.clone(),
@@ -150,10 +143,10 @@ impl HeldGpu {
 // === impl Amounts ===
 
 impl Amounts {
-    /// More than any GPU has.
+    /// More than any GPU has, for a share of unknown size.
     const ALL: Self = Self { memory_mib: u64::MAX, compute_percent: u64::MAX };
 
-    /// Amounts of a pod of which the tokens alone are known: virtual GPUs may be whole ones.
+    /// Upper limit of a pod's amounts by its tokens alone: a token of a virtual GPU may stand for a whole GPU.
     pub(super) fn at_most(
         containers: &[ContainerIds],
         pod: &str,
@@ -170,8 +163,8 @@ impl Amounts {
         Self::of(containers, pod, resources)
     }
 
-    /// Amounts of a pod's tokens of memory and compute. An init container's tokens serve later containers, so each counts
-    /// once.
+    /// Amounts of a pod's tokens of memory and compute. An init container's tokens serve later containers, so each
+    /// counts once.
     pub(super) fn of(containers: &[ContainerIds], pod: &str, resources: &ShareResources) -> Self {
         let tokens = |resource: &Option<_>| {
             let is_it = |it: &&ContainerIds| {

@@ -1,4 +1,4 @@
-//! Shares of this node's pods, and the documents that record them.
+//! Shares of this node's pods, and the CDI documents that persist them. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,17 +21,17 @@ use super::{
     hold::{Amounts, Hold},
 };
 
-/// Shares of this node.
+/// Shares of this node's pods.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     /// Share of each pod, by UID.
     pub(super) pods: BTreeMap<String, Taken>,
-    /// Documents by name. The files follow this map.
+    /// Documents by name. The files on disk are brought to match this map.
     pub(super) documents: BTreeMap<String, ShareDocument>,
     /// Names of documents whose shares cannot be read.
     pub(super) unreadable: BTreeSet<String>,
-    /// Amounts of pods that may run with a share that no document names, by UID; `None` before the first reading of
-    /// the checkpoint.
+    /// Amounts of pods that may run with a share without a document, by the pod's UID; `None` before the first reading
+    /// of the checkpoint.
     pub(super) unknown: Option<BTreeMap<String, Amounts>>,
 }
 
@@ -41,17 +41,17 @@ pub(super) struct Taken {
     pub(super) hold: Hold,
     /// Time of the decision; `None` if an earlier agent made it.
     pub(super) at: Option<Instant>,
-    /// The choice of its GPU, until it is reported: a later step of the request may fail.
+    /// Choice of its GPUs that is not reported yet: a later step of the request may fail.
     pub(super) news: Option<(BoundPod, Choice)>,
 }
 
-/// Ended shares, and the names of their documents.
+/// Shares of ended pods, and the names of their documents.
 pub(super) struct Ended {
     pub(super) holds: Vec<Hold>,
     pub(super) names: Vec<String>,
 }
 
-/// Pods by one reading of the checkpoint.
+/// Pods in one reading of the checkpoint.
 pub(super) struct Present {
     pub(super) read: Instant,
     /// UIDs of all pods with ids.
@@ -80,7 +80,7 @@ impl Holds {
         Self { pods, documents, unreadable, unknown: None }
     }
 
-    /// Takes in the first reading of the checkpoint: its pods without a share may run with a lost document.
+    /// Finds `unknown` pods in the first reading of the checkpoint: their share has no document, so it may be lost.
     pub(super) fn learn(&mut self, containers: &[ContainerIds], resources: &ShareResources) {
         if self.unknown.is_some() {
             return;
@@ -91,7 +91,7 @@ impl Holds {
         self.unknown = Some(uids.map(amounts).filter(some).collect());
     }
 
-    /// Notes the start of a container: its pod has no lost document.
+    /// Handles the start of a container of a pod: its share is known from then on.
     pub(super) fn is_starting(&mut self, uid: &str) {
         if let Some(unknown) = &mut self.unknown {
             unknown.remove(uid);
@@ -121,7 +121,7 @@ impl Holds {
             unknown.retain(|uid, _| present.recorded.contains(uid));
         }
         let ended = |(uid, taken): (&String, &Taken)| {
-            // An older reading lacks the pod, and an older account of pod resources names an earlier pod.
+            // A reading from before the share says nothing about its pod. Pod resources lag behind the checkpoint.
             let is_newer = |by: Duration| taken.at.is_none_or(|at| present.read > at + by);
             let is_gone = !present.recorded.contains(uid) && is_newer(Duration::ZERO);
             let is_let_go = !present.held.contains(uid) && is_newer(CHECKPOINT_GRACE);

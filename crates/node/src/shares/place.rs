@@ -1,4 +1,4 @@
-//! Choice of a share's GPUs: the decided ones, or else those that are left with the least. Whole GPUs are near each other.
+//! Choice of a share's GPUs: the decided ones first, then the fullest ones that fit. Whole GPUs are well connected.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use windlass_resources::offers::{Shareable, ShareableGpu};
 
 use super::hold::{Amounts, WHOLE};
 
-/// A share that needs GPUs.
+/// Request for GPUs, and the state of the node that decides it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShareRequest<'a> {
-    /// GPUs of which the pod may have shares.
+    /// GPUs that the pod may share.
     pub(super) gpus: &'a Shareable,
     /// Connections of the GPUs.
     pub(super) topology: &'a Topology,
@@ -23,7 +23,7 @@ pub(super) struct ShareRequest<'a> {
     pub(super) ledger: &'a Ledger,
     /// The pod's request.
     pub(super) wanted: Size,
-    /// Amounts of pods whose GPUs are unknown: any GPU may have them.
+    /// Amounts of pods whose GPUs are unknown. They count on every GPU.
     pub(super) unknown: Amounts,
     /// GPUs that the cluster half decided.
     pub(super) decided: &'a [DeviceId],
@@ -51,7 +51,7 @@ impl Size {
         Self { count: 1, memory: ShareMemory::Mib(mib), compute_percent }
     }
 
-    /// Size of virtual GPUs. `tokens` is their number where they are whole GPUs.
+    /// Size of virtual GPUs. `tokens` is the number of whole GPUs.
     pub(super) fn of_virtual_gpus(request: PodRequest, tokens: usize) -> Self {
         match request {
             PodRequest::Whole => Self { count: tokens, memory: ALL, compute_percent: WHOLE },
@@ -61,7 +61,7 @@ impl Size {
         }
     }
 
-    /// Amounts of a GPU with so much memory.
+    /// Amounts on a GPU with `gpu_mib` of memory.
     pub(super) fn on(self, gpu_mib: u64) -> Amounts {
         let memory_mib = self.memory.mib_of(u32::try_from(gpu_mib).unwrap_or(u32::MAX));
         let memory_mib = memory_mib.unwrap_or(0).into();
@@ -87,7 +87,7 @@ impl fmt::Display for Size {
 // === impl ShareRequest ===
 
 impl ShareRequest<'_> {
-    /// GPUs that fit, best first. The ledger has the last word.
+    /// GPUs that fit, best first. The ledger may still refuse one.
     pub(super) fn candidates(&self) -> Vec<DeviceId> {
         let fits = |(id, gpu): (&DeviceId, &ShareableGpu)| {
             let is_free = self.obstacle(id, gpu).is_none();
@@ -103,7 +103,8 @@ impl ShareRequest<'_> {
         fitting.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The best connected set with those of the decided GPUs that fit. Empty where connections do not matter.
+    /// The best connected set that contains the decided GPUs, as far as they fit. Empty if the share is of one GPU or
+    /// of parts.
     fn near(&self, fitting: &[(Amounts, DeviceId)]) -> Vec<DeviceId> {
         if !self.wanted.is_whole() || self.wanted.count < 2 {
             return Vec::new();
@@ -117,11 +118,11 @@ impl ShareRequest<'_> {
         placement::choose(self.topology, request).map(|it| it.devices).unwrap_or_default()
     }
 
-    /// Reason against the decided GPUs.
+    /// Reason why a decided GPU is not used.
     pub(super) fn against(&self) -> Option<String> {
         self.decided.iter().find_map(|decided| match self.gpus.get(decided) {
             Some(gpu) => self.obstacle(decided, gpu),
-            None => Some("it is no GPU of this node that the pod may share".to_owned()),
+            None => Some("the pod may not share it, or it is not on this node".to_owned()),
         })
     }
 
@@ -132,7 +133,7 @@ impl ShareRequest<'_> {
         gpu.obstacle.clone().or_else(|| is_full.then(full))
     }
 
-    /// Amounts that no pod and no claim has.
+    /// Amounts that are free on a GPU.
     fn left(&self, id: &DeviceId, gpu: &ShareableGpu) -> Amounts {
         let all = Amounts { memory_mib: gpu.memory_mib, compute_percent: WHOLE };
         let had = self.ledger.portion(id).map_or_else(Amounts::default, |it| Amounts {

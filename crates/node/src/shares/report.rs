@@ -1,4 +1,5 @@
-//! A pod's parts of GPUs, for `windlass explain`: shares by amounts, replicas of a given memory, and shares of its claims.
+//! A pod's parts of GPUs, for `windlass explain`: shares by amounts, replicas of a given memory, and shares of its
+//! claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,7 @@ use super::{
     hold::{HeldGpu, Hold},
 };
 
-/// Devices and claims of a pod, as the kubelet tells them.
+/// Devices and claims of a pod, as the kubelet reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHoldings {
     /// Namespace of the pod.
@@ -35,7 +36,7 @@ pub struct PodHoldings {
     pub claims: BTreeSet<String>,
 }
 
-/// A pod's part of a GPU.
+/// A pod's share of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodShare {
@@ -43,8 +44,8 @@ pub struct PodShare {
     pub device: DeviceId,
     /// Way in which the pod has it.
     pub by: ShareKind,
-    /// UIDs of the pods that it serves, as the kubelet has them; a claim may serve several, and none are known where the kubelet's
-    /// record is out of sight.
+    /// UIDs of the pods that the share serves, from the kubelet's checkpoint: several for a shared claim, none if the
+    /// checkpoint cannot be read.
     pub pod_uids: BTreeSet<String>,
     /// Memory of the share in MiB.
     pub memory_mib: u64,
@@ -52,8 +53,8 @@ pub struct PodShare {
     pub of_mib: u64,
     /// Compute of the share in percent of the GPU; 0 is no request.
     pub compute_percent: u64,
-    /// Means that keeps the pod to its memory: the driver or the kernel if the hook has limited a container of it, else the best
-    /// that the node has without.
+    /// Enforcement of the memory: by the driver or the kernel if the hook has limited one of the pod's containers, else
+    /// the strongest that the node has without the hook.
     pub enforcement: Enforcement,
 }
 
@@ -63,7 +64,7 @@ pub struct PodShare {
 pub enum ShareKind {
     /// Amounts of extended resources.
     Amounts,
-    /// So many replicas, over all containers.
+    /// This number of replicas, over all containers.
     Replicas(u64),
     /// A claim of this name.
     Claim(String),
@@ -84,8 +85,8 @@ struct Facts<'a> {
     limited: LimitedHolders,
 }
 
-/// Parts of GPUs that a pod has on this node, by the CDI documents of the agent, its record of claims, and the kubelet's
-/// records. Blocks for small files.
+/// Shares that a pod has on this node, from the agent's CDI documents, its state file of claims, and the kubelet's
+/// checkpoints. Blocks for small files.
 pub fn shares_of(places: &Places, node: &NodeState, pod: &PodHoldings) -> Vec<PodShare> {
     let limited = memory_limits::limited(&places.state_dir, &places.host());
     let facts = Facts { places, node, limited };
@@ -126,7 +127,7 @@ impl Facts<'_> {
     /// Replicas with a given memory. A pod's containers count together.
     fn by_replicas(&self, pod: &PodHoldings) -> Vec<PodShare> {
         let mut all: BTreeMap<DeviceId, Replicas> = BTreeMap::new();
-        let recorded = self.recorded();
+        let checkpoint_devices = self.checkpoint_devices();
         for ((container, resource), ids) in &pod.devices {
             let mut offers = self.node.offers.iter();
             let offer = offers.find(|(name, _)| name.as_str() == resource).map(|(_, offer)| offer);
@@ -145,7 +146,7 @@ impl Facts<'_> {
                 };
                 replicas
                     .pod_uids
-                    .extend(recorded.iter().find(is_it).map(|held| held.pod_uid.clone()));
+                    .extend(checkpoint_devices.iter().find(is_it).map(|held| held.pod_uid.clone()));
             }
         }
         let share = |(device, replicas): (DeviceId, Replicas)| {
@@ -220,15 +221,15 @@ impl Facts<'_> {
         }
     }
 
-    /// The kubelet's record of devices; empty where it is out of sight.
-    fn recorded(&self) -> Vec<checkpoint::PodDevices> {
+    /// The kubelet's checkpoint of devices; empty if it cannot be read.
+    fn checkpoint_devices(&self) -> Vec<checkpoint::PodDevices> {
         let path = self.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
         let text = read_regular_text(&path, Links::Refused, MAX_BYTES).ok();
         let parsed = text.and_then(|text| checkpoint::Checkpoint::parse(text.trim_end()).ok());
         parsed.and_then(|checkpoint| checkpoint.pods).unwrap_or_default()
     }
 
-    /// UIDs of the pods that use a claim, by the kubelet's record; none where it is out of sight.
+    /// UIDs of the pods that use a claim, from the kubelet's checkpoint; none if it cannot be read.
     fn users(&self, claim: &str) -> BTreeSet<String> {
         let path = self.places.kubelet_dir.join(dra::checkpoint::FILE);
         let text = read_regular_text(&path, Links::Refused, MAX_BYTES).ok();

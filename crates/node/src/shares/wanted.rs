@@ -1,4 +1,4 @@
-//! Request for the share of a container, and its pod by the kubelet's checkpoint.
+//! A container's request for its share. The kubelet's checkpoint names its pod.
 
 use std::collections::BTreeSet;
 
@@ -15,22 +15,24 @@ use super::{
 /// A container's request, and its pod.
 pub(super) struct Wanted {
     pub(super) resource: ResourceName,
+    /// Name of the share's CDI document.
     pub(super) name: String,
+    /// UID of the pod.
     pub(super) uid: String,
     pub(super) tokens: Tokens,
-    /// True if the container has its GPU by another resource.
+    /// True if the container gets its GPU through its resource of memory, so that this one adds variables only.
     pub(super) is_second: bool,
 }
 
-/// The kubelet's tokens.
+/// Device ids that the kubelet allocated, as tokens of an amount or of a virtual GPU.
 pub(super) enum Tokens {
-    /// Amounts of one GPU, of all containers of the pod.
+    /// Amounts of one GPU, for all containers of the pod.
     Amounts(Amounts),
-    /// Virtual GPUs. The pod's specification has their amounts.
+    /// Virtual GPUs. Their amounts are in the pod's specification.
     VirtualGpus {
         /// Tokens of the container.
         own: BTreeSet<u32>,
-        /// Tokens of all containers of the pod. Later containers have those of init containers again.
+        /// Tokens of all containers of the pod. Tokens of an init container are reused by later containers.
         of_pod: BTreeSet<u32>,
     },
 }
@@ -88,8 +90,8 @@ impl Wanted {
         }
     }
 
-    /// GPUs of the container: of whole GPUs each token stands for one, of shares the first serve each container. `None` if
-    /// there are too few.
+    /// GPUs of the container. Each token of whole GPUs stands for one of them; shares come from the first GPUs for
+    /// every container. `None` if there are too few.
     pub(super) fn own_gpus<'a>(&self, hold: &'a Hold) -> Option<Vec<&'a HeldGpu>> {
         let gpus: Vec<_> = hold.gpus().collect();
         match &self.tokens {

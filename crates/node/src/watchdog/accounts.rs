@@ -11,7 +11,7 @@ use super::limits::{Holders, Limit, Limits};
 
 /// Memory of the holders on every shared GPU.
 #[derive(Debug, Default)]
-pub(super) struct Accounts(BTreeMap<(DeviceId, Holders), Standing>);
+pub(super) struct Accounts(BTreeMap<(DeviceId, Holders), Account>);
 
 /// Memory that holders use on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +24,13 @@ pub(super) struct Usage {
     pub(super) processes: Vec<GpuProcess>,
 }
 
-/// Holders of a GPU, with the results of the latest measurements.
+/// Latest usage of a GPU by holders, and its history of excess.
 #[derive(Debug)]
-struct Standing {
+struct Account {
     usage: Usage,
-    /// Measurements above the limit, less those below it since.
+    /// Number of measurements above the limit minus later ones below it, from 0 to [`VIOLATION`].
     over: u32,
-    /// The last action since the holders were above their limit.
+    /// Last action against the current excess.
     acted: Option<Acted>,
 }
 
@@ -42,7 +42,7 @@ struct Acted {
     bytes: u64,
 }
 
-/// A holder that uses more than its limit.
+/// Holders that use more than their limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Violation {
     pub(super) device: DeviceId,
@@ -50,16 +50,16 @@ pub(super) struct Violation {
     pub(super) usage: Usage,
 }
 
-/// Excess of measurements above the limit that makes a violation. One or two may be a program's end, whose memory the driver
-/// still counts.
+/// Value of [`Account::over`] that is a violation. One or two measurements may show a program that has ended and whose
+/// memory the driver still counts.
 const VIOLATION: u32 = 3;
 
-/// Part of a limit that is tolerated, and its minimum in bytes: the driver's own allocations for a program vary by about as
-/// much.
+/// Tolerance above a limit: one part in 50 of it, and at least 256 MiB. The driver's own allocations for a program vary
+/// by about as much.
 const TOLERATED_PART: u64 = 50;
 const TOLERATED_BYTES: u64 = 256 << 20;
 
-/// Time after which an action that changed nothing is repeated: a pod has thirty seconds to end by default.
+/// Time after which an action without effect is repeated. The default grace period of a pod is 30 seconds.
 const AGAIN: Duration = Duration::from_secs(45);
 
 const MIB: u64 = 1 << 20;
@@ -67,14 +67,14 @@ const MIB: u64 = 1 << 20;
 // === impl Accounts ===
 
 impl Accounts {
-    /// Forgets holders that have no limit any more.
+    /// Drops holders without a limit.
     pub(super) fn retain(&mut self, limits: &Limits) {
         self.0.retain(|(device, holders), _| {
             limits.get(device).is_some_and(|gpu| gpu.of(holders).is_some())
         });
     }
 
-    /// Takes in a measurement of a GPU; returns new violations, and those to act against again if `repeats`.
+    /// Records a measurement of a GPU. Returns new violations, and with `repeats` those whose action had no effect.
     pub(super) fn record(
         &mut self,
         device: &DeviceId,
@@ -86,10 +86,9 @@ impl Accounts {
         let mut violations = Vec::new();
         while let Some((holders, usage)) = used.pop_first() {
             let key = (device.clone(), holders);
-            let standing =
-                self.0.entry(key.clone()).or_insert_with(|| Standing::new(usage.clone()));
-            if standing.measure(usage, now, repeats) {
-                let (usage, (device, holders)) = (standing.usage.clone(), key);
+            let account = self.0.entry(key.clone()).or_insert_with(|| Account::new(usage.clone()));
+            if account.measure(usage, now, repeats) {
+                let (usage, (device, holders)) = (account.usage.clone(), key);
                 violations.push(Violation { device, holders, usage });
             }
         }
@@ -98,22 +97,22 @@ impl Accounts {
 
     /// True if holders of a GPU are or just were above their limits.
     pub(super) fn is_suspicious(&self, device: &DeviceId) -> bool {
-        self.0.iter().any(|((known, _), standing)| known == device && standing.over > 0)
+        self.0.iter().any(|((known, _), account)| known == device && account.over > 0)
     }
 
-    /// Forgets the measurements of a GPU that could not be read.
+    /// Drops the measurements of a GPU that could not be measured.
     pub(super) fn lose(&mut self, device: &DeviceId) {
         self.0.retain(|(known, _), _| known != device);
     }
 
-    /// Claims above their memory. The use is that of the last action, so that the conditions of a claim change with an action
-    /// and not with each measurement.
+    /// Claims above their memory. Their usage is that of the last action: a claim's condition changes with an action,
+    /// not with each measurement.
     pub(super) fn excesses(&self) -> MemoryExcesses {
         let mut all = MemoryExcesses::new();
-        for ((device, holders), standing) in &self.0 {
-            let Some(Acted { bytes, .. }) = standing.acted else { continue };
+        for ((device, holders), account) in &self.0 {
+            let Some(Acted { bytes, .. }) = account.acted else { continue };
             let excess =
-                MemoryExcess { used_mib: bytes / MIB, limit_mib: standing.usage.limit / MIB };
+                MemoryExcess { used_mib: bytes / MIB, limit_mib: account.usage.limit / MIB };
             let claims = holders.iter().filter(|holder| !holder.is_share());
             all.extend(claims.map(|claim| ((claim.uid.clone(), device.clone()), excess)));
         }
@@ -122,18 +121,18 @@ impl Accounts {
 
     /// Latest usage of the holders on each GPU.
     pub(super) fn usages(&self) -> impl Iterator<Item = (&DeviceId, &Holders, &Usage)> {
-        self.0.iter().map(|((device, holders), standing)| (device, holders, &standing.usage))
+        self.0.iter().map(|((device, holders), account)| (device, holders, &account.usage))
     }
 }
 
-// === impl Standing ===
+// === impl Account ===
 
-impl Standing {
+impl Account {
     fn new(usage: Usage) -> Self {
         Self { usage, over: 0, acted: None }
     }
 
-    /// Takes in a measurement; true if action is due.
+    /// Records a measurement; true if an action is due.
     fn measure(&mut self, usage: Usage, now: Instant, repeats: bool) -> bool {
         self.usage = usage;
         if !self.usage.is_excessive() {
@@ -156,7 +155,7 @@ impl Standing {
 // === impl Usage ===
 
 impl Usage {
-    /// Nothing, of a limit.
+    /// Usage of no memory, under a limit.
     pub(super) fn none_of(limit: Limit) -> Self {
         let Limit { mib, is_mps, .. } = limit;
         Self { limit: mib.saturating_mul(MIB), is_mps, processes: Vec::new() }
@@ -167,13 +166,13 @@ impl Usage {
         self.processes.iter().fold(0, |sum, process| sum.saturating_add(process.memory_bytes))
     }
 
-    /// Time in which the kernels of all processes ran, in percent of the GPU's.
+    /// Time in which kernels of the processes ran, in percent of the GPU's time.
     pub(super) fn compute_percent(&self) -> u32 {
         let all = self.processes.iter().filter_map(|process| process.compute_percent);
         all.fold(0, u32::saturating_add)
     }
 
-    /// True above the limit. Holders of compute alone have none.
+    /// True above the limit and its tolerance. Holders of compute alone have no limit of memory.
     fn is_excessive(&self) -> bool {
         let tolerated = (self.limit / TOLERATED_PART).max(TOLERATED_BYTES);
         self.limit > 0 && self.bytes() > self.limit.saturating_add(tolerated)
@@ -197,7 +196,7 @@ mod tests {
         [ClaimRef::of_share("ns", name, name)].into()
     }
 
-    /// Pods with a limit of 8 GiB each, and what they use.
+    /// Usage of pods in bytes, each with a limit of 8 GiB.
     fn used(pods: &[(&str, u64)]) -> BTreeMap<Holders, Usage> {
         let usage = |memory_bytes| {
             let container = ContainerId { pod: "u".to_owned(), id: "c".to_owned() };
@@ -224,11 +223,11 @@ mod tests {
         let over = 9 * GIB;
         let both: &[_] = &[("a", over), ("b", 8 * GIB)];
         let found = violations(&[both; 4], true);
-        assert_eq!(found, [vec![], vec![], vec![pod("a")], vec![]], "and it is told once");
+        assert_eq!(found, [vec![], vec![], vec![pod("a")], vec![]], "and it is reported once");
         let (above, below): (&[_], &[_]) = (&[("a", over)], &[("a", GIB)]);
         let found = violations(&[above, above, below, above, below, above], true);
         assert_eq!(found.concat(), []);
-        // A program that gives way now and then is above its share all the same.
+        // A program that drops below its limit now and then is still a violation.
         let found = violations(&[above, above, below, above, above], true);
         assert_eq!(found.concat(), [pod("a")]);
         // A program that ended and was started again is another violation.
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gap_begins_anew() {
+    async fn a_missing_measurement_starts_the_count_again() {
         let (mut accounts, now) = (Accounts::default(), Instant::now());
         for _ in 0..5 {
             assert_eq!(accounts.record(&gpu(), used(&[("a", 9 * GIB)]), now, true), []);

@@ -14,7 +14,7 @@ use windlass_lifecycle::mps::MpsClients;
 use super::{accounts::Violation, compute::ComputeExcess};
 use crate::metrics::WatchdogMetrics;
 
-/// Performer of actions.
+/// Clients and handles that actions need.
 #[derive(Clone)]
 pub(super) struct Actions {
     pub(super) pods: Option<Pods>,
@@ -26,14 +26,14 @@ pub(super) struct Actions {
 
 const MIB: u64 = 1 << 20;
 
-/// Time for an MPS daemon to terminate the clients that are killed next, in any case.
+/// Time for an MPS daemon to terminate its clients. Their processes are killed after it in any case.
 const TERMINATION: Duration = Duration::from_secs(2);
 
 // === impl Actions ===
 
 impl Actions {
-    /// Reports a violation and acts against it. `tenants` has the pods that are known, by the kubelet's UID; the others are
-    /// looked up: a program may exceed its share before the API server has answered.
+    /// Reports a violation and acts against it. `tenants` has the known pods by their UID. Unknown ones are looked up:
+    /// a program may exceed its share before the API server has answered.
     pub(super) async fn perform(
         self,
         action: WatchdogAction,
@@ -56,7 +56,7 @@ impl Actions {
             "pod uses more memory of a GPU than its share"
         );
         let done = match action {
-            WatchdogAction::Off | WatchdogAction::Observe => "it goes on".to_owned(),
+            WatchdogAction::Off | WatchdogAction::Observe => "the pod keeps running".to_owned(),
             WatchdogAction::Evict => {
                 self.look_up(&pods, &mut tenants).await;
                 self.evict(&tenants).await
@@ -68,14 +68,14 @@ impl Actions {
                 self.kill(usage.processes).await
             }
         };
-        let note = format!("{used} MiB of {device} in use, {limit} MiB are its share: {done}");
+        let note = format!("{used} MiB of {device} in use, its share is {limit} MiB: {done}");
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
             self.warn(pod, "GpuMemoryExceeded", action, &note).await;
         }
     }
 
-    /// Reports a use of far more of a GPU's time than the share.
+    /// Reports a pod that uses far more of a GPU's time than its share.
     pub(super) async fn tell_compute(
         self,
         excess: ComputeExcess,
@@ -93,8 +93,8 @@ impl Actions {
             "pod uses far more of a busy GPU's time than its share"
         );
         let note = format!(
-            "{percent} % of the time of {device} in use over about 60 measurements, {share} % are its share: \
-             nothing limits it but time slices"
+            "{percent} % of the time of {device} in use over about 60 measurements, its share is {share} %: \
+             only time slices limit it"
         );
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
@@ -102,7 +102,7 @@ impl Actions {
         }
     }
 
-    /// Adds the pods that are not known yet.
+    /// Adds the unknown pods to `tenants`.
     async fn look_up(&self, pods: &BTreeSet<String>, tenants: &mut BTreeMap<String, BoundPod>) {
         let Some(api) = &self.pods else { return };
         for uid in pods {
@@ -139,7 +139,7 @@ impl Actions {
         }
     }
 
-    /// Has the MPS daemon terminate its clients first: one that is killed at work can end the programs of the others.
+    /// Terminates the clients through the MPS daemon first: killing one while it uses the GPU can end the others.
     async fn terminate(&self, device: &DeviceId, processes: &[GpuProcess]) {
         let clients: Vec<_> = processes.iter().collect();
         let terminated = self.mps.terminate(device, &self.host, &clients, TERMINATION).await;
@@ -148,7 +148,7 @@ impl Actions {
         }
     }
 
-    /// Ends the processes, each in its own container alone.
+    /// Kills each process, if it still runs in its container.
     async fn kill(&self, processes: Vec<GpuProcess>) -> String {
         let (host, count) = (self.host.clone(), processes.len());
         let failures: Vec<String> = blocking(move || {

@@ -1,5 +1,5 @@
-//! Use of a shared GPU's time by its holders, beside the compute that each asked for. Time slices limit no holder's use: one that
-//! takes far more than its share while others wait is reported, and continues. Pure.
+//! Use of a shared GPU's time by its holders, compared with the compute that each requested. Time slices limit no
+//! holder: one that takes far more than its share while others wait is reported, and continues. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct ComputeAccounts(BTreeMap<DeviceId, BTreeMap<Holders, Average>>);
 
-/// Use by the holders of a GPU.
+/// Average use of a GPU's time by holders.
 #[derive(Debug, Default)]
 struct Average {
-    /// Time in which their kernels ran, in percent, over about the last [`MEASUREMENTS`] measurements. Beyond the share, only time that
-    /// others want counts.
+    /// Time in which their kernels ran, in percent, over about the last [`MEASUREMENTS`] measurements. Use above the
+    /// share counts only while other holders want the time.
     percent: f64,
-    /// True from a report on until they are near their share again.
+    /// True from a report until the use is near the share again.
     is_reported: bool,
 }
 
@@ -36,20 +36,21 @@ pub(super) struct ComputeExcess {
     pub(super) share: u32,
 }
 
-/// Measurements of an average: about a minute of the default interval, in which the driver tells the use of time six times.
+/// Measurements in an average: about a minute at the default interval. In that time the driver updates its numbers six
+/// times.
 const MEASUREMENTS: f64 = 60.0;
 
-/// Use that is far above a share: half as much again, and at least this many percent of the GPU.
+/// Use far above a share: 1.5 times the share, and at least [`FAR_PERCENT`] percent of the GPU more.
 const FAR_ABOVE: f64 = 1.5;
 const FAR_PERCENT: f64 = 10.0;
 
-/// Use of the GPU by all holders from which on they wait for each other, in percent.
+/// Least use of the GPU by all holders at which they wait for each other, in percent.
 const BUSY: u32 = 90;
 
 // === impl ComputeAccounts ===
 
 impl ComputeAccounts {
-    /// Forgets holders that have no share any more.
+    /// Drops holders without a share.
     pub(super) fn retain(&mut self, limits: &Limits) {
         self.0.retain(|device, averages| {
             let limits = limits.get(device);
@@ -58,7 +59,7 @@ impl ComputeAccounts {
         });
     }
 
-    /// Takes in a measurement of a GPU; returns new excesses. Processes that the driver does not measure use nothing.
+    /// Records a measurement of a GPU; returns new excesses. A process that the driver does not measure counts as idle.
     pub(super) fn record(
         &mut self,
         device: &DeviceId,
@@ -77,7 +78,7 @@ impl ComputeAccounts {
         for (holders, average) in averages {
             let Some(share) = limits.of(holders).and_then(Limit::time_share) else { continue };
             let percent = used.get(holders).map_or(0, Usage::compute_percent);
-            // Time that nobody else wants is no excess.
+            // Time that no other holder wants is no excess.
             average.measure(if is_contended { percent } else { percent.min(share) });
             let is_new = average.is_new(share);
             if let Some(usage) = used.get(holders).filter(|_| is_new) {
@@ -101,7 +102,7 @@ impl Average {
         self.percent += (f64::from(percent) - self.percent) / MEASUREMENTS;
     }
 
-    /// True if it is far above a share in percent, and was not told so since it was within the share.
+    /// True if the use is far above the share, and was not reported since it was last near the share.
     fn is_new(&mut self, share: u32) -> bool {
         let above = self.percent - f64::from(share);
         let is_far = above >= FAR_PERCENT && self.percent >= f64::from(share) * FAR_ABOVE;
@@ -122,10 +123,10 @@ mod tests {
         [ClaimRef::of_share("ns", name, name)].into()
     }
 
-    /// Excesses after this many measurements of pods that have a share of 25 % each, and use so much.
-    fn told(
+    /// Excesses after this many measurements of pods with a share of 25 % each and this use in percent.
+    fn reported(
         accounts: &mut ComputeAccounts,
-        looks: u32,
+        measurements: u32,
         used: &[(&str, u32)],
     ) -> Vec<(String, u32)> {
         let gpu = "GPU-a".parse().expect("an id");
@@ -139,27 +140,35 @@ mod tests {
             (pod(name), Usage { processes: vec![process], ..Usage::none_of(limit) })
         };
         let used = used.iter().map(usage).collect();
-        let all = (0..looks).flat_map(|_| accounts.record(&gpu, &used, &limits));
+        let all = (0..measurements).flat_map(|_| accounts.record(&gpu, &used, &limits));
         all.map(|it| (it.pods.into_iter().collect::<String>(), it.share)).collect()
     }
 
     #[test]
     fn a_pod_far_above_its_share_of_a_busy_gpu_is_reported_once() {
         let mut accounts = ComputeAccounts::default();
-        assert_eq!(told(&mut accounts, 10, &[("a", 70), ("b", 28)]), [], "a moment is no minute");
-        assert_eq!(told(&mut accounts, 300, &[("a", 70), ("b", 28)]), [("a".to_owned(), 25)]);
-        assert_eq!(told(&mut accounts, 300, &[("a", 70), ("b", 28)]), [], "it is known");
-        assert_eq!(told(&mut accounts, 300, &[("a", 20), ("b", 28)]), []);
-        assert_eq!(told(&mut accounts, 300, &[("a", 70), ("b", 28)]), [("a".to_owned(), 25)]);
+        assert_eq!(
+            reported(&mut accounts, 10, &[("a", 70), ("b", 28)]),
+            [],
+            "a moment is no minute"
+        );
+        assert_eq!(reported(&mut accounts, 300, &[("a", 70), ("b", 28)]), [("a".to_owned(), 25)]);
+        assert_eq!(reported(&mut accounts, 300, &[("a", 70), ("b", 28)]), [], "it is known");
+        assert_eq!(reported(&mut accounts, 300, &[("a", 20), ("b", 28)]), []);
+        assert_eq!(reported(&mut accounts, 300, &[("a", 70), ("b", 28)]), [("a".to_owned(), 25)]);
     }
 
     #[test]
-    fn nobody_is_blamed_for_time_that_nobody_else_wants() {
+    fn time_that_no_other_pod_wants_is_no_excess() {
         let mut accounts = ComputeAccounts::default();
-        assert_eq!(told(&mut accounts, 600, &[("a", 100)]), [], "it is alone");
-        assert_eq!(told(&mut accounts, 600, &[("a", 70), ("b", 10)]), [], "a fifth is free");
-        assert_eq!(told(&mut accounts, 600, &[("a", 34), ("b", 33), ("c", 33)]), [], "near enough");
-        let ended = told(&mut accounts, 600, &[]);
+        assert_eq!(reported(&mut accounts, 600, &[("a", 100)]), [], "it is alone");
+        assert_eq!(reported(&mut accounts, 600, &[("a", 70), ("b", 10)]), [], "a fifth is free");
+        assert_eq!(
+            reported(&mut accounts, 600, &[("a", 34), ("b", 33), ("c", 33)]),
+            [],
+            "near enough"
+        );
+        let ended = reported(&mut accounts, 600, &[]);
         assert_eq!(ended, []);
     }
 }

@@ -1,5 +1,5 @@
-//! Limits of memory on shared GPUs: of shares by amounts in the ledger, of replicas that have a given memory, and
-//! of GPU fractions.
+//! Limits of memory and compute on shared GPUs: of shares by amounts in the ledger, of replicas with a given memory,
+//! and of GPU fractions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use windlass_resources::{NodeState, offers::OfferedDevice};
 
 use crate::nv_fractions::FractionLimits;
 
-/// Limits of memory on each shared GPU. A GPU that one holder has as a whole is absent.
+/// Limits on each shared GPU. A GPU that one holder has as a whole is absent.
 pub(super) type Limits = BTreeMap<DeviceId, GpuLimits>;
 
-/// Limits of memory on a GPU by holder: pods with shares, and claims.
+/// Limits on a GPU by holder: pods with shares, and claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GpuLimits(BTreeMap<ClaimRef, Limit>);
 
@@ -31,8 +31,8 @@ pub(super) struct Limit {
     pub(super) is_mps: bool,
 }
 
-/// Holders that a pod's processes count for: its own share, and the claims that it uses. A claim may have several pods,
-/// which share its limit.
+/// Holders that a pod's processes count for: its own share, and the claims that it uses. Pods of one claim share its
+/// limit.
 pub(super) type Holders = BTreeSet<ClaimRef>;
 
 /// Limits of the shares by amounts in the ledger.
@@ -49,8 +49,8 @@ pub(super) fn limits(ledger: &Ledger) -> Limits {
     all
 }
 
-/// Adds the limits of replicas, by what containers have. A pod's containers count together, and an init container's
-/// replicas serve later ones.
+/// Adds the limits of the replicas that containers hold. They count per pod; each replica counts once, because later
+/// containers reuse those of an init container.
 pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &NodeState) {
     let (held, containers) = (allocations.held(), allocations.containers().unwrap_or_default());
     let mut counted = BTreeSet::new();
@@ -80,7 +80,7 @@ pub(super) fn add_fractions(all: &mut Limits, fractions: &FractionLimits) {
     }
 }
 
-/// Sets of holders with those in common made one: pods that share a claim count together, whatever else each has.
+/// Joins sets that have a holder in common: pods that share a claim count together.
 pub(super) fn joined<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders> {
     let mut groups: Vec<Holders> = Vec::new();
     for set in sets {
@@ -95,7 +95,7 @@ pub(super) fn joined<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders
 // === impl GpuLimits ===
 
 impl GpuLimits {
-    /// Adds memory to what a holder has.
+    /// Adds memory to a holder's limit.
     fn add_memory(&mut self, holder: ClaimRef, mib: u64, is_mps: bool) {
         let none = Limit { mib: 0, compute_percent: 0, is_mps };
         self.0.entry(holder).or_insert(none).mib += mib;
@@ -123,7 +123,7 @@ impl GpuLimits {
         self.0.iter().map(|(holder, limit)| (holder, *limit))
     }
 
-    /// True if claims have limits: then a pod's claims must be known.
+    /// True if claims have limits here. Then a pod's claims must be known to judge it.
     pub(super) fn has_claims(&self) -> bool {
         self.0.keys().any(|holder| !holder.is_share())
     }
@@ -132,7 +132,7 @@ impl GpuLimits {
     pub(super) fn of(&self, holders: &Holders) -> Option<Limit> {
         let all = holders.iter().map(|holder| self.0.get(holder)).collect::<Option<Vec<_>>>()?;
         let (mib, is_mps) = (all.iter().map(|it| it.mib).sum(), all.iter().any(|it| it.is_mps));
-        // One that asked for no compute may have all of it.
+        // A holder that asked for no compute may use all of it.
         let asks_all = all.iter().all(|it| it.compute_percent > 0);
         let compute = all.iter().map(|it| it.compute_percent).sum();
         let compute_percent = if asks_all { compute } else { 0 };
@@ -154,7 +154,8 @@ impl Limit {
         Self { mib: portion.memory, compute_percent, is_mps: portion.method.is_mps() }
     }
 
-    /// Share of the GPU's time in percent, where nothing but time slices gives it. An MPS daemon limits threads itself.
+    /// Share of the GPU's time in percent, if only time slices provide it; `None` under MPS, whose daemon limits
+    /// threads.
     pub(super) fn time_share(self) -> Option<u32> {
         Some(self.compute_percent).filter(|percent| *percent > 0 && !self.is_mps)
     }

@@ -1,4 +1,4 @@
-//! Memory on shared GPUs at one moment, as metrics show it.
+//! Snapshot of the shared GPUs for metrics: measurements, limits and their enforcement.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,23 +19,23 @@ use super::{
 };
 use crate::metrics::{ContainerUse, HolderLimit, SharedGpu, SharedGpus};
 
-/// Means against excess on the shared GPUs.
+/// Measurement and enforcement of each shared GPU.
 #[derive(Debug, Default)]
 pub(super) struct GpuStates {
     /// True if the watchdog acts.
     acts: bool,
-    /// Time for which a measurement is recent.
+    /// Age up to which a measurement is recent.
     recent: Duration,
-    /// Time at which each GPU's running or latest measurement began.
+    /// Start of each GPU's running or latest measurement.
     begun: BTreeMap<DeviceId, Instant>,
-    /// Time of each GPU's latest measurement.
+    /// End of each GPU's latest measurement.
     measured: BTreeMap<DeviceId, Instant>,
     uncounted: BTreeMap<DeviceId, Uncounted>,
     /// Reasons why GPUs cannot be measured.
     unmeasured: BTreeMap<DeviceId, String>,
-    /// Pods on GPUs of DRM drivers whose memory cannot be measured, by UID.
+    /// UIDs of pods on GPUs of DRM drivers whose memory cannot be measured, and of their claims.
     hidden: BTreeSet<String>,
-    /// Pods with unknown claims that may use a GPU with claims, by UID.
+    /// UIDs of pods that may use a GPU with claims, but whose own claims are unknown.
     pub(super) strangers: BTreeMap<DeviceId, BTreeSet<String>>,
     /// Pods and claims that the driver or the kernel limits.
     pub(super) limited: LimitedHolders,
@@ -45,16 +45,16 @@ pub(super) struct GpuStates {
 #[derive(Clone, Copy, Debug, Default)]
 struct Uncounted {
     bytes: u64,
-    /// Measurements in a row of much.
+    /// Number of consecutive measurements of at least [`MUCH_UNCOUNTED`].
     times: u32,
 }
 
-/// Intervals for which a measurement is recent, and the shortest such time.
+/// Number of intervals for which a measurement is recent, and the shortest such time.
 const RECENT_INTERVALS: u32 = 3;
 const RECENT: Duration = Duration::from_secs(5);
 
-/// Uncounted memory from which on it is more than the driver's own, in bytes, and measurements in a row that tell so: an ending
-/// program leaves the list before its memory is free.
+/// Uncounted memory in bytes that exceeds the driver's own, and the number of consecutive measurements before it is
+/// logged: an ending program leaves the driver's list before its memory is free.
 const MUCH_UNCOUNTED: u64 = 512 << 20;
 const MUCH_TIMES: u32 = 3;
 
@@ -96,7 +96,7 @@ impl GpuStates {
         self.recent = (interval * RECENT_INTERVALS).max(RECENT);
     }
 
-    /// Forgets all other GPUs.
+    /// Drops GPUs without limits.
     pub(super) fn retain(&mut self, limits: &Limits) {
         self.begun.retain(|device, _| limits.contains_key(device));
         self.measured.retain(|device, _| limits.contains_key(device));
@@ -104,28 +104,28 @@ impl GpuStates {
         self.uncounted.retain(|device, _| limits.contains_key(device));
     }
 
-    /// Notes that a measurement begins.
+    /// Records the start of a measurement.
     pub(super) fn begun(&mut self, device: &DeviceId) {
         self.begun.insert(device.clone(), Instant::now());
     }
 
-    /// Notes that a measurement runs, unless its begin is known.
+    /// Records the start of a measurement, unless one is recorded.
     pub(super) fn begun_once(&mut self, device: &DeviceId) {
         self.begun.entry(device.clone()).or_insert_with(Instant::now);
     }
 
-    /// True if the running measurement takes longer than a recent one may be old.
+    /// True if the running measurement takes longer than a measurement stays recent.
     pub(super) fn is_overdue(&self, device: &DeviceId) -> bool {
         self.begun.get(device).is_none_or(|at| at.elapsed() >= self.recent)
     }
 
-    /// Notes a measurement; true if the one before it failed.
+    /// Records a measurement; true if the previous one failed.
     pub(super) fn measured(&mut self, device: &DeviceId) -> bool {
         self.measured.insert(device.clone(), Instant::now());
         self.unmeasured.remove(device).is_some()
     }
 
-    /// Notes the uncounted memory of a GPU, and logs once when it becomes much.
+    /// Records the uncounted memory of a GPU, and logs once when it becomes large.
     pub(super) fn uncounted(&mut self, device: &DeviceId, bytes: Option<u64>) {
         let last = self.uncounted.remove(device).unwrap_or_default();
         let Some(bytes) = bytes else { return };
@@ -137,14 +137,14 @@ impl GpuStates {
         }
     }
 
-    /// Notes that a GPU cannot be measured; true if the reason is new.
+    /// Records that a GPU cannot be measured; true if the reason is new.
     pub(super) fn lost(&mut self, device: &DeviceId, why: &str) -> bool {
         self.measured.remove(device);
         self.uncounted.remove(device);
         self.unmeasured.insert(device.clone(), why.to_owned()).is_none_or(|known| known != why)
     }
 
-    /// Takes in the pods whose memory cannot be measured, with the reasons, and the UIDs of their claims.
+    /// Sets the pods whose memory cannot be measured, with their reasons, and the UIDs of their claims. Logs new pods.
     pub(super) fn hide(&mut self, pods: &BTreeMap<String, String>, claims: BTreeSet<String>) {
         for (pod, why) in pods.iter().filter(|(pod, _)| !self.hidden.contains(*pod)) {
             tracing::warn!(pod, why, "memory of a pod on a shared GPU not measured");
@@ -157,7 +157,7 @@ impl GpuStates {
         self.measured.get(device).is_some_and(|at| at.elapsed() < self.recent)
     }
 
-    /// True if all processes of a holder count for it. A stranger's may be those of any claim.
+    /// True if all processes of a holder are known to be its own. Processes of a stranger may belong to any claim.
     fn is_told_apart(&self, device: &DeviceId, holder: &ClaimRef) -> bool {
         let Some(strangers) = self.strangers.get(device) else { return true };
         let pod = holder.pod_of_share();
@@ -170,7 +170,7 @@ impl GpuStates {
         self.acts && is_measured && self.is_told_apart(device, holder)
     }
 
-    /// The strongest means that was seen to work for a holder.
+    /// The strongest enforcement that was verified for a holder.
     fn enforcement(&self, device: &DeviceId, holder: &ClaimRef, limit: Limit) -> Enforcement {
         let of_gpu = self.limited.get(device);
         let uid = holder.pod_of_share().unwrap_or(&holder.uid);

@@ -1,4 +1,4 @@
-//! Pods whose processes are on shared GPUs: names, claims and containers, as the API server has them.
+//! Pods with processes on shared GPUs: names, claims and containers, looked up at the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,25 +18,26 @@ pub(super) struct Tenants {
     running: usize,
 }
 
-/// A pod.
+/// A pod, with its claims and containers.
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
     pub(super) pod: BoundPod,
     pub(super) parts: PodParts,
 }
 
+/// Answer of the API server.
 #[derive(Debug)]
 struct Known {
+    /// `None` if no lookup has found the pod.
     tenant: Option<Tenant>,
-    /// Time of the answer.
     at: Instant,
 }
 
-/// Pause before a pod is looked up again that was unknown, or whose container was. The kubelet reports a started container
-/// within a second or two.
+/// Pause before a pod is looked up again because the pod or its container was unknown. The kubelet reports a started
+/// container within a second or two.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Most lookups at a time for the claims of pods. A node may have a hundred pods when the first claim is seen.
+/// Limit of concurrent lookups of claims. A node may have a hundred pods when the first claim appears.
 const MOST_FOR_CLAIMS: usize = 8;
 
 // === impl Tenants ===
@@ -51,13 +52,13 @@ impl Tenants {
         self.known.get(pod)?.tenant.as_ref()
     }
 
-    /// True once a pod was looked up in vain. Its claims are unknown.
+    /// True after a lookup that did not find the pod, or if there is no API server. Its claims are unknown.
     pub(super) fn is_unknown(&self, pod: &str) -> bool {
         let known = self.known.get(pod);
         known.map_or(self.api.is_none(), |known| known.tenant.is_none())
     }
 
-    /// The holder with its namespace and name. The kubelet names the holders of replicas by their UID alone.
+    /// The holder with its namespace and name, if known. The kubelet names holders of replicas by their UID alone.
     pub(super) fn named(&self, holder: &ClaimRef) -> ClaimRef {
         let uid = holder.pod_of_share().filter(|_| holder.namespace.is_empty());
         let pod = uid.and_then(|uid| Some(&self.get(uid)?.pod));
@@ -70,7 +71,7 @@ impl Tenants {
         self.get(&container.pod)?.parts.containers.get(&container.id).map(String::as_str)
     }
 
-    /// Looks a container's pod up, unless both are known.
+    /// Looks up the pod of a container, unless both are known.
     pub(super) fn want(&mut self, container: &ContainerId) {
         let uid = &container.pod;
         if self.container(container).is_none() {
@@ -78,14 +79,14 @@ impl Tenants {
         }
     }
 
-    /// Looks up the claims of a pod, which never change. A few pods at a time.
+    /// Looks up a pod for its claims, which never change. The number of lookups is limited.
     pub(super) fn want_claims(&mut self, pod: &str) {
         if self.get(pod).is_none() && self.running < MOST_FOR_CLAIMS {
             self.look_up(pod);
         }
     }
 
-    /// Pods that use one of some claims.
+    /// Pods that use a claim with a limit on this GPU.
     pub(super) fn users<'a>(&'a self, gpu: &'a GpuLimits) -> impl Iterator<Item = &'a String> {
         let tenants = self.known.iter().filter_map(|(uid, it)| Some((uid, it.tenant.as_ref()?)));
         let uses = |Tenant { pod, parts }: &Tenant| {
@@ -116,7 +117,7 @@ impl Tenants {
                     let error = causes(error);
                     tracing::debug!(uid, error, "pod on a shared GPU not looked up");
                 });
-                // A failed lookup forgets nothing.
+                // A failed lookup keeps the earlier answer.
                 let known = self.known.remove(&uid).and_then(|known| known.tenant);
                 let tenant = found.unwrap_or(known);
                 self.known.insert(uid, Known { tenant, at: Instant::now() });
@@ -125,7 +126,7 @@ impl Tenants {
         }
     }
 
-    /// Forgets all other pods.
+    /// Drops all other pods.
     pub(super) fn retain(&mut self, pods: &BTreeSet<&String>) {
         self.known.retain(|uid, _| pods.contains(uid));
     }

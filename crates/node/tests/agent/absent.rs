@@ -1,4 +1,4 @@
-//! Device nodes that go while their devices answer: what Allocate would refuse is not offered.
+//! Device nodes that vanish while their devices answer: a device that Allocate would refuse is not offered.
 
 use std::{fs, path::PathBuf};
 
@@ -9,7 +9,7 @@ use windlass_testkit::{GPU, Node, Running};
 
 use crate::agent::world::{client, counts, gpu_id, gpu_node, pod};
 
-/// Where the node of a GPU is, by its index.
+/// Path of a GPU's device node, by index.
 fn node(world: &Node, index: u32) -> PathBuf {
     world.config.places.host_root.join(format!("dev/nvidia{index}"))
 }
@@ -50,7 +50,7 @@ async fn a_gpu_without_its_node_costs_no_pod_and_is_offered_when_the_node_is_bac
 }
 
 #[tokio::test]
-async fn a_driver_that_brings_no_nodes_has_its_gpus_listed_and_none_given_away() {
+async fn gpus_of_a_driver_without_device_nodes_are_listed_and_not_allocated() {
     let world = gpu_node("dgx-h100");
     for index in 0..8 {
         fs::remove_file(node(&world, index)).expect("it was there");

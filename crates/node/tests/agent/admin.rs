@@ -37,7 +37,7 @@ impl Answer {
     }
 }
 
-/// An answer that takes longer than this has waited for something.
+/// Longest time of an answer that waits for nothing.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 fn world(profile: &str) -> Node {
@@ -46,7 +46,7 @@ fn world(profile: &str) -> Node {
     world
 }
 
-/// A world whose samples outlast a test on a busy machine.
+/// A node whose samples outlast a test on a busy machine.
 pub(crate) fn slowly_probed(profile: &str) -> Node {
     let mut world = world(profile);
     world.config.policy.health.probe_interval = Duration::from_secs(20);
@@ -71,7 +71,7 @@ pub(crate) async fn get(agent: &Running, path: &str) -> Answer {
     get_as(agent, path, "*/*").await
 }
 
-/// As a client asks that takes such an answer.
+/// Requests a page with this `Accept` header.
 async fn get_as(agent: &Running, path: &str, accept: &str) -> Answer {
     let address = agent.admin.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nAccept: {accept}\r\n\r\n");
@@ -132,7 +132,7 @@ async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_device_that_new_pods_cannot_have_says_why_in_a_word() {
+async fn a_withheld_device_names_its_reason_in_a_word() {
     let mut world = world("dgx-h100");
     let excluded = Selector { index: [7].into(), ..Selector::all(DeviceKind::Gpu) };
     world.config.policy.exclude = vec![excluded];
@@ -147,8 +147,8 @@ async fn a_device_that_new_pods_cannot_have_says_why_in_a_word() {
     assert!(line.ends_with(r#"reason="configuration"} 1"#), "{line}");
     kubelet.admit(pod("trainer", 1)).await.expect("admitted");
     world.inject("xid:79@3");
-    let told = |answer: &Answer| lines(&answer.body, "windlass_device_withheld").len() == 2;
-    let text = withheld(&get_until(&agent, "/metrics", told).await);
+    let is_shown = |answer: &Answer| lines(&answer.body, "windlass_device_withheld").len() == 2;
+    let text = withheld(&get_until(&agent, "/metrics", is_shown).await);
     let unhealthy = text.lines().find(|line| line.contains(r#"index="3""#)).expect("a line");
     assert!(
         unhealthy.ends_with(r#"reason="unhealthy"} 1"#),
@@ -157,7 +157,7 @@ async fn a_device_that_new_pods_cannot_have_says_why_in_a_word() {
 }
 
 #[tokio::test]
-async fn what_a_pod_has_to_itself_bears_the_pods_name() {
+async fn metrics_of_an_exclusive_device_have_the_pods_name() {
     let mut world = slowly_probed("dgx-h100");
     world.config.disclose = [Disclosed::Pods].into();
     let (kubelet, agent) = world.serving(8).await;
@@ -188,12 +188,12 @@ async fn no_page_tells_of_pods_or_serial_numbers_unless_the_operator_says_so() {
     agent.stop().await;
     world.config.disclose = [Disclosed::Serials].into();
     let agent = world.agent();
-    let told = |answer: &Answer| answer.body.contains("nvidia.com/serial");
-    get_until(&agent, "/devices", told).await;
+    let is_shown = |answer: &Answer| answer.body.contains("nvidia.com/serial");
+    get_until(&agent, "/devices", is_shown).await;
 }
 
 #[tokio::test]
-async fn without_a_kubelet_a_scrape_is_without_pods_and_says_so() {
+async fn without_a_kubelet_a_scrape_has_no_pods_and_reports_the_failure() {
     let world = slowly_probed("dgx-h100");
     let agent = world.agent();
     let whole = |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
@@ -249,15 +249,15 @@ async fn an_unhealthy_gpu_names_the_reason_and_the_operators_remedy() {
     assert_eq!(lines(&page, "windlass_device_unhealthy"), [""; 0]);
     let id = gpu_id(&agent, 3);
     world.inject("xid:79@3");
-    let told = |answer: &Answer| !lines(&answer.body, "windlass_device_unhealthy").is_empty();
-    let page = get_until(&agent, "/metrics", told).await.body;
+    let is_shown = |answer: &Answer| !lines(&answer.body, "windlass_device_unhealthy").is_empty();
+    let page = get_until(&agent, "/metrics", is_shown).await.body;
     let [line] = lines(&page, "windlass_device_unhealthy")[..] else { panic!("{page}") };
     assert!(line.contains(&id), "{line}");
     assert!(line.ends_with(r#",reason="XID",action="restart the machine"} 1"#), "{line}");
 }
 
 #[tokio::test]
-async fn a_gpu_in_trouble_tells_it_by_reason_and_type() {
+async fn a_failed_gpu_has_metrics_by_reason_and_type() {
     let world = world("dgx-h100");
     world.inject("thermal@3");
     world.inject("ecc-count@3");
@@ -305,7 +305,7 @@ async fn instances_measure_their_memory() {
 }
 
 #[tokio::test]
-async fn http_is_answered_by_the_book() {
+async fn http_requests_are_answered_as_the_standard_demands() {
     let world = world("t4-edge");
     let agent = world.agent();
     let address = agent.admin.expect("it listens");
@@ -330,7 +330,7 @@ async fn http_is_answered_by_the_book() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_told_before_anything_starts() {
+async fn an_address_in_use_is_an_error_before_anything_starts() {
     let mut world = world("t4-edge");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = taken.local_addr().expect("an address");
@@ -375,7 +375,7 @@ async fn a_client_that_does_not_ask_for_open_metrics_gets_what_promtool_reads() 
     promtool_finds_no_fault(&page.body);
 }
 
-/// Where Prometheus' own tool is installed.
+/// Runs if Prometheus' own tool is installed.
 #[expect(clippy::print_stderr, reason = "what was not tried is to be seen")]
 fn promtool_finds_no_fault(page: &str) {
     let mut command = std::process::Command::new("promtool");
@@ -395,8 +395,8 @@ fn promtool_finds_no_fault(page: &str) {
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
 
-/// The page without what differs between runs and repeats itself from GPU to GPU or call to call. Lines
-/// have no order, but for the buckets of a histogram.
+/// The page of metrics without values that differ between runs, and without lines that repeat for each GPU or call.
+/// Lines have no order, except the buckets of a histogram.
 fn stable(text: &str) -> String {
     const VARYING: [&str; 7] = [
         "process_",
@@ -430,7 +430,7 @@ fn stable(text: &str) -> String {
     ordered.map(|line| line + "\n").collect()
 }
 
-/// The rules of `OpenMetrics` 1.0 that a hand-written page breaks first.
+/// Checks the rules of `OpenMetrics` 1.0 that a hand-written page breaks first.
 fn check_format(text: &str) {
     assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
     let (mut families, mut seen) = (Vec::<(&str, &str)>::new(), std::collections::BTreeSet::new());

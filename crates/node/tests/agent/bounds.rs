@@ -1,5 +1,5 @@
-//! More than any kubelet asks for: of calls, of containers, of ids, of connections. It is refused in few words or gives
-//! way, and the kubelet is served on.
+//! Excessive calls, containers, ids and connections: the agent refuses them briefly or closes them, and still serves
+//! the kubelet.
 
 use std::{fs, path::Path, slice::from_ref, time::Duration};
 
@@ -22,19 +22,19 @@ use crate::agent::{
     world::{client, gpu_id, gpu_node, unforgiving},
 };
 
-/// More ids than anybody reads.
+/// More ids than a message lists.
 const MANY: usize = 100_000;
 
-/// More connections than are kept.
+/// More connections than the agent keeps.
 const CONNECTIONS: usize = 80;
 
-/// Connections that are counted, fewer than are kept.
+/// Fewer connections than the agent keeps.
 const FEW: usize = 20;
 
 /// Streams of one list.
 const STREAMS: usize = 50;
 
-/// More containers than a call may be for.
+/// More containers than a call may have.
 const CONTAINERS: usize = 65;
 
 fn allocation(containers: &[&[String]]) -> AllocateRequest {
@@ -118,7 +118,7 @@ async fn of_more_connections_than_are_kept_the_oldest_ends_and_a_kubelet_that_lo
     }
     let ends = async {
         let mut bytes = Vec::new();
-        // Whatever the server said first; it may have been cut in the middle.
+        // The server's first frame, perhaps in part.
         _ = silent[0].read_to_end(&mut bytes).await;
     };
     in_time("the oldest of them gives way", ends).await;
@@ -129,7 +129,7 @@ async fn of_more_connections_than_are_kept_the_oldest_ends_and_a_kubelet_that_lo
     allocatable(&kubelet, GPU, 8).await;
     let newest = silent.last_mut().expect("many");
     let mut bytes = vec![0; 4096];
-    // The newest are left open: what comes is the server's first word, and then nothing.
+    // The newest connections stay open: they have the server's first frame and nothing else.
     let count = newest.read(&mut bytes).await.expect("open");
     assert!(count > 0, "it is open");
     let ended = timeout(Duration::from_millis(50), newest.read(&mut bytes)).await;
@@ -158,7 +158,7 @@ async fn a_list_is_logged_once_however_many_read_it() {
     agent.stop().await;
 }
 
-/// The ends of a socket's connections that the agent has: the kernel lists each with the path that was bound.
+/// Number of the agent's connections on a socket: the kernel lists each with the bound path.
 fn connections(socket: &Path) -> usize {
     let listed = fs::read_to_string("/proc/net/unix").expect("listed");
     let socket = socket.to_str().expect("a text");

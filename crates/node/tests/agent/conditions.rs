@@ -25,12 +25,12 @@ fn attribute(device: &Device, name: &str) -> Option<AttributeValue> {
 }
 
 /// Waits until the GPU has an attribute with this boolean value.
-async fn until_told(agent: &Running, index: u32, name: &str, truth: bool) -> Arc<NodeState> {
-    let told = |state: &Arc<NodeState>| {
+async fn until_attribute(agent: &Running, index: u32, name: &str, truth: bool) -> Arc<NodeState> {
+    let is_so = |state: &Arc<NodeState>| {
         let value = gpu(state, index).and_then(|gpu| attribute(gpu, name));
         value == Some(AttributeValue::Bool(truth))
     };
-    agent.until(told).await
+    agent.until(is_so).await
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn memory_errors_without_the_driver_count_once_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
+async fn a_row_that_could_not_be_remapped_is_not_cured_by_a_reset() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.inject("remap-failed@1");
@@ -94,7 +94,7 @@ async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
 }
 
 #[tokio::test]
-async fn a_condition_that_breaks_nothing_is_told_and_the_gpu_stays_in_service() {
+async fn a_harmless_condition_is_reported_and_the_gpu_stays_in_service() {
     let world = gpu_node("dgx-h100");
     let (_kubelet, agent) = world.serving(8).await;
     for (fault, name) in [
@@ -102,29 +102,29 @@ async fn a_condition_that_breaks_nothing_is_told_and_the_gpu_stays_in_service() 
         ("thermal@1", "nvidia.com/thermalSlowdown"),
         ("power@1", "nvidia.com/powerSlowdown"),
     ] {
-        until_told(&agent, 1, name, false).await;
+        until_attribute(&agent, 1, name, false).await;
         world.inject(fault);
-        let state = until_told(&agent, 1, name, true).await;
+        let state = until_attribute(&agent, 1, name, true).await;
         assert!(gpu(&state, 1).expect("listed").health.is_healthy(), "{fault}");
         world.inject("recover@1");
-        until_told(&agent, 1, name, false).await;
+        until_attribute(&agent, 1, name, false).await;
     }
 }
 
 #[tokio::test]
-async fn an_older_card_tells_of_pages_instead_of_rows() {
+async fn an_older_card_reports_pages_instead_of_rows() {
     let world = gpu_node("t4-edge");
     let agent = world.agent();
-    let state = until_told(&agent, 0, "nvidia.com/pendingPageRetirement", false).await;
+    let state = until_attribute(&agent, 0, "nvidia.com/pendingPageRetirement", false).await;
     let card = gpu(&state, 0).expect("listed");
     assert_eq!(attribute(card, "nvidia.com/pendingRowRemap"), None);
     assert_eq!(attribute(card, "nvidia.com/nvlinkDegraded"), None, "it has no links");
     world.inject("remap-pending@0");
-    until_told(&agent, 0, "nvidia.com/pendingPageRetirement", true).await;
+    until_attribute(&agent, 0, "nvidia.com/pendingPageRetirement", true).await;
 }
 
 #[tokio::test]
-async fn a_link_to_a_gpu_that_goes_down_takes_no_neighbour_along() {
+async fn a_link_that_goes_down_leaves_its_gpu_healthy() {
     let world = gpu_node("mixed-models");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
@@ -132,12 +132,12 @@ async fn a_link_to_a_gpu_that_goes_down_takes_no_neighbour_along() {
     let linked = state.inventory.devices.iter().find(|gpu| !gpu.place.nvlinks.peers.is_empty());
     let index = linked.expect("a GPU with direct links").index;
     world.inject(&format!("nvlink:0@{index}"));
-    let state = until_told(&agent, index, "nvidia.com/nvlinkDegraded", true).await;
+    let state = until_attribute(&agent, index, "nvidia.com/nvlinkDegraded", true).await;
     assert!(gpu(&state, index).expect("listed").health.is_healthy());
 }
 
 #[tokio::test]
-async fn what_labels_are_made_of_is_told_of_each_gpu() {
+async fn each_gpu_has_the_attributes_that_labels_are_made_of() {
     let cluster = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
     let uuid = cluster.to_owned().try_into().expect("a UUID");
     let fabric = Some(profile::Fabric { cluster: uuid, clique: 7 });

@@ -1,4 +1,4 @@
-//! CDI documents: complete for the driver that is there, and right by the specification.
+//! CDI documents: complete for the installed driver, and valid by the CDI specification.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -13,7 +13,7 @@ use crate::agent::world::gpu_node;
 
 const GPU_DOCUMENT: &str = "windlass.dev-gpu.json";
 
-/// Where the GPU operator's driver container shows its files.
+/// Folder in which the GPU operator's driver container shows its files.
 const DRIVER_CONTAINER: &str = "/run/nvidia/driver";
 
 const SCHEMA: &str = include_str!("cdi.schema.json");
@@ -28,7 +28,7 @@ fn gpus(generated: &Generated) -> &Spec {
     &generated.documents[GPU_DOCUMENT]
 }
 
-/// A machine whose paths are those of a real one in its documents.
+/// A machine whose documents have the paths of a real one.
 fn world(profile: &str) -> Node {
     let mut world = gpu_node(profile);
     world.config.places.host_root_on_node = "/".into();
@@ -45,7 +45,7 @@ fn install_toolkit(world: &Node) {
     put(world, "usr/bin/nvidia-cdi-hook");
 }
 
-/// Moves the driver's files to where a driver container has them.
+/// Moves the driver's files to the folder of a driver container.
 fn move_driver(world: &mut Node) {
     let host = world.machine.host_root();
     let driver = host.join(DRIVER_CONTAINER.trim_start_matches('/'));
@@ -56,7 +56,7 @@ fn move_driver(world: &mut Node) {
     world.config.places.driver.root = DRIVER_CONTAINER.into();
 }
 
-/// The text of all documents, with what needs no line of its own on one.
+/// Text of all documents for the snapshot, with short objects on one line.
 fn golden(generated: &Generated) -> String {
     let mut lines = Vec::new();
     for (name, document) in &generated.documents {
@@ -97,7 +97,7 @@ fn has_lists(value: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn every_machine_has_the_documents_it_had() {
+async fn every_machine_keeps_its_documents() {
     for profile in MachineProfile::names_with_nvidia() {
         let world = world(profile);
         install_toolkit(&world);
@@ -136,7 +136,7 @@ async fn a_driver_in_a_container_is_mounted_from_there_to_where_it_belongs() {
     assert_eq!(smi.expect("there").host_path, Path::new(&expected));
 }
 
-/// Moves the driver's files to where GKE's installer has them.
+/// Moves the driver's files to the folder of GKE's installer.
 fn install_as_gke(world: &Node) {
     let host = world.machine.host_root();
     let driver = host.join("home/kubernetes/bin/nvidia");
@@ -149,7 +149,7 @@ fn install_as_gke(world: &Node) {
 }
 
 #[tokio::test]
-async fn a_driver_as_gke_installs_it_is_found_without_a_word_of_configuration() {
+async fn a_driver_as_gke_installs_it_is_found_without_configuration() {
     let world = world("t4-edge");
     install_as_gke(&world);
     let generated = generate(&world).await;
@@ -195,7 +195,7 @@ async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_i
 }
 
 #[tokio::test]
-async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
+async fn a_driver_whose_files_have_another_version_is_recognised() {
     let world = world("t4-edge");
     let module = world.config.places.host_root.join("sys/module/nvidia/version");
     fs::remove_file(&module).expect("removed");
@@ -276,7 +276,7 @@ async fn hooks_are_left_out_one_by_one_and_all_at_once() {
     assert_eq!(tasks(&world).await, all);
     world.config.policy.delivery.hooks.disabled = ["enable-cuda-compat".to_owned()].into();
     assert_eq!(tasks(&world).await, [all[0], all[2], all[3]]);
-    // Without its cache links alone are of no use: libraries go where loaders look.
+    // Without an update of the loader's cache, libraries have to be in its default folders.
     world.config.policy.delivery.hooks.disabled = ["update-ldcache".to_owned()].into();
     assert_eq!(tasks(&world).await, [all[1], all[3]]);
     world.config.policy.delivery.hooks.disabled = ["all".to_owned()].into();

@@ -1,4 +1,4 @@
-//! Calls that a caller gives up before the agent has looked at them, as many at once as the socket lets through.
+//! Calls that the caller cancels before the agent has read them, as many at once as the socket accepts.
 
 use windlass_testkit::Caller;
 
@@ -6,7 +6,7 @@ use crate::agent::world::gpu_node;
 
 const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
 
-/// Twice as many as the socket takes at once.
+/// Twice as many calls as the socket accepts at once.
 const CALLS: usize = 4000;
 
 #[tokio::test]
@@ -15,7 +15,7 @@ async fn calls_that_are_given_up_at_once_do_not_cost_the_connection() {
     let (_kubelet, agent) = world.serving(8).await;
     let mut caller = Caller::connect(&world.socket()).await;
     caller.give_up(ALLOCATE, CALLS).await;
-    // The device list is on such a connection, too.
+    // The kubelet's own connection still works; the device list is on it too.
     caller.is_answered(ALLOCATE).await;
     agent.stop().await;
 }

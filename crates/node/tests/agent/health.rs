@@ -1,4 +1,4 @@
-//! Faults of the simulated machine, and what the kubelet hears of them.
+//! Faults of the simulated machine, and the kubelet's view of the devices.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use windlass_testkit::{GPU, LIMIT, Running, Said, allocatable, until};
 
 use crate::agent::world::{QUIET, counts, gpu_id, gpu_node, unforgiving};
 
-/// The reason for which the GPU of that index is not healthy.
+/// Reason why the GPU of that index is not healthy.
 fn failure(state: &NodeState, index: u32) -> Option<Reason> {
     let gpu = state.inventory.devices.iter().find(|device| device.index == index)?;
     gpu.health.failure().map(|failure| failure.reason)
 }
 
-/// Lets each fault happen to the GPU of its index, and waits for its reason, and for the way back.
+/// Injects each fault into the GPU of its index, and waits for its reason and for the recovery.
 pub(crate) async fn each_fails_and_recovers(faults: &[(&str, u32, Reason)]) {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
@@ -74,7 +74,7 @@ async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
 
 #[tokio::test]
 async fn each_kind_of_failure_has_its_reason_and_a_way_back() {
-    // Each happens to another GPU: one that fails again soon is waited for longer.
+    // Each fault has its own GPU, because a repeated failure lengthens the quiet period.
     each_fails_and_recovers(&[
         ("ecc@1", 1, Reason::DoubleBitEcc),
         ("lost@2", 2, Reason::Lost),
@@ -108,7 +108,7 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_tells_garbage_is_told_with_the_call_that_makes_no_sense() {
+async fn a_gpu_with_impossible_values_is_unhealthy_and_the_driver_call_is_named() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.inject("garbage@3");

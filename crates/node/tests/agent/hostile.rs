@@ -1,4 +1,4 @@
-//! Requests that no kubelet sends: the agent refuses them in words, in time, and touches nothing for them.
+//! Requests that no kubelet sends: the agent refuses them in time with a reason, and changes no file.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use windlass_testkit::{GPU, in_time};
 
 use crate::agent::world::{client, gpu_id, gpu_node};
 
-/// Names that are none, and some that lead elsewhere.
+/// Invalid names, some of which are paths to other folders.
 const HOSTILE: [&str; 14] = [
     "",
     ".",
@@ -40,7 +40,7 @@ const HOSTILE: [&str; 14] = [
 /// Number of requests of each kind.
 const ROUNDS: usize = 60;
 
-/// Ids: hostile ones, and sometimes one that the node has.
+/// Hostile ids, and sometimes an id of the node.
 fn ids(known: &str) -> impl Strategy<Value = Vec<String>> + use<> {
     let known = known.to_owned();
     let one = prop_oneof![
@@ -52,7 +52,7 @@ fn ids(known: &str) -> impl Strategy<Value = Vec<String>> + use<> {
     vec(one, 0..6)
 }
 
-/// All that is below a folder but sockets and what is in the machine.
+/// All paths below a folder, except sockets and the simulated machine.
 fn tree(folder: &Path) -> BTreeSet<PathBuf> {
     let (mut waiting, mut found) = (vec![folder.to_owned()], BTreeSet::new());
     while let Some(path) = waiting.pop() {
@@ -65,7 +65,7 @@ fn tree(folder: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// An answer is a refusal with words, whoever is to blame.
+/// Checks that the answer is a refusal with a reason.
 fn refused<T>(answer: Result<T, Status>, request: &dyn std::fmt::Debug) {
     let Err(status) = answer else { return };
     let expected = [Code::InvalidArgument, Code::FailedPrecondition];
@@ -120,7 +120,7 @@ async fn requests_with_hostile_ids_are_refused_in_words_and_touch_nothing() {
     agent.stop().await;
 }
 
-/// Preferences are in the allocation history.
+/// True for files of the allocation history, which records preferred allocations.
 fn is_choice(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "choices.json" || name == ".choices.json.draft")
 }

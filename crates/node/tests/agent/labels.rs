@@ -1,4 +1,4 @@
-//! The labels of every machine, and of one whose MIG layout changes.
+//! Labels of every simulated machine, and of one whose MIG layout changes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use windlass_testkit::{Node, in_time, value};
 
 use crate::agent::world::gpu_node;
 
-/// A host that is looked at once.
+/// Labels after one scan of the host.
 async fn labels_of(world: &Node) -> Labels {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let state = agent::survey(&world.config, clock).await;
@@ -52,7 +52,7 @@ fn time_sliced(name: &str, kind: DeviceKind, replicas: u64) -> ResourceRule {
 }
 
 #[tokio::test]
-async fn labels_tell_how_the_policy_shares_each_device() {
+async fn labels_show_the_sharing_of_each_device() {
     let mut world = gpu_node("mixed-models");
     let kept_back = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
     world.config.policy.exclude = vec![kept_back];

@@ -1,4 +1,4 @@
-//! The agent and a kubelet that comes late, restarts, deletes sockets, drops streams.
+//! The agent and a kubelet that starts late, restarts, deletes sockets and drops streams.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ async fn the_death_of_the_agent_changes_no_allocation() {
 }
 
 #[tokio::test]
-async fn a_deleted_socket_is_served_anew_and_registered() {
+async fn a_deleted_socket_is_created_again_and_registered() {
     let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     kubelet.delete_socket("windlass-nvidia.com_gpu.sock").expect("deleted");
@@ -148,7 +148,7 @@ async fn every_open_stream_gets_every_change_and_none_is_ended_for_another() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_never_reads_holds_up_nobody() {
+async fn a_kubelet_that_never_reads_delays_no_other() {
     let world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let streams = StreamFault::NeverRead;
@@ -159,7 +159,7 @@ async fn a_kubelet_that_never_reads_holds_up_nobody() {
     let is_well = |state: &Arc<NodeState>| {
         state.inventory.devices.iter().all(|device| device.health.is_healthy())
     };
-    // The driver tells events to those who listen by then: whose GPUs are well.
+    // The driver sends events to registered listeners only, so the test waits until all GPUs are healthy.
     agent.until(|state| !state.inventory.devices.is_empty() && is_well(state)).await;
     for _ in 0..20 {
         world.inject("xid:79@0");
@@ -183,7 +183,7 @@ async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
 async fn registering_is_no_heartbeat() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    // The wait for a first stream is as long as one of them.
+    // Three checks are longer than the wait for a first stream.
     agent.looks(3).await;
     assert_eq!(registrations(&kubelet), 1);
 }

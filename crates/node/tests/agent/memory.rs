@@ -7,14 +7,14 @@ use windlass_testkit::{Node, Running};
 
 use crate::agent::{health::until_failure, world::unforgiving};
 
-/// A machine whose kernel names its boot, and an agent that is slow to forgive.
+/// A machine with a boot id, and an agent with a long quiet period.
 fn world() -> Node {
     let world = unforgiving("dgx-h100");
     world.reboot();
     world
 }
 
-/// The state of each GPU once all were probed.
+/// State of each GPU, once all were probed.
 async fn states(agent: &Running) -> Vec<HealthState> {
     let probed = agent.until(|state| {
         let mut devices = state.inventory.of_kind(windlass_core::device::DeviceKind::Gpu);
@@ -55,7 +55,7 @@ async fn a_node_without_trouble_writes_no_evidence_down() {
         std::fs::read_dir(&world.config.places.state_dir).expect("what devices are is noted");
     let mut written: Vec<_> = written.map(|entry| entry.expect("an entry").file_name()).collect();
     written.sort();
-    // Room for evidence on a full disk is no evidence.
+    // The spare files reserve space for a full disk, and have no health history.
     let room = [".health-nvidia.json.spare", ".health-nvidia.json.spare2"];
     assert_eq!(written, [room[0], room[1], "devices.json"]);
 }

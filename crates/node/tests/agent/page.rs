@@ -1,4 +1,4 @@
-//! The page of one node, over real HTTP, of an agent that serves a simulated machine.
+//! Page of an agent on a simulated machine, over real HTTP.
 
 use std::time::Duration;
 

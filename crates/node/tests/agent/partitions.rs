@@ -14,7 +14,7 @@ use windlass_testkit::{Node, Running, in_time};
 
 use crate::agent::world::gpu_node;
 
-/// An agent on two A100 with 80 GB and two A30, all in MIG mode and not cut.
+/// An agent on two A100 with 80 GB and two A30, all in MIG mode without instances.
 async fn uncut() -> (Node, Running) {
     let world = gpu_node("mig-pcie");
     let agent = world.agent();
@@ -37,7 +37,7 @@ fn at(agent: &Running, index: u32, profile: &str, start: u32) -> Partition {
     gpu.partitions.iter().find(is_it).expect("the card can be cut so").partition.clone()
 }
 
-/// Waits until the device is listed and healthy, or is so no more.
+/// Waits until the device is listed and healthy, or until it no longer is.
 async fn until_served(agent: &Running, device: &DeviceId, served: bool) -> Arc<NodeState> {
     let is_served = |state: &Arc<NodeState>| {
         let found = state.inventory.get(device.as_str());
@@ -52,15 +52,15 @@ fn refused(outcome: Result<DeviceId, PartitionError>) -> (MigFailure, String) {
     (error.why, words)
 }
 
-/// The profiles of the instances that the machine has on a GPU, and whether each is filled.
-fn standing(world: &Node, gpu: usize) -> Vec<(String, bool)> {
+/// Profiles of the GPU instances on a GPU; true if the instance has a compute instance.
+fn instances(world: &Node, gpu: usize) -> Vec<(String, bool)> {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[gpu].mig.iter().flatten();
     instances.map(|one| (one.profile.clone(), one.compute.is_some())).collect()
 }
 
 #[tokio::test]
-async fn a_gpu_in_mig_mode_tells_everything_that_it_could_be_cut_to() {
+async fn a_gpu_in_mig_mode_lists_all_its_possible_partitions() {
     let (_world, agent) = uncut().await;
     let (a100, a30) = (gpu(&agent, 0), gpu(&agent, 2));
     assert_eq!((a100.partitions.len(), a30.partitions.len()), (25, 13));
@@ -83,7 +83,7 @@ async fn a_gpu_in_mig_mode_tells_everything_that_it_could_be_cut_to() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_takes_a_reset_for_mig_could_be_cut_to_nothing_until_it_is_on() {
+async fn a_gpu_that_needs_a_reset_for_mig_has_no_possible_partitions_until_mig_is_on() {
     let world = gpu_node("mig-a100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
@@ -108,7 +108,7 @@ async fn a_gpu_that_takes_a_reset_for_mig_could_be_cut_to_nothing_until_it_is_on
 }
 
 #[tokio::test]
-async fn mig_is_turned_on_and_off_at_once_while_nothing_stands_and_nobody_computes() {
+async fn mig_is_turned_on_and_off_at_once_without_instances_and_processes() {
     let world = gpu_node("dgx-h100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
@@ -166,20 +166,20 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
         agent.partitions.remove(partition).await.expect("it is gone");
         until_served(&agent, device, false).await;
     }
-    assert_eq!(standing(&world, 0), []);
+    assert_eq!(instances(&world, 0), []);
     let again = agent.partitions.make(&wanted[2]).await.expect("made");
     assert_ne!(again, made[2], "a device that was made anew is another one");
 }
 
 #[tokio::test]
-async fn what_is_made_half_is_undone_and_what_was_left_half_is_finished() {
+async fn a_half_made_partition_is_undone_and_a_half_finished_removal_is_completed() {
     let (world, agent) = uncut().await;
     let half = at(&agent, 2, "2g.12gb", 2);
     world.inject("no-compute-instance@2");
     let (_, words) = refused(agent.partitions.make(&half).await);
     let end = "nvmlGpuInstanceCreateComputeInstance: an internal driver error";
     assert!(words.ends_with(end), "{words}");
-    assert_eq!(standing(&world, 2), []);
+    assert_eq!(instances(&world, 2), []);
     world.inject("recover@2");
 
     let leave_half = || {
@@ -193,15 +193,15 @@ async fn what_is_made_half_is_undone_and_what_was_left_half_is_finished() {
     };
     leave_half();
     agent.partitions.make(&half).await.expect("finished");
-    assert_eq!(standing(&world, 2), [("2g.12gb".to_owned(), true)]);
+    assert_eq!(instances(&world, 2), [("2g.12gb".to_owned(), true)]);
     agent.partitions.remove(&half).await.expect("removed");
     leave_half();
     agent.partitions.remove(&half).await.expect("removed");
-    assert_eq!(standing(&world, 2), []);
+    assert_eq!(instances(&world, 2), []);
 }
 
 #[tokio::test]
-async fn nothing_is_removed_that_a_process_uses_or_that_came_in_its_place() {
+async fn a_partition_in_use_or_in_place_of_another_is_not_removed() {
     let (world, agent) = uncut().await;
     let (one, whole) = (at(&agent, 2, "1g.6gb", 0), gpu(&agent, 2).id);
     let first = agent.partitions.make(&one).await.expect("made");
@@ -219,7 +219,7 @@ async fn nothing_is_removed_that_a_process_uses_or_that_came_in_its_place() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_hangs_holds_up_no_other_and_the_order_has_its_result_later() {
+async fn a_gpu_that_hangs_delays_no_other_and_its_order_gets_the_result_later() {
     let (world, agent) = uncut().await;
     let (hung, well) = (at(&agent, 0, "7g.80gb", 0), at(&agent, 1, "7g.80gb", 0));
     world.inject("hang@0");
@@ -229,7 +229,7 @@ async fn a_gpu_that_hangs_holds_up_no_other_and_the_order_has_its_result_later()
     assert!(matches!(why, MigFailure::Overdue(_)), "{words}");
     world.inject("recover@0");
     let device = agent.partitions.make(&hung).await.expect("made, then or now");
-    assert_eq!(standing(&world, 0), [("7g.80gb".to_owned(), true)]);
+    assert_eq!(instances(&world, 0), [("7g.80gb".to_owned(), true)]);
     until_served(&agent, &device, true).await;
 }
 

@@ -41,12 +41,12 @@ fn gpus(placement: Placement) -> Resources {
     placed(placement, rule(GPU, &[], Sharing::Exclusive))
 }
 
-/// GPUs that four containers share each, under a policy.
+/// GPUs with four replicas each, under a policy.
 fn shares(placement: Placement) -> Resources {
     placed(placement, rule(SHARED, &[], shared(4, PerContainer::Any)))
 }
 
-/// Kubelet and agent of a machine whose devices are offered so.
+/// Kubelet and agent of a machine with these resources.
 async fn serving(
     mut world: Node,
     resources: Resources,
@@ -134,7 +134,7 @@ async fn replicas_fill_a_gpu_or_spread_as_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_new_policy_decides_the_next_question_and_disturbs_nothing() {
+async fn a_new_policy_applies_to_the_next_choice_and_disturbs_no_stream() {
     let mut world = gpu_node("dgx-h100");
     let default = world.config.policy.clone();
     let given = |placement| Policy { resources: gpus(placement), ..default.clone() };
@@ -230,7 +230,7 @@ async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() 
         (0..4).map(move |number| format!("{id}::{number}"))
     };
     let mut listed: Vec<_> = (0..2).flat_map(replicas).collect();
-    // As many as there were once, and one of a device that is not there.
+    // Adds an id beyond the present replicas, and one of a device that does not exist.
     listed.extend([format!("{}::9", gpu_id(&agent, 1)), "GPU-of-another-life::0".to_owned()]);
     let answer = plugin.get_preferred_allocation(question(&listed, &[], 4)).await;
     let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
@@ -246,7 +246,7 @@ async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() 
     }
 }
 
-/// The answer to a remembered question, asked again.
+/// Answer to a recorded request, computed again.
 fn asked_again(state: &NodeState, choice: &RecordedChoice) -> Vec<String> {
     let (size, policy) = (choice.size, choice.policy);
     match &choice.candidates {
@@ -280,7 +280,7 @@ fn asked_again(state: &NodeState, choice: &RecordedChoice) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn choices_outlive_the_agent_with_the_question_to_ask_again() {
+async fn choices_outlive_the_agent_and_can_be_repeated() {
     for (resources, resource, count) in
         [(gpus(Placement::Aligned), GPU, 8), (shares(Placement::Distributed), SHARED, 32)]
     {
@@ -312,7 +312,7 @@ async fn choices_outlive_the_agent_with_the_question_to_ask_again() {
 #[tokio::test]
 async fn a_state_folder_that_cannot_be_written_costs_the_memory_and_no_pod() {
     let mut world = gpu_node("dgx-h100");
-    // Root may write into any folder; below a file nobody may.
+    // Root may write into any folder, but not below a file.
     fs::write(world.folder.join("file"), "").expect("written");
     world.config.places.state_dir = world.folder.join("file/state");
     let (kubelet, agent) = world.serving(8).await;

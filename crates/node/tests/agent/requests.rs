@@ -1,4 +1,4 @@
-//! Requests, sensible and not, and their answers.
+//! Valid and invalid requests, and their answers.
 
 use std::fs;
 
@@ -143,7 +143,7 @@ async fn ids_are_unique_over_resources() {
 }
 
 #[tokio::test]
-async fn topology_is_told_where_there_is_one_and_absent_where_not() {
+async fn devices_have_a_numa_node_if_the_machine_has_one() {
     for (profile, count, expected) in [("dgx-h100", 8, Some(vec![0_i64])), ("t4-edge", 1, None)] {
         let world = gpu_node(profile);
         let (kubelet, agent) = world.serving(count).await;
@@ -154,7 +154,7 @@ async fn topology_is_told_where_there_is_one_and_absent_where_not() {
 }
 
 #[tokio::test]
-async fn a_preference_holds_what_must_be_in_it_and_impossible_ones_are_refused() {
+async fn a_preference_includes_the_required_devices_and_impossible_ones_are_refused() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
@@ -182,7 +182,7 @@ async fn a_preference_holds_what_must_be_in_it_and_impossible_ones_are_refused()
 }
 
 #[tokio::test]
-async fn garbage_and_oversized_requests_hurt_nobody() {
+async fn garbage_and_oversized_requests_affect_no_other_call() {
     let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     for garbage in [
@@ -236,7 +236,7 @@ async fn a_document_that_was_removed_is_missed_and_written_again() {
 #[tokio::test]
 async fn network_interfaces_are_offered_where_the_rules_say_so() {
     let nics: ResourceName = "a.com/nic".parse().expect("valid");
-    // Each has a node of its own, and both have that of the connection manager.
+    // Each device has its own node, and both need the node of the connection manager.
     for (list, cdi_names, nodes) in [(Strategy::CdiCri, 2, 0), (Strategy::Envvar, 0, 3)] {
         let mut world = gpu_node("dgx-h100");
         let devices = Selector::all(DeviceKind::Nic);

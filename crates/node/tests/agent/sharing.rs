@@ -21,7 +21,7 @@ pub(crate) fn shared(replicas: u64, per_container: PerContainer) -> Sharing {
     Sharing::Shared(Shared { method, replicas, per_container, memory_mib: None })
 }
 
-/// Replicas of so much memory of the first GPU, and the other GPUs as a whole.
+/// Replicas of the first GPU with this memory each, and the other GPUs as a whole.
 pub(crate) fn first_gpu_by_memory(gib: u64) -> Resources {
     let Sharing::Shared(shared) = shared(1024, PerContainer::Any) else { unreachable!("it is") };
     let sharing = Sharing::Shared(Shared { memory_mib: Some(gib << 10), ..shared });
@@ -107,7 +107,7 @@ async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_releas
     allocatable(&kubelet, SHARED, 10).await;
     counts(&kubelet, (8, 0)).await;
     kubelet.delete("holder-uid").await;
-    // A kubelet writes down what was released when it next gives something away.
+    // The kubelet writes a release to its checkpoint at its next allocation.
     kubelet.admit(pod_with("first", SHARED, 1)).await.expect("admitted");
     allocatable(&kubelet, SHARED, 16).await;
     kubelet.admit(pod_with("rest", SHARED, 15)).await.expect("admitted");

@@ -1,4 +1,4 @@
-//! Starts that are refused, and starts after an earlier life.
+//! Refused starts, and starts after an earlier agent.
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ async fn a_second_agent_is_refused_and_the_first_unharmed() {
 async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends() {
     let mut world = gpu_node("dgx-h100");
     let (kubelet, first) = world.serving(8).await;
-    // The first one has no pages, so that the second may have this address.
+    // The first agent has no HTTP address, so that the second can bind this one.
     let address = free_address();
     world.config.listen = Some(address);
     let mut waiting = Box::pin(windlass_node::stand_by(&world.config));
@@ -50,7 +50,7 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
     let is_list = |event: &Event| matches!(event, Event::ListReceived { .. });
     let before = kubelet.calls().count(is_list);
     let _second = world.agent();
-    // Until the kubelet has its list, the one of the first may count still, or no longer.
+    // Until the kubelet has the new list, it may still count the old one.
     let more = |events: &[Event]| events.iter().filter(|it| is_list(it)).count() > before;
     kubelet.calls().wait_for(more, LIMIT).await.expect("the second's list");
     allocatable(&kubelet, GPU, 8).await;
@@ -107,13 +107,13 @@ async fn an_agent_that_takes_over_is_ready_without_a_kubelet_and_its_pages_say_w
     }
 }
 
-/// An address of this machine that nobody listens on.
+/// A free address of this machine.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("bound")
 }
 
-/// A page, as soon as somebody answers.
+/// Requests a page until the server answers.
 async fn page(address: SocketAddr, path: &str) -> String {
     let mut stream = until("somebody listens", async || TcpStream::connect(address).await).await;
     let (mut text, request) = (String::new(), format!("GET {path} HTTP/1.1\r\n\r\n"));
@@ -125,7 +125,7 @@ async fn page(address: SocketAddr, path: &str) -> String {
 #[tokio::test]
 async fn a_folder_that_cannot_be_written_keeps_devices_back_and_says_so() {
     let mut world = gpu_node("t4-edge");
-    // Nobody, root included, makes folders in /proc.
+    // Even root cannot create folders in /proc.
     world.config.places.cdi_dir = "/proc/windlass".into();
     let agent = world.agent();
     let known = |state: &std::sync::Arc<NodeState>| !state.offerings().is_empty();
@@ -142,7 +142,7 @@ async fn a_document_that_cannot_be_written_keeps_back_its_own_devices_only() {
     let nics = ResourceRule::new("a.com/nic".parse().expect("valid"), devices, Sharing::Exclusive);
     world.config.policy.resources = Resources::Rules(vec![nics]);
     world.config.policy.unmatched = Unmatched::Default;
-    // A folder in the document's place.
+    // A folder blocks the path of the document.
     fs::create_dir_all(world.config.places.cdi_dir.join("windlass.dev-nic.json")).expect("made");
     let agent = world.agent();
     let is_whole = |state: &std::sync::Arc<NodeState>| state.resources().len() == 2;

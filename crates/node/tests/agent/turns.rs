@@ -1,4 +1,4 @@
-//! One agent at a time, whatever becomes of the kubelet's folder.
+//! One agent at a time, even if the kubelet's folder is deleted or replaced.
 
 use std::{fs, future::pending, pin::pin};
 

@@ -1,4 +1,4 @@
-//! A node with GPUs, whose agent has little patience, and the questions that most tests put to it.
+//! A node with GPUs, an agent with short intervals, and the helpers that most tests use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,19 +12,19 @@ use windlass_testkit::{GPU, Node, Running};
 /// Quiet period of these tests.
 pub(crate) const QUIET: Duration = Duration::from_millis(300);
 
-/// A machine after a shipped profile.
+/// A machine of a shipped profile.
 pub(crate) fn gpu_node(profile: &str) -> Node {
     Node::named(profile, policy())
 }
 
-/// The same, with an agent that forgives nothing while a test lasts: what fails stays so.
+/// Node as of [`gpu_node`], whose quiet period is longer than a test: a failed device stays failed.
 pub(crate) fn unforgiving(profile: &str) -> Node {
     let mut node = gpu_node(profile);
     node.config.policy.health.quiet_period = Duration::from_secs(3600);
     node
 }
 
-/// A machine after any profile.
+/// A machine of any profile.
 pub(crate) fn gpu_node_of(profile: &MachineProfile) -> Node {
     Node::new(profile, policy())
 }
@@ -49,7 +49,7 @@ pub(crate) fn pod(name: &str, gpus: u64) -> Pod {
     windlass_testkit::pod_with(name, GPU, gpus)
 }
 
-/// A client on the kubelet's connection, for calls that no kubelet makes.
+/// A client on the agent's socket, for calls that no kubelet makes.
 pub(crate) async fn client(
     kubelet: &Kubelet,
     resource: &str,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The numbers of `SplitMix64`, which come again for the same seed.
+/// Numbers of `SplitMix64`; a seed always gives the same ones.
 pub(crate) struct Chance(u64);
 
 /// Length of a walk.
@@ -40,7 +40,7 @@ impl Chance {
 // === impl Length ===
 
 impl Length {
-    /// As far as the variables say, or so many steps.
+    /// Length by the environment variables, or else this number of steps.
     pub(crate) fn or(steps: u64) -> Self {
         let seconds = number("WINDLASS_RANDOM_SECONDS").map(Duration::from_secs);
         let steps = || number("WINDLASS_RANDOM_STEPS").unwrap_or(steps);

@@ -1,5 +1,4 @@
-//! In whose hands devices are, by three accounts: the kubelet's, the driver's record, the scheduler's
-//! allocations. No device is in two.
+//! Owners of devices by the kubelet, by the driver's state file, and by the scheduler's allocations. No device has two.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +11,13 @@ use crate::claims::world::World;
 type Hands = BTreeMap<String, BTreeSet<String>>;
 
 impl World {
-    /// No device is in two hands, whoever is asked.
+    /// Checks that no device has two owners, by any of the three.
     pub(crate) fn check(&self) {
         self.in_one_hand().unwrap_or_else(|why| panic!("{why}"));
         self.as_allocated();
     }
 
-    /// As [`World::check`], for who has more to say of it.
+    /// Like [`World::check`], but returns the error, so that the caller can add to it.
     pub(crate) fn in_one_hand(&self) -> Result<(), String> {
         let (kubelets, drivers) = (self.by_the_kubelet(), self.by_the_driver());
         let mut all = kubelets.clone();
@@ -78,7 +77,7 @@ impl World {
         }
     }
 
-    /// Claims that look at devices that others have.
+    /// Claims with admin access, which monitor devices of others.
     fn admins(&self) -> BTreeSet<String> {
         let claims = self.objects().list::<ResourceClaim>().into_iter();
         let is_admin = |claim: &ResourceClaim| {

@@ -1,5 +1,5 @@
-//! An agent that sees no more of the kubelet's folder than the shipped manifest gives to its pod: not the
-//! kubelet's record of claims.
+//! An agent that sees only the parts of the kubelet's folder that the shipped manifest mounts: not the kubelet's
+//! checkpoint of claims.
 
 use std::{fs, time::Duration};
 
@@ -32,21 +32,25 @@ async fn world() -> World {
 async fn allocatable(world: &World, count: usize) {
     let is_so =
         |node: &NodeStatus| node.resources.get(GPU).is_some_and(|it| it.allocatable == count);
-    world.kubelet.wait_for(is_so, LIMIT).await.expect("so many GPUs are told to be healthy");
+    world
+        .kubelet
+        .wait_for(is_so, LIMIT)
+        .await
+        .expect("the kubelet has this number of healthy GPUs");
 }
 
 #[tokio::test]
-async fn a_claim_that_is_gone_keeps_its_devices_until_the_kubelet_has_let_go_of_them() {
+async fn a_deleted_claim_keeps_its_devices_until_the_kubelet_has_released_them() {
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
-    // The object goes and its claim with it, while the container runs on.
+    // The pod's object and its claim are deleted, while the container runs on.
     world.cluster.delete_pod(SPACE, "p").expect("it was there");
     world.kill_agent().await;
     let said = Said::from(Level::TRACE);
     world.start_agent();
     world.registered().await;
     allocatable(&world, 7).await;
-    // An agent that starts looks for claims that nobody has.
+    // A starting agent searches for orphaned claims.
     said.until(1, "found=0").await;
     world.check();
     assert_eq!(world.record().len(), 1, "the container runs");
@@ -55,7 +59,7 @@ async fn a_claim_that_is_gone_keeps_its_devices_until_the_kubelet_has_let_go_of_
     allocatable(&world, 8).await;
 }
 
-/// A claim that has a GPU, and an agent that starts after its record went away, one way or another.
+/// A claim with a GPU, and an agent that starts after `lose` has removed its state file.
 async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
@@ -89,7 +93,7 @@ async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_
         allocatable(&world, 7).await;
         exists(&file).await;
         assert_eq!(world.record(), record);
-        // The folder goes under the agent, and comes again with all that was in it.
+        // The folder is deleted under the running agent, which writes all of it again.
         fs::remove_dir_all(&world.config.places.cdi_dir).expect("it was there");
         until("all documents are there", async || {
             let now = world.left();
@@ -106,7 +110,7 @@ async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_
 }
 
 #[tokio::test]
-async fn a_record_that_is_lost_gives_nothing_away_until_the_kubelet_has_released_every_claim() {
+async fn with_a_lost_record_no_device_is_allocated_until_the_kubelet_has_released_every_claim() {
     let (world, pod) = bereft(without_record).await;
     let agent = world.agent.as_ref().expect("it runs");
     let why = agent.state.borrow().offerings().into_values().find_map(|it| it.obstacle);
@@ -117,8 +121,7 @@ async fn a_record_that_is_lost_gives_nothing_away_until_the_kubelet_has_released
 }
 
 #[tokio::test]
-async fn a_record_that_is_lost_with_all_documents_gives_nothing_away_while_containers_have_claims()
-{
+async fn with_record_and_documents_lost_no_device_is_allocated_while_containers_have_claims() {
     let lose = |config: &Config| {
         without_record(config);
         fs::remove_dir_all(&config.places.cdi_dir).expect("it was there");
@@ -146,7 +149,8 @@ async fn a_state_folder_with_a_file_in_its_place_is_no_state_folder_without_clai
 }
 
 #[tokio::test]
-async fn without_a_record_nothing_is_given_away_until_somebody_says_that_no_claim_has_anything() {
+async fn without_a_record_no_device_is_allocated_until_an_operator_confirms_that_no_claim_has_one()
+{
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     world.stop_agent().await;

@@ -1,4 +1,4 @@
-//! A node goes from the device plugin to claims and back while its pods run.
+//! A node moves from the device plugin to claims and back while its pods run.
 
 use windlass_config::DraOffer;
 use windlass_kubelet_sim::{Container, Pod};
@@ -41,6 +41,6 @@ async fn device_by_device_as_they_become_free() {
     world.check();
     world.kubelet.delete("new-uid").await;
     world.end(&some).await;
-    // A kubelet that tells of no pod at all is believed after a minute.
+    // If pod resources list no pod at all, the agent believes them after a minute.
     world.all_is_released().await;
 }

@@ -1,5 +1,5 @@
-//! Pods of the device plugin and pods with claims, side by side and at random, while parts of the node are killed, are
-//! deleted, are away or give up: no device is ever in two hands, and nothing is left in the end.
+//! Random pods of the device plugin and with claims, side by side, under random faults of the node. No device ever has
+//! two owners, and nothing is left at the end.
 
 mod pods;
 mod strikes;
@@ -39,14 +39,14 @@ struct Run {
     begun: usize,
     tally: Tally,
     /// Latest events in order.
-    told: Vec<String>,
+    recent: Vec<String>,
 }
 
-/// As far as a walk goes unless it is told otherwise; some seconds.
+/// Default number of steps of a walk; some seconds.
 const STEPS: u64 = 40;
 
-/// More than these nobody reads in the end.
-const TOLD: usize = 200;
+/// Number of events that a failure shows.
+const RECENT: usize = 200;
 
 // === impl Run ===
 
@@ -58,8 +58,8 @@ impl Run {
             Mounts::Shipped => World::with(dra, show_what_is_mounted).await,
         };
         put_templates(&world);
-        let (living, tally, told) = Default::default();
-        Self { world, mounts, chance: Chance::new(seed), living, begun: 0, tally, told }
+        let (living, tally, recent) = Default::default();
+        Self { world, mounts, chance: Chance::new(seed), living, begun: 0, tally, recent }
     }
 
     async fn step(&mut self) {
@@ -77,19 +77,19 @@ impl Run {
 
     fn check(&self) {
         if let Err(why) = self.world.in_one_hand() {
-            panic!("{why} after {} steps, the last of them {:#?}", self.tally.steps, self.told);
+            panic!("{why} after {} steps, the last of them {:#?}", self.tally.steps, self.recent);
         }
         self.world.check();
     }
 
-    fn tell(&mut self, what: String) {
-        if self.told.len() == TOLD {
-            self.told.remove(0);
+    fn log(&mut self, event: String) {
+        if self.recent.len() == RECENT {
+            self.recent.remove(0);
         }
-        self.told.push(what);
+        self.recent.push(event);
     }
 
-    /// Everything goes, and everything is free: either way gives devices still.
+    /// Ends all pods, and checks that every device is free through both APIs.
     async fn end(mut self) -> Tally {
         self.end_all().await;
         self.kill_agent().await;
@@ -125,11 +125,11 @@ async fn walk(mounts: Mounts) {
 }
 
 #[tokio::test]
-async fn no_device_is_ever_in_two_hands() {
+async fn no_device_ever_has_two_owners() {
     Box::pin(walk(Mounts::Whole)).await;
 }
 
 #[tokio::test]
-async fn no_device_is_ever_in_two_hands_where_the_agent_does_not_see_the_kubelets_record() {
+async fn no_device_ever_has_two_owners_if_the_kubelets_record_is_hidden() {
     Box::pin(walk(Mounts::Shipped)).await;
 }

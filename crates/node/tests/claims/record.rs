@@ -13,7 +13,7 @@ use crate::claims::{
     world::{World, free_gpus, show_what_is_mounted, uid},
 };
 
-/// A node that offers its GPUs both ways, with an agent that looks often.
+/// A node that offers its GPUs through both APIs, with an agent that checks often.
 async fn world() -> World {
     world_of(|_| {}).await
 }
@@ -33,7 +33,7 @@ fn one_gpu(name: &str) -> Container {
     Container::new(name).limit(GPU, 1)
 }
 
-/// Waits until the kubelet was sent a list of GPUs after this event, and wrote its record for it.
+/// Waits until the agent has sent a list of GPUs after this event, and the kubelet has written its checkpoint.
 async fn rewritten(calls: &EventReader, mut after: u64) {
     let is_list =
         |event: &Event| matches!(event, Event::ListReceived { resource, .. } if resource == GPU);
@@ -42,7 +42,7 @@ async fn rewritten(calls: &EventReader, mut after: u64) {
 }
 
 #[tokio::test]
-async fn what_an_init_container_has_is_held_until_its_pod_is_gone() {
+async fn devices_of_an_init_container_are_held_until_its_pod_is_gone() {
     let world = world().await;
     let pod = Pod::new("burn-in").init(one_gpu("burn")).container(Container::new("main"));
     world.admit(pod).await.expect("it fits");
@@ -57,8 +57,8 @@ async fn what_an_init_container_has_is_held_until_its_pod_is_gone() {
     world.free(8).await;
 }
 
-/// A kubelet restarts without its API server and lists static pods only. Devices of the other pods are neither published
-/// as free nor given to a claim that a scheduler placed there before, although the agent has restarted too.
+/// A kubelet restarts without its API server and lists static pods only. Devices of the other pods are neither
+/// published as free nor given to a claim that a scheduler placed there before, although the agent has restarted too.
 async fn holds_what_an_untold_kubelet_has_on_record(mut world: World) {
     world.objects().put(&template(SPACE, "late", &gpus(8)));
     let late = pod((SPACE, "late"), &["main"], ("resourceClaimTemplateName", "late"));
@@ -68,7 +68,7 @@ async fn holds_what_an_untold_kubelet_has_on_record(mut world: World) {
     world.admit(Pod::new("proxy").container(Container::new("main"))).await.expect("it fits");
     world.try_start("proxy-uid", "main").await.expect("it starts");
     world.free(7).await;
-    // Its API server is away; it knows of the static pod, and of the one that is to be refused.
+    // The kubelet does not reach its API server: it knows the static pod, and the pod that has to be refused.
     let pods = PodFault::Only(["proxy-uid".to_owned(), uid(&late)].into());
     world.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
     world.kubelet.restart().await.expect("it restarts");
@@ -98,12 +98,12 @@ async fn holds_what_an_untold_kubelet_has_on_record(mut world: World) {
 }
 
 #[tokio::test]
-async fn what_pods_have_is_held_while_a_new_kubelet_was_not_told_of_them() {
+async fn devices_of_pods_are_held_before_a_new_kubelet_knows_the_pods() {
     Box::pin(holds_what_an_untold_kubelet_has_on_record(world().await)).await;
 }
 
 #[tokio::test]
-async fn what_pods_have_is_held_by_an_agent_that_sees_what_is_mounted_into_its_pod() {
+async fn devices_of_pods_are_held_by_an_agent_with_the_shipped_mounts() {
     let world = world_of(show_what_is_mounted).await;
     Box::pin(holds_what_an_untold_kubelet_has_on_record(world)).await;
 }

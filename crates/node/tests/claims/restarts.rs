@@ -16,7 +16,7 @@ use crate::claims::{
     world::{NODE, World, devices, published, uid},
 };
 
-/// Progress of the agent with a claim before its kill, in polls of the runtime: from before the call arrives until
+/// Number of polls of the runtime before the kill of an agent that prepares a claim: from before the call arrives until
 /// after its answer.
 const TURNS: [usize; 10] = [0, 2, 5, 9, 14, 20, 30, 45, 70, 120];
 
@@ -40,7 +40,7 @@ async fn an_agent_that_is_killed_between_prepare_and_answer_leaves_the_next_one_
         world.start_agent();
         world.registered().await;
         let grant = world.started(&uid, "main").await;
-        // A kubelet whose own turn was cut short after the answer lists what it was answered twice.
+        // A kubelet that was interrupted after the answer lists its devices twice.
         let names: BTreeSet<_> = grant.cdi_devices.iter().collect();
         assert_eq!(names.len(), 3, "after {turns} turns: {grant:?}");
         assert_eq!(grant.cdi_devices.len() % 3, 0, "all of it, after {turns} turns: {grant:?}");
@@ -116,7 +116,7 @@ async fn after_a_reboot_the_same_claims_have_the_same_devices() {
     world.start_agent();
     world.registered().await;
     let again = world.started(&uid(&pod), "main").await;
-    // The kubelet adds what it is told to what it knew.
+    // The kubelet adds the devices of each answer to those that it knew.
     let names = |grant: &Grant| grant.cdi_devices.iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(&again), names(&first));
     world.check();
@@ -168,10 +168,10 @@ async fn without_the_api_server_what_is_prepared_stays_and_new_claims_wait_for_i
 }
 
 #[tokio::test]
-async fn only_after_an_agent_that_offered_devices_to_containers_the_kubelets_record_is_doubted() {
+async fn the_kubelets_record_is_doubted_only_after_an_agent_that_served_the_device_plugin() {
     let hour = Duration::from_secs(3600);
     for offer in [DraOffer::Instead, DraOffer::Beside] {
-        // Nobody was there before: all is published at once.
+        // Without an earlier agent, all devices are published at once.
         let dra = DraPolicy { offer, ..DraPolicy::default() };
         let mut world = World::with(dra, |config| config.session.checkpoint_delay = hour).await;
         world.stop_agent().await;

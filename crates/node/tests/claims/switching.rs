@@ -1,4 +1,4 @@
-//! Pods that have one GPU whole, in parts, and whole again, as the scheduler places them by its counters.
+//! Pods that get one GPU whole, in parts, and whole again, placed by the scheduler's counters.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::claims::{
     world::{World, devices},
 };
 
-/// A node on whose GPUs MIG is turned on and off for claims, and the class of parts.
+/// A node whose driver switches MIG mode for claims, and the device class of MIG instances.
 async fn switching() -> World {
     let world = World::of(DraPolicy {
         offer: DraOffer::Instead,
@@ -24,7 +24,7 @@ async fn switching() -> World {
     world
 }
 
-/// A pod with a claim for some devices of a class that are as an expression says.
+/// A pod with a claim for devices of a class that an expression selects.
 fn wanting(world: &World, name: &str, (class, count, expression): (&str, usize, &str)) -> Pod {
     let request: Value = json!({"name": "r", "exactly": {
         "deviceClassName": class, "count": count, "selectors": [{"cel": {"expression": expression}}],

@@ -1,4 +1,4 @@
-//! Pods that go before their time, claims that are replaced, many at once.
+//! Pods that are deleted early, claims that are replaced, and many pods at once.
 
 use std::{fs, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::claims::{
 async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_have_ended() {
     let world = World::new(DraOffer::Instead).await;
     let (old, _) = world.run("old", &gpus(world.gpus)).await;
-    // The object goes and its claim with it, while its containers run on.
+    // The pod's object and its claim are deleted, while the containers run on.
     world.cluster.delete_pod(SPACE, "old").expect("it was there");
     world.objects().put(&template(SPACE, "new", &gpus(1)));
     let wanted = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
@@ -34,7 +34,7 @@ async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_ha
 }
 
 #[tokio::test]
-async fn a_claim_that_was_replaced_by_another_of_its_name_is_told_from_it() {
+async fn a_claim_and_its_replacement_of_the_same_name_are_distinguished() {
     let world = World::new(DraOffer::Instead).await;
     world.objects().create(&claim("c", &gpus(1))).expect("created");
     let by_name = ("resourceClaimName", "c");

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!  device manager, serial ──Allocate──> ┌───────┐ <──Prepare, Unprepare── workers of claims, side by side,
-//!       record of devices               │ agent │       record of claims    with a scheduler of stale sight
+//!       checkpoint of devices           │ agent │       checkpoint of claims, with an outdated scheduler
 //!  strikes ────kill, freeze, delete───> └───────┘
 //! ```
 //!
-//! Pods are lines of the kubelet's record and of what pod resources tell; no container starts. A caller that
-//! is granted a device takes it in [`hands`], which end the walk when another caller has it. The same seed draws the
-//! same steps; their interleaving is up to the machine.
+//! Pods exist only in the kubelet's checkpoint and in pod resources; no container starts. A caller that gets a device
+//! takes it in [`hands`], which fails if another caller has it. The same seed draws the same steps; their interleaving
+//! depends on the machine.
 
 mod agent;
 mod devices;
@@ -37,13 +37,13 @@ use crate::claims::{
     world::Mounts,
 };
 
-/// As far as a walk goes unless it is told otherwise; some seconds.
+/// Default number of steps of a walk; some seconds.
 const STEPS: u64 = 400;
 
-/// For how long no step may be made.
+/// Longest time without a step.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
-/// Everyone who acts draws numbers of their own.
+/// Random numbers of one actor.
 fn drawn(seed: u64, number: usize) -> Chance {
     Chance::new(seed.wrapping_mul(1_000).wrapping_add(number as u64))
 }
@@ -88,11 +88,11 @@ async fn stands_still(node: &Node) {
 }
 
 #[tokio::test]
-async fn hostile_steps_lead_no_device_into_two_hands() {
+async fn hostile_steps_give_no_device_two_owners() {
     walk(Mounts::Whole).await;
 }
 
 #[tokio::test]
-async fn hostile_steps_lead_no_device_into_two_hands_of_a_pod_with_the_shipped_mounts() {
+async fn hostile_steps_give_no_device_two_owners_with_the_shipped_mounts() {
     walk(Mounts::Shipped).await;
 }

@@ -1,4 +1,4 @@
-//! The ways in which claims ask for devices.
+//! Kinds of claims: by class, by attribute, shared by containers, and extended resources.
 
 use serde_json::json;
 use windlass_config::DraOffer;
@@ -48,7 +48,7 @@ async fn containers_and_pods_that_name_one_claim_have_one_device() {
 }
 
 #[tokio::test]
-async fn an_administrators_claim_has_what_others_have_and_takes_it_from_nobody() {
+async fn an_administrators_claim_uses_allocated_devices_and_takes_none() {
     let world = World::new(DraOffer::Instead).await;
     let (holder, _) = world.run("holder", &gpus(2)).await;
     let all = json!({"requests": [{"name": "all", "exactly": {
@@ -88,7 +88,7 @@ async fn of_several_alternatives_the_first_that_there_is_is_prepared_under_its_r
 }
 
 #[tokio::test]
-async fn who_asks_who_has_what_is_told_of_pods_and_of_claims_that_no_pod_uses_any_more() {
+async fn the_list_of_holders_has_pods_and_claims_that_no_pod_uses_any_more() {
     let world = World::new(DraOffer::Instead).await;
     let (pod, _) = world.run("train", &gpus(1)).await;
     let node = world.agent.as_ref().expect("it runs").state.borrow().clone();
@@ -106,7 +106,7 @@ async fn who_asks_who_has_what_is_told_of_pods_and_of_claims_that_no_pod_uses_an
 }
 
 #[tokio::test]
-async fn a_limit_that_a_class_answers_for_is_served_by_a_claim() {
+async fn an_extended_resource_of_a_class_is_served_by_a_claim() {
     let world = World::new(DraOffer::Instead).await;
     let (pod, grant) = world.run_pod(&with_limit("old-style", EXTENDED)).await;
     assert_eq!((devices(&pod).len(), grant.cdi_devices.len()), (1, 2));

@@ -7,7 +7,7 @@ use k8s_openapi::api::{
 use serde_json::{Value, json};
 pub(crate) use windlass_testkit::{pod_of_claim as pod, template, typed};
 
-/// Where everything is that is not for administrators.
+/// Namespace of all objects without admin access.
 pub(crate) const SPACE: &str = "default";
 
 /// The namespace in which claims may have admin access.

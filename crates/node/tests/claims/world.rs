@@ -1,4 +1,4 @@
-//! A cluster of one node, whose parts come and go.
+//! A cluster of one node, whose parts can be stopped and started.
 
 use std::{collections::BTreeSet, os::unix::fs::symlink, time::Duration};
 
@@ -24,7 +24,7 @@ pub(crate) const NODE: &str = "n1";
 
 pub(crate) const DRIVER: &str = "windlass.dev";
 
-/// After three looks the kubelet is to write its record anew; after each is looked what it says.
+/// Interval of the agent's checks. After three checks it makes the kubelet write a new checkpoint.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Mounts of the kubelet's folder, with the options of deploy/daemonset.yaml.
@@ -33,9 +33,9 @@ const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "po
 /// The part of the kubelet's folder that the agent sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mounts {
-    /// All of it.
+    /// The whole folder.
     Whole,
-    /// The mounts of the shipped manifest, without the kubelet's record of claims.
+    /// The mounts of the shipped manifest, without the kubelet's checkpoint of claims.
     Shipped,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct World {
 // === impl World ===
 
 impl World {
-    /// A node that offers the GPUs of a DGX H100 so, once they are published.
+    /// A node that makes this offer of a DGX H100's GPUs, once they are published.
     pub(crate) async fn new(offer: DraOffer) -> Self {
         Self::of(DraPolicy { offer, ..DraPolicy::default() }).await
     }
@@ -66,7 +66,7 @@ impl World {
         Self::with(dra, |_| {}).await
     }
 
-    /// The same, with other settings.
+    /// Like [`Self::of`], with a change of the configuration.
     pub(crate) async fn with(dra: DraPolicy, change: impl FnOnce(&mut Config)) -> Self {
         let cluster = Cluster::start();
         cluster.add_node(NODE);
@@ -136,19 +136,19 @@ impl World {
         self.kubelet.wait_for(connected, LIMIT).await.expect("the driver registers");
     }
 
-    /// Has a pod scheduled when it is its turn, and as often as it takes: others have what it wants.
+    /// Schedules a pod, repeated until devices are free. One pod is scheduled at a time.
     pub(crate) async fn placed(&self, pod: &Pod) -> Scheduled {
         let _turn = self.queue.lock().await;
         until("a place for a pod", async || self.cluster.schedule(pod)).await
     }
 
-    /// Changes what is offered through which way, while the agent runs.
+    /// Changes the offer through both APIs while the agent runs.
     pub(crate) fn offer(&mut self, offer: DraOffer) {
         self.config.policy.dra.offer = offer;
         self.agent.as_ref().expect("it runs").follow(self.config.policy.clone());
     }
 
-    /// Waits until so many GPUs are published without a taint.
+    /// Waits until this number of GPUs is published without a taint.
     pub(crate) async fn free(&self, count: usize) {
         let free = |objects: &Objects| (free_gpus(objects) == count).then_some(());
         if self.objects().until(LIMIT, free).await.is_err() {
@@ -157,27 +157,27 @@ impl World {
         }
     }
 
-    /// Has a pod with a claim of its own scheduled and run.
+    /// Schedules and runs a pod with a claim of its own.
     pub(crate) async fn run(&self, name: &str, devices: &Value) -> (Scheduled, Grant) {
         self.objects().put(&template(SPACE, name, devices));
         self.run_pod(&pod((SPACE, name), &["main"], ("resourceClaimTemplateName", name))).await
     }
 
-    /// Has a pod scheduled and run; gives what its first container got.
+    /// Schedules and runs a pod; returns the grant of its first container.
     pub(crate) async fn run_pod(&self, pod: &Pod) -> (Scheduled, Grant) {
         let scheduled = self.cluster.schedule(pod).expect("a node");
         let grant = self.start(&scheduled).await;
         (scheduled, grant)
     }
 
-    /// Admits a pod and starts its first container, as often as it takes.
+    /// Admits a pod and starts its first container, repeated until it succeeds.
     pub(crate) async fn start(&self, scheduled: &Scheduled) -> Grant {
         let pod = bound::pod(scheduled);
         self.admit(pod.clone()).await.expect("it fits");
         self.started(&pod.uid, &pod.containers[0].name).await
     }
 
-    /// Has the kubelet admit a pod.
+    /// Admits a pod to the kubelet.
     pub(crate) async fn admit(&self, pod: kubelet::Pod) -> Result<Admission, Rejection> {
         Box::pin(self.kubelet.admit(pod)).await
     }
@@ -188,12 +188,12 @@ impl World {
         started.map_err(|why| why.to_string())
     }
 
-    /// Starts a container, as often as it takes.
+    /// Starts a container, repeated until it succeeds.
     pub(crate) async fn started(&self, pod: &str, container: &str) -> Grant {
         until("the container starts", async || self.try_start(pod, container).await).await
     }
 
-    /// Deletes a pod in order: its containers end and its claims are released before its object goes.
+    /// Deletes a pod in order: its containers end and its claims are released before its object is deleted.
     pub(crate) async fn end(&self, scheduled: &Scheduled) {
         self.kubelet.delete(&uid(scheduled)).await;
         let metadata = &scheduled.pod.metadata;
@@ -202,7 +202,7 @@ impl World {
         deleted.expect("it was there");
     }
 
-    /// Remains of claims in the driver's record and among its documents.
+    /// Remains of claims in the driver's state file and among its documents.
     pub(crate) fn left(&self) -> Vec<String> {
         let record: Vec<_> =
             self.record().into_iter().map(|(uid, _)| format!("record {uid}")).collect();
@@ -211,7 +211,7 @@ impl World {
         record.into_iter().chain(names.filter(|name| name.contains("-claim-"))).collect()
     }
 
-    /// The driver's record: by claim, the devices and how it has them.
+    /// The driver's state file: devices and their use by claim.
     pub(crate) fn record(&self) -> Vec<(String, Vec<(String, String)>)> {
         let Ok(text) = std::fs::read(self.config.places.state_dir.join("claims.json")) else {
             return Vec::new();
@@ -248,7 +248,7 @@ impl World {
     }
 }
 
-/// Shows an agent no more of the kubelet's folder than the shipped manifest gives to its pod. Links stand for mounts.
+/// Shows an agent only the parts of the kubelet's folder that the shipped manifest mounts. Links stand for mounts.
 pub(crate) fn show_what_is_mounted(config: &mut Config) {
     let whole = std::mem::replace(
         &mut config.places.kubelet_dir,
@@ -277,12 +277,12 @@ pub(crate) fn uid(scheduled: &Scheduled) -> String {
     scheduled.pod.metadata.uid.clone().expect("it is in the API")
 }
 
-/// The devices that the scheduler gave a pod's claims.
+/// Devices that the scheduler allocated to a pod's claims.
 pub(crate) fn devices(scheduled: &Scheduled) -> BTreeSet<String> {
     scheduled.claims.iter().flat_map(crate::claims::hands::allocated).map(|it| it.device).collect()
 }
 
-/// Removes what may have gone by itself.
+/// Removes a file, if it still exists.
 pub(crate) fn removed(path: &std::path::Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

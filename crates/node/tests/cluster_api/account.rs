@@ -10,7 +10,7 @@ use crate::cluster_api::{
     manifests::documents,
 };
 
-/// A policy of the files.
+/// An admission policy from the files.
 fn policy(name: &str) -> Value {
     let deploy = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy"));
     let files = ["rbac.yaml", "options/nvfractions/rights.yaml"];
@@ -38,7 +38,7 @@ fn changed(name: &str, request: &Value, from: &Value, to: &Value) -> Result<(), 
     judge(&policy(name), &parts, Numbers::Whole)
 }
 
-/// A Node with labels, and with what else is said of it.
+/// A Node with labels and other fields.
 fn node(labels: &Value, more: &Value) -> Value {
     let mut metadata = json!({"name": "n1"});
     if !labels.is_null() {

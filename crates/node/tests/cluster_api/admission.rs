@@ -37,7 +37,7 @@ pub(crate) fn judge(
     };
     for variable in policy["spec"]["variables"].as_array().expect("variables") {
         let found = evaluate(text(&variable["expression"]), &variables);
-        // As there, a variable that has no value is an error only of what asks for it.
+        // As at an API server, a variable without a value is an error only in an expression that uses it.
         if let Ok(found) = found {
             variables.insert(text(&variable["name"]).to_owned(), found);
         }
@@ -83,7 +83,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
-/// A document as CEL has it.
+/// A document as a CEL value.
 fn value(document: &Value, numbers: Numbers) -> Cel {
     match document {
         Value::Null => Cel::Null,

@@ -1,7 +1,7 @@
 //! The API server: HTTP/1 on a loopback port, in front of a [`Cluster`].
 //!
-//! It is not the one of crate `cluster-sim`, which has no `NodeFeature`s, leases and bookmarks, and never answers
-//! what an API server would not.
+//! It differs from the one of crate `cluster-sim`, which has no `NodeFeature`s, leases or bookmarks, and never gives an
+//! answer that an API server would not give.
 
 use std::{convert::Infallible, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -28,14 +28,14 @@ use windlass_testkit::{in_time, value};
 
 use crate::cluster_api::objects::{Answer, Asked, Cluster, Kind, NODE};
 
-/// An API server, and the agent's parts that speak to it. All of it ends when dropped.
+/// An API server, and the agent's parts that use it. Server and parts end when dropped.
 pub(crate) struct ApiServer {
-    /// The objects; a test may change them behind everyone's back.
+    /// The objects; a test may change them directly, without a request.
     pub(crate) cluster: watch::Sender<Cluster>,
-    /// Where parts of the agent run.
+    /// Running parts of the agent.
     pub(crate) parts: JoinSet<()>,
     pub(crate) stop: CancellationToken,
-    /// Never listens: it keeps the port from other programs while the server is not there.
+    /// Never listens: it reserves the port while the server is down.
     port: TcpSocket,
     folder: TempDir,
     server: JoinSet<()>,
@@ -46,14 +46,14 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 // === impl ApiServer ===
 
 impl ApiServer {
-    /// One that answers.
+    /// A server that answers.
     pub(crate) fn start() -> Self {
         let mut server = Self::not_yet();
         server.come();
         server
     }
 
-    /// One that refuses connections until told to [`Self::come`].
+    /// A server that refuses connections until [`Self::come`].
     pub(crate) fn not_yet() -> Self {
         let port = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = port.local_addr().expect("bound");
@@ -75,14 +75,14 @@ impl ApiServer {
         }
     }
 
-    /// Begins to answer.
+    /// Starts to answer.
     pub(crate) fn come(&mut self) {
         let socket = bind(self.port.local_addr().expect("bound"));
         let listener = socket.listen(16).expect("a listener");
         self.server.spawn(serve(listener, self.cluster.clone()));
     }
 
-    /// Dies with all its connections, and refuses new ones until told to [`Self::come`].
+    /// Dies with all its connections, and refuses new ones until [`Self::come`].
     pub(crate) async fn die(&mut self) {
         self.server.shutdown().await;
     }
@@ -92,7 +92,7 @@ impl ApiServer {
         self.folder.path().join("kubeconfig")
     }
 
-    /// A client for it, which is quick to try again.
+    /// A client of the server, with short pauses between its attempts.
     pub(crate) fn client(&self) -> Client {
         self.client_in(None)
     }
@@ -120,12 +120,12 @@ impl ApiServer {
         Client::new(&access).expect("a good name").with_limits(limits)
     }
 
-    /// Waits until the objects, or what was asked, fulfil a condition.
+    /// Waits until the objects, or the log of requests, fulfil a condition.
     pub(crate) async fn until(&self, condition: impl FnMut(&Cluster) -> bool) -> Cluster {
         value("what the API server has", &self.cluster.subscribe(), condition).await
     }
 
-    /// Stops the agent's parts, which must end of themselves.
+    /// Stops the agent's parts, and waits until each has ended by itself.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
         let ended = async {
@@ -140,7 +140,7 @@ impl ApiServer {
 fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_reuseaddr(true).expect("a socket's option");
-    // The port is bound twice: by who keeps it and by who listens.
+    // The port is bound twice: by the socket that reserves it and by the one that listens.
     socket.set_reuseport(true).expect("a socket's option");
     socket.bind(address).expect("a free port");
     socket

@@ -15,7 +15,7 @@ fn policy(devices: bool) -> Policy {
     Policy { labels, health: health(Duration::from_millis(300)), ..Policy::default() }
 }
 
-/// Waits until the Node has such devices, or none.
+/// Waits until the devices in the Node's annotation, or their absence, fulfil a condition.
 async fn annotated(api: &ApiServer, is_so: impl Fn(Option<&NodeDevices>) -> bool) -> NodeObject {
     until("the annotation is so", async || {
         let node = api.objects().get::<NodeObject>("", "n1").expect("a Node");
@@ -75,9 +75,9 @@ async fn gpus_of_two_vendors_say_which_pods_get_them() {
     let agent = node.agent();
     let object = annotated(&api, |devices| devices.is_some_and(|it| it.devices.len() == 9)).await;
     let text = &object.metadata.annotations.expect("annotations")[NodeDevices::ANNOTATION];
-    let told = NodeDevices::from_annotation(text).expect("readable").devices;
-    let only_for: Vec<_> = told.iter().map(|gpu| gpu.only_for.expect("some pods")).collect();
-    assert_eq!((only_for[0], told[0].model.as_str()), (OnlyFor::Whole, "Tesla T4"));
+    let listed = NodeDevices::from_annotation(text).expect("readable").devices;
+    let only_for: Vec<_> = listed.iter().map(|gpu| gpu.only_for.expect("some pods")).collect();
+    assert_eq!((only_for[0], listed[0].model.as_str()), (OnlyFor::Whole, "Tesla T4"));
     assert_eq!(only_for[1..], [OnlyFor::Shares; 8]);
     agent.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Events: what is told of a device's health, how often, and through which failures.
+//! Events about a device's health: their content, their number, and delivery through failures of the API server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::cluster_api::{
     objects::{Cluster, NODE, Refusal, status},
 };
 
-/// The first second of these stories.
+/// The first second of these tests.
 const START: i64 = 1_750_000_000;
 
 /// The node's devices, as the agent sees them.
@@ -86,7 +86,7 @@ pub(crate) fn a_failure(reason: Option<Reason>, second: i64) -> Arc<NodeState> {
 // === impl Node ===
 
 impl Node {
-    /// A node with healthy GPUs `GPU-0` and on, whose events are told to the server.
+    /// A node with healthy GPUs from `GPU-0` on, whose events are sent to the server.
     fn run(server: &mut ApiServer, gpus: u32) -> Self {
         let device = |index| device(DeviceKind::Gpu, index, &format!("GPU-{index}"));
         let devices = (0..gpus).map(device).collect();
@@ -109,7 +109,7 @@ impl Node {
     }
 }
 
-/// The notes of all events, in the order of what they tell.
+/// The notes of all events, in the order of the reported changes.
 fn notes(cluster: &Cluster) -> Vec<String> {
     let mut events: Vec<_> = cluster.events.values().collect();
     events.sort_by_key(|event| (event["eventTime"].to_string(), event["note"].to_string()));
@@ -118,7 +118,7 @@ fn notes(cluster: &Cluster) -> Vec<String> {
 }
 
 /// Number of attempts to send an event, successful or not.
-fn tellings(cluster: &Cluster) -> usize {
+fn attempts(cluster: &Cluster) -> usize {
     cluster.asked("POST", "/events").len() + cluster.asked("PATCH", "/events").len()
 }
 
@@ -130,7 +130,7 @@ fn counts(cluster: &Cluster) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_failure_is_a_warning_on_the_node_and_its_recovery_is_told() {
+async fn a_failure_is_a_warning_on_the_node_and_its_recovery_an_event() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 2);
     node.set(1, off_the_bus(5));
@@ -161,14 +161,14 @@ async fn a_failure_is_a_warning_on_the_node_and_its_recovery_is_told() {
 }
 
 #[tokio::test]
-async fn devices_that_are_well_or_not_probed_yet_are_no_news() {
+async fn healthy_and_unprobed_devices_have_no_events() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 3);
     node.set(0, Health::unknown(at(0)));
     node.set(0, healthy(1));
-    // The last device is told; the first two, before it in order, were not.
+    // The last device has an event; the first two, before it in order, have none.
     node.set(2, off_the_bus(2));
-    let cluster = server.until(|cluster| tellings(cluster) == 1).await;
+    let cluster = server.until(|cluster| attempts(cluster) == 1).await;
     assert_eq!(
         notes(&cluster),
         ["gpu GPU-2 is Unhealthy: XID 79, GPU has fallen off the bus; restart the machine"]
@@ -177,7 +177,7 @@ async fn devices_that_are_well_or_not_probed_yet_are_no_news() {
 }
 
 #[tokio::test]
-async fn another_trouble_of_an_unhealthy_device_is_told() {
+async fn a_second_failure_of_an_unhealthy_device_has_an_event() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     node.set(0, failed(1, Reason::Xid(48), "double-bit ECC error"));
@@ -188,15 +188,15 @@ async fn another_trouble_of_an_unhealthy_device_is_told() {
 }
 
 #[tokio::test]
-async fn the_same_news_again_makes_a_series() {
+async fn a_repeated_event_becomes_a_series() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     for round in 0..3 {
         node.set(0, off_the_bus(round * 120));
-        let told = usize::try_from(round * 2).expect("small");
-        server.until(|cluster| tellings(cluster) == told + 1).await;
+        let before = usize::try_from(round * 2).expect("small");
+        server.until(|cluster| attempts(cluster) == before + 1).await;
         node.set(0, healthy(round * 120 + 60));
-        server.until(|cluster| tellings(cluster) == told + 2).await;
+        server.until(|cluster| attempts(cluster) == before + 2).await;
     }
     let cluster = server.until(|cluster| counts(cluster) == [3, 3]).await;
     let last = &cluster.asked("PATCH", "/events").last().expect("the last").body;
@@ -206,7 +206,7 @@ async fn the_same_news_again_makes_a_series() {
 }
 
 #[tokio::test]
-async fn an_event_that_has_expired_is_written_anew() {
+async fn an_expired_event_is_created_again() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     node.set(0, off_the_bus(1));
@@ -221,7 +221,7 @@ async fn an_event_that_has_expired_is_written_anew() {
 }
 
 #[tokio::test]
-async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
+async fn a_fault_of_a_full_gpu_has_no_event_for_each_of_its_parts() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     let whole = node.inventory.devices[0].id.clone();
@@ -234,13 +234,13 @@ async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
         device.health = off_the_bus(1);
     }
     node.publish();
-    server.until(|cluster| tellings(cluster) == 1).await;
+    server.until(|cluster| attempts(cluster) == 1).await;
     for device in &mut node.inventory.devices {
         device.health = healthy(60);
     }
-    // A failure of its own is told.
+    // A failure of a single GPU has its own event.
     node.set(3, failed(61, Reason::ProbeFailed, "unknown error"));
-    let cluster = server.until(|cluster| tellings(cluster) == 3).await;
+    let cluster = server.until(|cluster| attempts(cluster) == 3).await;
     assert_eq!(
         notes(&cluster),
         [
@@ -253,7 +253,7 @@ async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
 }
 
 #[tokio::test]
-async fn a_storm_of_faults_is_told_drop_by_drop() {
+async fn events_of_many_faults_are_sent_at_a_limited_rate() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 40);
     for device in &mut node.inventory.devices {
@@ -261,24 +261,24 @@ async fn a_storm_of_faults_is_told_drop_by_drop() {
     }
     node.publish();
     let begun = Instant::now();
-    server.until(|cluster| tellings(cluster) == 32).await;
+    server.until(|cluster| attempts(cluster) == 32).await;
     assert!(begun.elapsed() < Duration::from_secs(9), "the first come at once");
-    // From here on, time passes only while everyone waits for it.
+    // From here on, time passes only while every task waits.
     tokio::time::pause();
-    server.until(|cluster| tellings(cluster) == 34).await;
+    server.until(|cluster| attempts(cluster) == 34).await;
     assert!(begun.elapsed() >= Duration::from_secs(20), "{:?}", begun.elapsed());
     server.stop().await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_yet_is_told_as_it_then_is() {
+async fn a_delayed_event_has_the_latest_state() {
     let mut server = ApiServer::start();
     let busy = status(503, "ServiceUnavailable", "apiserver not ready");
     let refusal = Refusal { method: "POST", path: "/events", times: usize::MAX, status: busy };
     server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
     let mut node = Node::run(&mut server, 3);
     node.set(0, off_the_bus(1));
-    server.until(|cluster| tellings(cluster) > 0).await;
+    server.until(|cluster| attempts(cluster) > 0).await;
     node.set(0, healthy(60));
     node.set(2, off_the_bus(61));
     let about_it = |cluster: &Cluster| {
@@ -316,7 +316,7 @@ async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
     let mut node = Node::run(&mut server, 1);
     node.set(0, off_the_bus(1));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
-    assert_eq!(tellings(&cluster), 4);
+    assert_eq!(attempts(&cluster), 4);
     let names: std::collections::BTreeSet<_> = cluster
         .asked("POST", "/events")
         .iter()
@@ -327,7 +327,7 @@ async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_never_taken_holds_up_no_other() {
+async fn an_event_that_is_always_refused_delays_no_other() {
     let mut server = ApiServer::start();
     let invalid = status(422, "Invalid", "note: Invalid value");
     let refusal = Refusal { method: "POST", path: "/events", times: 1, status: invalid };

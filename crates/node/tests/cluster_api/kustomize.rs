@@ -14,9 +14,9 @@ use serde_json::Value;
 use crate::cluster_api::manifests::{documents, kept, lost};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
-/// Program of a kubectl.
+/// Variable with the path of kubectl.
 const KUBECTL: &str = "WINDLASS_E2E_KUBECTL";
-/// A cluster that says whether it accepts the objects.
+/// Variable with the kubeconfig of a cluster that checks the objects in a dry run.
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
 /// A kustomization or component, with the keys that `deploy/` uses.
@@ -43,7 +43,7 @@ struct Image {
     new_tag: String,
 }
 
-/// A part of an object, which names it.
+/// Part of an object, with the object's name.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Patch {
@@ -92,7 +92,7 @@ fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
             add(objects, &resource, "Kustomization");
             continue;
         }
-        // Kustomize refuses a file that is elsewhere, where a link leads there too.
+        // Kustomize refuses a file outside the folder, even behind a link.
         let target = resource.canonicalize().unwrap_or_else(|error| panic!("{shown}: {error}"));
         assert!(
             target.starts_with(folder.canonicalize().expect("a folder")),
@@ -129,7 +129,7 @@ fn id(object: &Value) -> [Option<&str>; 3] {
     [object["kind"].as_str(), metadata["namespace"].as_str(), metadata["name"].as_str()]
 }
 
-/// True if an image of the object's containers has the name, which is replaced.
+/// Replaces the image of this name in the object's containers. True if there was one.
 fn rename(object: &mut Value, image: &Image) -> bool {
     let Some(containers) = object.pointer_mut("/spec/template/spec/containers") else {
         return false;
@@ -173,7 +173,7 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Key of a list's items, as Kubernetes has it for containers, variables, volumes and mounts.
+/// Merge key of a list's items, as Kubernetes defines it for containers, variables, volumes and mounts.
 fn key(items: &[Value]) -> Option<&'static str> {
     ["mountPath", "name"].into_iter().find(|key| items.iter().all(|item| item[*key].is_string()))
 }
@@ -184,7 +184,7 @@ fn applied() -> Vec<String> {
     overlays.chain(["node".to_owned(), "scheduler".to_owned()]).collect()
 }
 
-/// A kustomization of the agent with these options, in a folder of its own.
+/// A kustomization of the agent with these options, in its own folder.
 fn overlay(options: &[String]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let up: PathBuf = folder.path().components().skip(1).map(|_| "..").collect();
@@ -197,7 +197,7 @@ fn overlay(options: &[String]) -> tempfile::TempDir {
     folder
 }
 
-/// Order of objects and of lists is kubectl's own.
+/// Sorts objects and lists: kubectl chooses its own order.
 fn unordered(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(unordered),
@@ -205,7 +205,7 @@ fn unordered(value: &mut Value) {
             items.iter_mut().for_each(unordered);
             items.sort_by_key(Value::to_string);
         }
-        // A text of one line loses its end.
+        // A text of one line loses its line break.
         Value::String(text) => *text = text.trim_end().to_owned(),
         _ => {}
     }
@@ -229,7 +229,7 @@ fn rendered(kubectl: &Path, folder: &Path) -> String {
 }
 
 #[test]
-fn every_kustomization_names_what_is_there_and_makes_what_kubernetes_understands() {
+fn every_kustomization_names_existing_files_and_builds_valid_objects() {
     let alone = options().into_iter().map(|option| with([option]));
     for objects in applied().iter().map(|folder| built(folder)).chain(alone) {
         for object in objects {
@@ -239,7 +239,7 @@ fn every_kustomization_names_what_is_there_and_makes_what_kubernetes_understands
 }
 
 #[test]
-fn the_usual_paths_of_the_manifests_lead_to_those_that_are_built() {
+fn the_usual_paths_of_the_manifests_lead_to_the_built_ones() {
     for (path, folder) in [("daemonset.yaml", "node"), ("extender.yaml", "scheduler")] {
         assert_eq!(documents(&Path::new(DEPLOY).join(path)), built(folder), "{path}");
     }
@@ -260,7 +260,7 @@ fn a_namespace_is_the_same_in_every_manifest_that_has_it() {
         let objects = built(folder);
         objects.into_iter().find(|object| object["kind"] == "Namespace").expect("one")
     };
-    // The file that is applied last decides on the labels.
+    // The labels come from the file that is applied last.
     assert_eq!(namespace("node"), namespace("scheduler"));
 }
 
@@ -288,14 +288,14 @@ fn kubectl_makes_the_same_objects_and_a_cluster_accepts_them() {
     }
 }
 
-/// Asks the cluster, if there is one, without a change.
+/// Has the cluster, if there is one, check the objects in a dry run.
 #[expect(clippy::print_stderr, reason = "what is left out is said")]
 fn is_accepted(kubectl: &Path, objects: &str) {
     let Some(kubeconfig) = env::var_os(KUBECONFIG) else {
         eprintln!("LEFT OUT: set {KUBECONFIG} to ask a cluster as well");
         return;
     };
-    // The namespace of the manifests is made by them.
+    // The manifests create their own namespace, which a dry run does not have.
     let objects = objects.replace("namespace: windlass-system", "namespace: default");
     let mut command = Command::new(kubectl);
     command.arg("--kubeconfig").arg(kubeconfig).args(["create", "--dry-run=server", "-f", "-"]);

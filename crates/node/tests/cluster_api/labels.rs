@@ -1,4 +1,4 @@
-//! Labels out: what is applied, what goes, what stays, and what a refusal leads to.
+//! Labels that the agent writes: applied, removed, kept, and refused by the API server.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ async fn nothing_is_asked_of_the_api_server_without_labels_for_it() {
     for output in [LabelOutput::None, LabelOutput::File("/dev/null".into())] {
         let inputs = run(&mut server, output);
         inputs.send(&[("nvidia.com/gpu.count", "8")]);
-        // A second part on the same thread has its turn after the first.
+        // A second part on the same thread runs after the first.
         let other = run(&mut server, LabelOutput::NodeFeature);
         other.send(&[("a", "b")]);
         server.until(|cluster| cluster.node_features.contains_key(FEATURE)).await;
@@ -92,12 +92,12 @@ async fn nothing_is_asked_of_the_api_server_without_labels_for_it() {
 }
 
 #[tokio::test]
-async fn labels_that_are_not_known_yet_take_nothing_away() {
+async fn labels_stay_while_their_values_are_unknown() {
     let mut server = ApiServer::start();
     let first = run(&mut server, LabelOutput::Node);
     first.send(&[("nvidia.com/gpu.count", "8")]);
     server.until(|cluster| patches(cluster) == 1).await;
-    // The next life of the agent begins without labels.
+    // The next agent starts without labels.
     let second = run(&mut server, LabelOutput::Node);
     second.send(&[]);
     first.send(&[("nvidia.com/gpu.count", "7")]);
@@ -107,7 +107,7 @@ async fn labels_that_are_not_known_yet_take_nothing_away() {
 }
 
 #[tokio::test]
-async fn equal_labels_are_no_news() {
+async fn equal_labels_are_not_written_again() {
     let mut server = ApiServer::start();
     let inputs = run(&mut server, LabelOutput::Node);
     inputs.send(&[("a", "1")]);
@@ -146,7 +146,7 @@ async fn a_label_that_another_keeps_stays_and_the_rest_is_written() {
 }
 
 #[tokio::test]
-async fn a_node_feature_says_whose_it_is_and_who_owns_it() {
+async fn a_node_feature_names_its_node_and_its_owner() {
     let mut server = ApiServer::start();
     let (namespace, name, uid) = ("gpu".into(), "windlass-x".into(), "pod-uid".into());
     let client = server.client_in(Some(PodIdentity { namespace, name, uid }));
@@ -197,7 +197,7 @@ async fn a_node_feature_says_whose_it_is_and_who_owns_it() {
 }
 
 #[tokio::test]
-async fn another_place_for_labels_takes_them_back_from_the_first() {
+async fn a_change_of_the_label_output_removes_labels_from_the_first() {
     let mut server = ApiServer::start();
     let inputs = run(&mut server, LabelOutput::NodeFeature);
     inputs.send(&[("a", "1")]);
@@ -226,7 +226,7 @@ async fn a_refusal_is_tried_again_with_the_newest_labels() {
 }
 
 #[tokio::test]
-async fn without_node_feature_discovery_another_place_is_the_cure_at_once() {
+async fn without_node_feature_discovery_another_label_output_works_at_once() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.has_nfd = false);
     let hour = std::time::Duration::from_secs(3600);
@@ -241,7 +241,7 @@ async fn without_node_feature_discovery_another_place_is_the_cure_at_once() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_there_is_not_made() {
+async fn a_missing_node_is_not_created() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.has_node = false);
     let inputs = run(&mut server, LabelOutput::Node);

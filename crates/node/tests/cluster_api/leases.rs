@@ -1,4 +1,4 @@
-//! Leases of devices that several nodes reach, against an API server that keeps versions.
+//! Leases of devices that several nodes reach, against an API server that checks resource versions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -64,7 +64,7 @@ fn with_boards(boards: &[&str]) -> NodeState {
     state
 }
 
-/// The boards are in the configuration no longer.
+/// The state after the boards were removed from the configuration.
 fn vanished(mut state: NodeState) -> NodeState {
     let mut tracker = HealthTracker::new(Duration::ZERO, Timestamp::UNIX_EPOCH);
     let gone = Observation::Failed(Reason::Vanished, String::new());
@@ -84,7 +84,7 @@ fn holder(cluster: &Cluster, lease: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn of_two_gateways_one_gets_each_board_and_the_other_says_who() {
+async fn of_two_gateways_one_gets_each_board_and_the_other_names_it() {
     let mut server = ApiServer::start();
     let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
     first.sees("board-1", &LeaseState::Ours).await;
@@ -129,7 +129,7 @@ async fn a_board_that_one_gateway_no_longer_has_is_taken_over_by_the_other() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_cannot_renew_lets_go_before_another_may_take_over() {
+async fn a_gateway_that_cannot_renew_withholds_the_board_before_another_may_take_over() {
     let mut server = ApiServer::start();
     let mut gateway = Gateway::start(&mut server, "gw1", &["board-1"]);
     gateway.sees("board-1", &LeaseState::Ours).await;
@@ -154,7 +154,7 @@ async fn a_lease_that_ran_out_while_the_gateway_was_stopped_is_lost_until_it_is_
 }
 
 #[tokio::test]
-async fn a_lease_that_is_refused_keeps_no_other_from_being_held() {
+async fn a_refused_lease_affects_no_other() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| {
         cluster.refusals.push(Refusal {
@@ -171,7 +171,7 @@ async fn a_lease_that_is_refused_keeps_no_other_from_being_held() {
 }
 
 #[tokio::test]
-async fn boards_come_and_go_and_without_any_nobody_is_asked() {
+async fn boards_come_and_go_and_without_any_the_api_server_is_not_asked() {
     let mut server = ApiServer::start();
     let mut gateway = Gateway::start(&mut server, "gw1", &[]);
     gateway.state.send_replace(Arc::new(with_boards(&["a"])));

@@ -1,4 +1,4 @@
-//! The manifests in `deploy/`: every field is one that Kubernetes knows, where it knows it.
+//! The manifests in `deploy/`: Kubernetes knows every field in its place.
 
 use std::{fs, path::Path};
 
@@ -43,7 +43,7 @@ fn through<K: Serialize + DeserializeOwned>(document: &Value) -> Value {
     serde_json::to_value(object).expect("plain")
 }
 
-/// The first path that is in a document and not in what is kept of it.
+/// The first path that is in a document, and not among its kept fields.
 pub(crate) fn lost(document: &Value, kept: &Value, path: &str) -> Option<String> {
     match (document, kept) {
         (Value::Object(fields), Value::Object(kept)) => fields.iter().find_map(|(key, value)| {
@@ -69,7 +69,7 @@ pub(crate) fn documents(path: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn every_manifest_says_what_kubernetes_understands() {
+fn every_manifest_has_valid_fields() {
     let deploy = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy"));
     let folders = [deploy.to_owned(), deploy.join("examples")];
     let files = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("a folder"));

@@ -1,4 +1,4 @@
-//! The label of the own Node, watched through what API servers do.
+//! The label of the agent's own Node, watched through restarts, cut watches and errors of API servers.
 
 use windlass_cluster::node_label;
 use windlass_config::LabelValue;
@@ -54,7 +54,7 @@ async fn a_label_is_read_followed_and_missed() {
 }
 
 #[tokio::test]
-async fn a_change_of_other_labels_is_no_news() {
+async fn a_change_of_other_labels_is_ignored() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let mut values = watch(&mut server);
@@ -68,12 +68,12 @@ async fn a_change_of_other_labels_is_no_news() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_goes_on_from_the_last_version_without_another_list() {
+async fn a_watch_that_ends_continues_from_the_last_version_without_another_list() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
     value_is(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
-    // The change and the end reach the agent together, or the change first: both are right.
+    // The change and the end of the watch reach the agent together, or the change first: both are right.
     set(&server, "a100");
     value_is(&values, &value("a100")).await;
     server.cluster.send_modify(|cluster| cluster.cuts += 1);
@@ -92,7 +92,7 @@ async fn a_bookmark_moves_the_version_from_which_a_watch_goes_on() {
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(Cluster::bookmark);
     let marked = server.cluster.borrow().history.last().expect("a bookmark").0.to_string();
-    // Until the bookmark was read, a watch that is cut goes on from before it.
+    // Until the bookmark was read, a watch that is cut continues from an earlier version.
     let cut = async || {
         server.cluster.send_modify(|cluster| cluster.cuts += 1);
         let before = watches(&server.cluster.borrow());
@@ -141,7 +141,7 @@ async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_tried_again_and_the_last_word_stands_meanwhile() {
+async fn a_refused_request_is_tried_again_and_the_last_value_stays_meanwhile() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let values = watch(&mut server);
@@ -161,7 +161,7 @@ async fn a_refusal_is_tried_again_and_the_last_word_stands_meanwhile() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_comes_late_is_followed_then() {
+async fn a_late_api_server_is_watched() {
     let mut server = ApiServer::not_yet();
     set(&server, "a100");
     let values = watch(&mut server);

@@ -2,7 +2,7 @@
 //! ResourceSlices.
 //!
 //! Server-side apply, watch and the checks of events follow the API server's own code: apply removes
-//! what the same manager no longer names and refuses what another manager keeps at another value.
+//! the fields that the same manager no longer names, and refuses a field to which another manager gave another value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,14 @@ use windlass_testkit::Right;
 
 use crate::cluster_api::slice_store::SliceStore;
 
-/// The Node that there is, and its unique id.
+/// The only Node, and its UID.
 pub(crate) const NODE: &str = "n1";
 pub(crate) const NODE_UID: &str = "0e57ca6d-0000-4000-8000-000000000001";
 
-/// Everything, at one moment.
+/// All objects, at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
-    /// Labels of the Node: value and who keeps it.
+    /// Labels of the Node: value and field managers.
     pub(crate) labels: BTreeMap<String, (String, BTreeSet<String>)>,
     /// `NodeFeature`s by `namespace/name`.
     pub(crate) node_features: BTreeMap<String, Value>,
@@ -26,13 +26,13 @@ pub(crate) struct Cluster {
     /// Leases by `namespace/name`.
     pub(crate) leases: BTreeMap<String, Value>,
     pub(crate) slices: SliceStore,
-    /// Everything that was asked, in order.
+    /// All requests, in order.
     pub(crate) log: Vec<Asked>,
     pub(crate) refusals: Vec<Refusal>,
     pub(crate) has_node: bool,
     pub(crate) node_uid: &'static str,
     pub(crate) has_nfd: bool,
-    /// Watches from this version or an older one are too old.
+    /// Watches from this version or an older one are refused as expired.
     pub(crate) compacted: u64,
     /// Ends every watch when it changes.
     pub(crate) cuts: u64,
@@ -76,7 +76,7 @@ pub(crate) enum Kind {
     Slices,
 }
 
-/// A refusal as the API server words one.
+/// A refusal in the API server's form.
 pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
@@ -84,7 +84,7 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
     })
 }
 
-/// Requests beyond the shipped account's rights are refused, as by a real API server.
+/// The refusal of a request beyond the shipped account's rights, as by a real API server.
 fn forbid(asked: &Asked) -> Option<Answer> {
     let wanted = Right::asked(&asked.method, &asked.path, &asked.query)?;
     let may = Right::shipped().iter().any(|right| right.gives(&wanted));
@@ -118,7 +118,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// The Node's labels as anyone reads them.
+    /// The Node's labels, without their managers.
     pub(crate) fn node_labels(&self) -> BTreeMap<&str, &str> {
         self.labels.iter().map(|(key, (value, _))| (key.as_str(), value.as_str())).collect()
     }
@@ -221,7 +221,7 @@ impl Cluster {
         }
     }
 
-    /// Changes the slices behind everyone's back.
+    /// Changes the slices directly, without a request.
     pub(crate) fn change_slices(&mut self, change: impl FnOnce(&mut SliceStore)) {
         self.slices.version = self.version;
         change(&mut self.slices);
@@ -253,7 +253,7 @@ impl Cluster {
         self.history.push((self.version, event));
     }
 
-    /// Something else happens in the cluster; only a bookmark tells.
+    /// Raises the version, as another object's change does; watches get a bookmark alone.
     pub(crate) fn bookmark(&mut self) {
         self.version += 1;
         let metadata =
@@ -332,7 +332,7 @@ impl Cluster {
         )
     }
 
-    /// A version that is not the newest one is in the way of a write, as is an object that is there.
+    /// A write with an outdated version is refused, as is the creation of an existing object.
     fn lease(&mut self, name: String, asked: &Asked) -> Answer {
         let known = self.leases.get(&name);
         let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
@@ -385,7 +385,7 @@ impl Cluster {
     }
 }
 
-/// Reasons for an API server to refuse an event of events.k8s.io/v1 about a Node.
+/// Reason for an API server to refuse an event of events.k8s.io/v1 about a Node.
 fn mistake(namespace: &str, event: &Value) -> Option<&'static str> {
     let text = |key: &str| event[key].as_str().unwrap_or_default();
     let within = |key: &str, most: usize| (1..=most).contains(&text(key).len());

@@ -24,7 +24,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(ROOT).join(path)).expect("a text file")
 }
 
-/// The agent's objects, every field of which Kubernetes knows.
+/// The agent's objects; Kubernetes knows every field of them.
 struct Manifest {
     spec: DaemonSetSpec,
     config: Config,
@@ -41,7 +41,7 @@ impl Manifest {
         Self::of(&with([option]))
     }
 
-    /// Of the folder that a page's `kubectl apply -k` names.
+    /// The manifest of the folder in a page's `kubectl apply -k`.
     fn documented(page: &str) -> Self {
         let folder =
             page.lines().find_map(|line| line.strip_prefix("kubectl apply -k deploy/overlays/"));
@@ -179,7 +179,7 @@ fn the_agent_reaches_the_runtime_where_its_configuration_looks_for_it() {
 }
 
 #[test]
-fn an_update_that_surges_has_agents_that_stand_by() {
+fn a_surge_update_has_agents_in_standby() {
     let strategy = |manifest: &Manifest| {
         let strategy = manifest.spec.update_strategy.clone().expect("a strategy");
         strategy.rolling_update.expect("its numbers").max_surge
@@ -195,7 +195,7 @@ fn an_update_that_surges_has_agents_that_stand_by() {
 }
 
 #[test]
-fn probes_have_a_way_of_their_own_which_no_other_pod_reaches() {
+fn probes_have_their_own_socket_which_no_other_pod_reaches() {
     let plain = Manifest::plain();
     let container = plain.container();
     for probe in [&container.liveness_probe, &container.readiness_probe] {

@@ -1,4 +1,4 @@
-//! The admission policy of claims' parameters, evaluated as an API server would, against what the agent takes.
+//! The admission policy of claims' parameters, evaluated as an API server would, compared with the agent's own check.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ impl Policy {
         judge(&self.0, &[("object", object), ("request", &request)], numbers)
     }
 
-    /// The same for what a claim says to the driver.
+    /// The same for a claim with these parameters for the driver.
     fn parameters(&self, parameters: &Value, numbers: Numbers) -> Result<(), String> {
         let claim = json!({"spec": {"devices": {"config": [said_to("windlass.dev", parameters)]}}});
         self.admit("resourceclaims", &claim, numbers)
@@ -45,7 +45,7 @@ pub(crate) fn shipped() -> [Value; 2] {
     documents(Path::new(path)).try_into().expect("two documents")
 }
 
-/// A configuration of a claim.
+/// A claim's configuration for a driver.
 pub(crate) fn said_to(driver: &str, parameters: &Value) -> Value {
     json!({"opaque": {"driver": driver, "parameters": parameters}})
 }
@@ -86,7 +86,7 @@ fn settings() -> Vec<Value> {
         json!({"strategy": "TimeSlicing", "mps": {}}),
         json!({"strategy": "TimeSlicing", "mps": null}),
         json!({"strategy": "TimeSlicing", "replicas": 2}),
-        // Of the other vendor, whichever that is.
+        // Settings of the other vendor, for either.
         json!({"strategy": "MPS", "mpsConfig": {}}),
         json!({"strategy": "MPS", "mps": {"defaultActiveThreadPercentage": 50}}),
         json!({"strategy": "MPS", "mps": {"activeThreadPercentage": 50}}),
@@ -119,7 +119,7 @@ fn settings() -> Vec<Value> {
     all
 }
 
-/// Parameters of every sort, good ones and bad ones.
+/// Valid and invalid parameters of every kind.
 pub(crate) fn all() -> Vec<Value> {
     let heads = [
         json!({}),
@@ -157,7 +157,7 @@ fn the_policy_admits_the_parameters_that_the_agent_takes_and_no_others() {
 }
 
 #[test]
-fn whoever_is_refused_is_told_what_is_wrong_and_what_is_allowed() {
+fn a_refusal_names_the_mistake_and_the_allowed_values() {
     let policy = Policy::shipped();
     let ours =
         |sharing: Value| json!({"apiVersion": OURS, "kind": "DeviceConfig", "sharing": sharing});
@@ -197,7 +197,7 @@ fn whoever_is_refused_is_told_what_is_wrong_and_what_is_allowed() {
 }
 
 #[test]
-fn claims_templates_and_classes_are_looked_into_and_what_is_said_to_others_is_not() {
+fn parameters_for_this_driver_are_checked_in_claims_templates_and_classes() {
     let policy = Policy::shipped();
     let bad = said_to("windlass.dev", &json!({"strategie": "MPS"}));
     let of_others = said_to("gpu.nvidia.com", &json!({"strategie": "MPS"}));

@@ -1,4 +1,4 @@
-//! The shipped `DaemonSet`: nothing but what docs/security.md lists, and each mount as it is said there.
+//! The shipped `DaemonSet`: it has the privileges and mounts that docs/security.md lists, and no others.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -12,7 +12,7 @@ use crate::cluster_api::kustomize::{options, with};
 /// Options that give the agent privileges.
 const PRIVILEGES: [&str; 4] = ["mps", "privileged", "watchdog", "watchdog-drm"];
 
-/// Options that have a folder of the host elsewhere, or mount nothing and give everything.
+/// Options that mount a folder of the host at another path, or mount nothing.
 const ELSEWHERE: [&str; 7] =
     ["gke", "k0s", "k0s-claims", "microk8s", "microk8s-claims", "mps", "privileged"];
 
@@ -40,7 +40,7 @@ fn listed() -> BTreeMap<String, String> {
     paths.collect()
 }
 
-/// The agent, and the installation of the hook.
+/// The agent's container, and the one that installs the hook.
 fn containers(pod: &PodSpec) -> [&Container; 2] {
     let all = pod.containers.iter().chain(pod.init_containers.iter().flatten());
     let all: Vec<_> = all.collect();

@@ -1,7 +1,7 @@
-//! The same against a real API server, when there is one.
+//! The agent's parts against a real API server, if there is one.
 //!
-//! Runs when `WINDLASS_E2E_KUBECONFIG` names a cluster whose administrator we are. It makes a Node of
-//! its own, which no kubelet serves, and deletes it.
+//! Runs if `WINDLASS_E2E_KUBECONFIG` names a cluster, with an administrator's rights. The test creates a Node, which no
+//! kubelet serves, and deletes it.
 
 use std::{collections::BTreeMap, env, sync::Arc, time::Duration};
 
@@ -89,7 +89,7 @@ impl World {
         value_is(&values, &LabelValue::Absent).await;
     }
 
-    /// Writes labels to the Node, removes one, leaves one that `kubectl` has set, takes all back.
+    /// Writes labels to the Node, removes one, keeps one that `kubectl` set, and removes all of its own.
     async fn write_labels(&mut self) {
         self.label("nvidia.com/gpu.memory", Some("1")).await;
         let (labels, reads) = watch::channel(Arc::new(labels_of(&[(COUNT, "8"), ("a.b/c", "d")])));
@@ -127,20 +127,20 @@ impl World {
         self.until(async |world| world.labels().await.contains_key(COUNT)).await;
     }
 
-    /// Tells a failure three times and a recovery in between: two events, which are series.
+    /// Reports a failure three times, with recoveries in between: two events, which become series.
     async fn tell_a_failure(&mut self) {
         let (state, reads) = watch::channel(a_failure(None, 0));
         self.parts.spawn(events::run(reads, self.client.clone(), self.stop.clone()));
         for round in 0..3 {
             state.send_replace(a_failure(Some(Reason::Xid(79)), i64::from(round) * 120));
-            self.until(async |world| world.told("DeviceUnhealthy").await == round + 1).await;
+            self.until(async |world| world.event_count("DeviceUnhealthy").await == round + 1).await;
             state.send_replace(a_failure(None, i64::from(round) * 120 + 60));
-            self.until(async |world| world.told("DeviceRecovered").await == round + 1).await;
+            self.until(async |world| world.event_count("DeviceRecovered").await == round + 1).await;
         }
     }
 
     /// Number of events about the Node.
-    async fn told(&self, reason: &str) -> i32 {
+    async fn event_count(&self, reason: &str) -> i32 {
         let count = |event: &Event| event.series.as_ref().map_or(1, |series| series.count);
         let events = self.events().await;
         events.iter().filter(|event| event.reason.as_deref() == Some(reason)).map(count).sum()
@@ -214,7 +214,7 @@ async fn a_real_api_server_takes_labels_and_events_and_tells_of_a_label() {
         world.write_labels().await;
         world.tell_a_failure().await;
     };
-    let told = timeout(LIMIT * 5, story).await;
+    let outcome = timeout(LIMIT * 5, story).await;
     world.clean_up().await;
-    told.expect("in time");
+    outcome.expect("in time");
 }

@@ -1,8 +1,8 @@
-//! The admission policy of claims' parameters at a real API server, when there is one: what it is in a test of ours
-//! has to be what it is there.
+//! The admission policy of claims' parameters at a real API server, if there is one: its verdicts have to be those of
+//! the tests' own evaluation.
 //!
-//! Runs when `WINDLASS_E2E_KUBECONFIG` names a cluster whose administrator we are. Nothing is stored but the policy,
-//! under a name of its own, and that is deleted.
+//! Runs if `WINDLASS_E2E_KUBECONFIG` names a cluster, with an administrator's rights. Only the policy is stored, under
+//! its own name, and deleted afterwards.
 
 use std::{env, path::Path, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::cluster_api::{
 
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
-/// An API server looks for new policies every second, and reads the schemas of what they are about.
+/// Deadline of a policy's effect: an API server reads new policies every second, and the schemas of their objects.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Answer to a dry-run claim.
@@ -42,13 +42,13 @@ async fn admit(claims: &Api<ResourceClaim>, parameters: &Value) -> Result<(), St
     claims.create(&only_tried, &claim).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// Compares its admissions and messages with the agent's; returns the differences.
+/// Compares the API server's verdicts and messages with the agent's; returns the differences.
 async fn as_the_agent(claims: &Api<ResourceClaim>) -> Result<(), String> {
     let bad = json!({
         "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
         "sharing": {"strategie": "MPS"},
     });
-    // A policy is in effect a while after it was made.
+    // A policy takes effect some time after its creation.
     let refused = async || admit(claims, &bad).await.map_or_else(Ok, Err);
     let said = until("the policy is in effect", refused).await;
     if !said.contains("sharing has no field \"strategie\": it has strategy, timeSlicing and mps") {
@@ -85,14 +85,14 @@ async fn a_real_api_server_admits_the_parameters_that_the_agent_takes_and_no_oth
     policies.create(&how, &policy).await.expect("the policy is taken");
     let bound = bindings.create(&how, &binding).await;
     let claims = Api::namespaced(kube, "default");
-    let told = timeout(LIMIT, as_the_agent(&claims)).await;
+    let outcome = timeout(LIMIT, as_the_agent(&claims)).await;
     let seen = policies.get(&name).await.ok().and_then(|it| it.status?.type_checking);
     let delete = DeleteParams::default();
     let unbound = bindings.delete(&name, &delete).await.map(drop);
     policies.delete(&name, &delete).await.map(drop).expect("the policy is deleted");
     bound.expect("the policy was bound");
     unbound.expect("it is bound no more");
-    assert_eq!(told.expect("in time"), Ok(()));
+    assert_eq!(outcome.expect("in time"), Ok(()));
     let warnings = seen.and_then(|it| it.expression_warnings).unwrap_or_default();
     assert_eq!(warnings, [], "what is asked of a field is what its type has");
 }

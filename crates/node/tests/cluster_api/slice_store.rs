@@ -1,5 +1,5 @@
-//! The ResourceSlices of a cluster, as the API server keeps them: names made up, versions compared, taints
-//! stamped, fields dropped whose feature gate is off.
+//! The ResourceSlices of a cluster, as the API server keeps them: with generated names, compared versions, times in
+//! taints, and without the fields whose feature gate is off.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::cluster_api::objects::{Answer, Asked, Kind, status};
 /// All slices, at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct SliceStore {
-    /// By name.
+    /// Slices by name.
     pub(crate) all: BTreeMap<String, Value>,
     /// Watch events.
     pub(crate) history: Vec<(u64, Value)>,
@@ -18,10 +18,10 @@ pub(crate) struct SliceStore {
     pub(crate) is_served: bool,
     /// True if its feature gates for sharing and taints are on.
     pub(crate) gates: bool,
-    /// Devices that it refuses.
+    /// Devices that the API server refuses.
     pub(crate) refused: BTreeSet<&'static str>,
     pub(crate) version: u64,
-    /// Updates of versions that were not the last any more.
+    /// Number of updates that were refused for an outdated version.
     pub(crate) conflicts: usize,
 }
 
@@ -60,7 +60,7 @@ impl SliceStore {
 
     pub(crate) fn remove(&mut self, name: &str) {
         let slice = self.all.remove(name).expect("it is there");
-        self.tell("DELETED", slice);
+        self.add_event("DELETED", slice);
     }
 
     pub(crate) fn put(&mut self, name: &str, mut slice: Value) {
@@ -71,7 +71,7 @@ impl SliceStore {
         self.history.push((self.version, json!({"type": event, "object": slice})));
     }
 
-    fn tell(&mut self, event: &str, mut slice: Value) {
+    fn add_event(&mut self, event: &str, mut slice: Value) {
         self.version += 1;
         slice["metadata"]["resourceVersion"] = self.version.to_string().into();
         self.history.push((self.version, json!({"type": event, "object": slice})));
@@ -99,7 +99,7 @@ impl SliceStore {
             return refusal;
         }
         let prefix = slice["metadata"]["generateName"].as_str().expect("a prefix").to_owned();
-        // The API server makes room for what it adds.
+        // The API server shortens the prefix to make room for its suffix.
         let name = format!("{}{:05}", &prefix[..prefix.len().min(58)], self.version);
         slice["metadata"]["name"] = name.clone().into();
         slice["metadata"]["uid"] = format!("uid-of-{name}").into();
@@ -131,7 +131,7 @@ impl SliceStore {
         Answer::Json(200, status(200, "", "deleted"))
     }
 
-    /// Changes of a slice on its way into the store.
+    /// Changes a slice as the API server does before it stores one.
     fn keep(&self, slice: &mut Value) {
         for device in slice["spec"]["devices"].as_array_mut().into_iter().flatten() {
             let device = device.as_object_mut().expect("a device");

@@ -1,4 +1,4 @@
-//! ResourceSlices kept published, through what API servers, kubelets and others do.
+//! ResourceSlices kept published, while API servers fail, kubelets delete them and other clients change them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::cluster_api::{
 
 const POOL: &str = "n1/nvidia";
 
-/// An agent's part that publishes.
+/// The agent's part that publishes slices.
 struct Publisher {
     wanted: watch::Sender<Option<Arc<DesiredSlices>>>,
     state: watch::Receiver<Arc<PublishState>>,
@@ -36,9 +36,10 @@ impl Publisher {
     }
 
     fn start_with(server: &mut ApiServer, client: Client) -> Self {
-        let (wanted, wish) = watch::channel(None);
+        let (wanted, wanted_slices) = watch::channel(None);
         let stop = server.stop.child_token();
-        let (state, run) = slices::publish(client, DriverName::default(), wish, stop.clone());
+        let (state, run) =
+            slices::publish(client, DriverName::default(), wanted_slices, stop.clone());
         server.parts.spawn(run);
         Self { wanted, state, stop }
     }
@@ -49,13 +50,16 @@ impl Publisher {
         self.wanted.send_replace(Some(Arc::new(wanted)));
     }
 
-    async fn tells(&mut self, condition: impl FnMut(&Arc<PublishState>) -> bool) -> PublishState {
+    async fn until_state(
+        &mut self,
+        condition: impl FnMut(&Arc<PublishState>) -> bool,
+    ) -> PublishState {
         (*value("what is published", &self.state, condition).await).clone()
     }
 
     async fn has(&mut self, pool: &str, (generation, slices, devices): (i64, usize, usize)) {
         let expected = slices::PublishedPool { generation, slices, devices };
-        self.tells(|state| state.pools.get(pool) == Some(&expected)).await;
+        self.until_state(|state| state.pools.get(pool) == Some(&expected)).await;
     }
 }
 
@@ -174,7 +178,7 @@ async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
     publisher.has(POOL, (1, 2, 2)).await;
-    // The Node was made anew meanwhile.
+    // The Node was deleted and created again meanwhile.
     server.cluster.send_modify(|cluster| {
         cluster.node_uid = "another";
         cluster.change_slices(SliceStore::wipe);
@@ -188,7 +192,7 @@ async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
 }
 
 #[tokio::test]
-async fn what_others_write_is_undone_at_once_until_it_is_a_fight() {
+async fn changes_by_others_are_undone_at_once_and_repeated_ones_more_slowly() {
     let mut server = ApiServer::start();
     let pause = Duration::from_secs(1);
     let limits = Limits { retry_first: pause, ..Limits::default() };
@@ -213,7 +217,7 @@ async fn what_others_write_is_undone_at_once_until_it_is_a_fight() {
 }
 
 #[tokio::test]
-async fn amounts_written_otherwise_and_the_times_of_taints_are_no_difference() {
+async fn equal_amounts_in_other_spelling_and_times_of_taints_cause_no_write() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![content(&[tainted("a")])])]);
@@ -224,7 +228,7 @@ async fn amounts_written_otherwise_and_the_times_of_taints_are_no_difference() {
     publisher.wants(&[(POOL, vec![content(&[tainted("a"), device("b")])])]);
     publisher.has(POOL, (1, 1, 2)).await;
     let cluster = server.cluster.borrow().clone();
-    assert_eq!(writes(&cluster), [1, 1, 0], "only the wish was written");
+    assert_eq!(writes(&cluster), [1, 1, 0], "only the wanted slices were written");
     let sent = &cluster.asked("PUT", PATH).last().expect("a write").body["spec"]["devices"][0]["taints"]
         [0];
     assert_eq!(sent["timeAdded"], "2026-01-02T03:04:05Z", "a taint that stays keeps its time");
@@ -232,7 +236,7 @@ async fn amounts_written_otherwise_and_the_times_of_taints_are_no_difference() {
 }
 
 #[tokio::test]
-async fn a_device_that_is_refused_is_left_out_by_name_and_costs_no_other() {
+async fn a_refused_device_is_left_out_by_name_and_affects_no_other() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| {
         cluster.slices.refused = ["b", "n1/nics"].into();
@@ -249,7 +253,7 @@ async fn a_device_that_is_refused_is_left_out_by_name_and_costs_no_other() {
     assert!(error.contains("pool n1/nics is refused: ResourceSlice is invalid"), "{error}");
     assert_eq!(state.errors, 2);
     let asked = writes(&server.cluster.borrow());
-    // A device that changes is tried again.
+    // A slice with a changed device is written again.
     server.cluster.send_modify(|cluster| cluster.slices.refused.clear());
     publisher.wants(&[(POOL, vec![content(&[device("a"), tainted("b"), device("c")])])]);
     publisher.has(POOL, (1, 1, 3)).await;
@@ -258,12 +262,12 @@ async fn a_device_that_is_refused_is_left_out_by_name_and_costs_no_other() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_refused_midway_is_put_back_whole_or_taken_away() {
+async fn a_pool_that_is_refused_midway_is_restored_completely_or_removed() {
     let refused = |method, path, times| {
         let status = status(422, "Invalid", "ResourceSlice is invalid");
         Refusal { method, path, times, status }
     };
-    // The second slice is refused, and then also the way back.
+    // The second slice is refused, and then also the return to the previous slices.
     for (way_back, expected) in [(0, &["00000 3/2 a", "00001 3/2 b"][..]), (1, &[])] {
         let mut server = ApiServer::start();
         let mut publisher = Publisher::start(&mut server);
@@ -274,12 +278,12 @@ async fn a_pool_that_is_refused_midway_is_put_back_whole_or_taken_away() {
             cluster.refusals = vec![refused("PUT", second, 1), refused("POST", PATH, way_back)];
         });
         publisher.wants(&[(POOL, vec![gpu("c"), gpu("d")])]);
-        let state = publisher.tells(|state| state.error.is_some()).await;
+        let state = publisher.until_state(|state| state.error.is_some()).await;
         assert_eq!(published(&server.cluster.borrow()), expected);
         assert_eq!(state.error.as_deref().unwrap_or_default().matches("is refused").count(), 1);
         publisher.wants(&[(POOL, vec![gpu("e"), gpu("f")])]);
-        let state = publisher.tells(|state| state.error.is_none()).await;
-        assert_eq!(state.pools[POOL].devices, 2, "another wish is tried");
+        let state = publisher.until_state(|state| state.error.is_none()).await;
+        assert_eq!(state.pools[POOL].devices, 2, "other wanted slices are tried");
         server.stop().await;
     }
 }
@@ -311,7 +315,7 @@ async fn fields_that_are_dropped_are_named_and_nothing_is_written_again_for_them
     let mut shared = device("shared");
     shared["allowMultipleAllocations"] = true.into();
     publisher.wants(&[(POOL, vec![content(&[shared.clone(), tainted("sick")])])]);
-    // Without its taint the sick one would be given away.
+    // Without its taint the failed device would be allocated.
     publisher.has(POOL, (1, 1, 1)).await;
     let state = publisher.state.borrow().clone();
     assert_eq!(state.dropped_fields, [DroppedFields::Sharing, DroppedFields::Taints].into());
@@ -328,13 +332,13 @@ async fn an_api_server_that_is_away_gets_the_newest_wish_when_it_is_back() {
     let mut server = ApiServer::not_yet();
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a")])]);
-    publisher.tells(|state| state.error.is_some() && state.errors > 0).await;
+    publisher.until_state(|state| state.error.is_some() && state.errors > 0).await;
     server.come();
     publisher.has(POOL, (1, 1, 1)).await;
     assert_eq!(publisher.state.borrow().error, None);
     server.die().await;
     publisher.wants(&[(POOL, vec![gpu("b")])]);
-    let state = publisher.tells(|state| state.error.is_some()).await;
+    let state = publisher.until_state(|state| state.error.is_some()).await;
     assert_eq!(state.pools.len(), 1, "what was published is still known");
     server.come();
     let cluster = server.until(|cluster| published(cluster) == ["00000 1/1 b"]).await;
@@ -343,7 +347,7 @@ async fn an_api_server_that_is_away_gets_the_newest_wish_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_everything_is_told_and_tried_again() {
+async fn a_refusal_of_every_device_is_logged_and_tried_again() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| {
         let status = status(403, "Forbidden", "resourceslices is forbidden");
@@ -351,7 +355,7 @@ async fn a_refusal_of_everything_is_told_and_tried_again() {
     });
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a")])]);
-    let state = publisher.tells(|state| state.error.is_some()).await;
+    let state = publisher.until_state(|state| state.error.is_some()).await;
     let error = state.error.expect("an error");
     assert!(error.contains("pool n1/nvidia") && error.contains("deploy/rbac.yaml"), "{error}");
     publisher.has(POOL, (1, 1, 1)).await;
@@ -365,7 +369,7 @@ async fn an_api_server_without_the_api_is_named_and_asked_again() {
     server.cluster.send_modify(|cluster| cluster.slices.is_served = false);
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a")])]);
-    let state = publisher.tells(|state| state.error.is_some()).await;
+    let state = publisher.until_state(|state| state.error.is_some()).await;
     let error = state.error.expect("an error");
     assert!(error.contains("no resource.k8s.io/v1"), "{error}");
     server.cluster.send_modify(|cluster| cluster.slices.is_served = true);
@@ -383,7 +387,7 @@ async fn nothing_is_asked_while_nothing_is_wanted_and_slices_go_when_nothing_is_
     publisher.has(POOL, (1, 2, 2)).await;
     publisher.wanted.send_replace(None);
     let cluster = server.until(|cluster| cluster.slices.all.is_empty()).await;
-    publisher.tells(|state| state.pools.is_empty()).await;
+    publisher.until_state(|state| state.pools.is_empty()).await;
     assert_eq!(writes(&cluster), [2, 0, 2]);
     server.cluster.send_modify(|cluster| cluster.cuts += 1);
     publisher.wants(&[(POOL, vec![gpu("c")])]);
@@ -392,7 +396,7 @@ async fn nothing_is_asked_while_nothing_is_wanted_and_slices_go_when_nothing_is_
 }
 
 #[tokio::test]
-async fn pools_of_which_nothing_is_known_yet_stay() {
+async fn pools_with_unknown_devices_stay() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
     publisher.wants(&[(POOL, vec![gpu("a")]), ("n1/nics", vec![gpu("nic")])]);

@@ -1,4 +1,4 @@
-//! A whole agent on a simulated machine publishes its devices, taints what fails, and takes all of it back.
+//! A whole agent on a simulated machine publishes its devices, taints failed ones, and removes its slices at the end.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,7 @@ fn policy(offer: DraOffer) -> Policy {
     Policy { health, dra, ..Policy::default() }
 }
 
-/// Everything is offered to claims as well.
+/// A policy that offers all devices to claims as well.
 pub(crate) fn policy_beside() -> Policy {
     policy(DraOffer::Beside)
 }
@@ -36,7 +36,7 @@ fn tainted(cluster: &Cluster) -> Vec<&str> {
     taints.filter_map(|taint| taint["value"].as_str()).collect()
 }
 
-/// The names of what a device says of itself.
+/// The names of a device's attributes.
 fn facts(device: &Value) -> String {
     let names = ["attributes", "capacity"].into_iter().flat_map(|kind| {
         let facts = device[kind].as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! AMD's GPUs: found whole and in partitions, cut anew, unbound, and handed to containers.
+//! AMD's GPUs: found full and in partitions, partitioned again, unbound, and given to containers.
 
 use windlass_machine::{Fault, MachineProfile, profile::PartitionNames};
 use windlass_resources::NodeState;
@@ -19,7 +19,7 @@ fn happens(world: &Node, what: &str) {
     world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
 }
 
-/// The ids of a source's devices that are there, in order.
+/// The ids of a source's present devices, in order.
 fn ids(state: &NodeState) -> Vec<String> {
     let devices = state.inventory.devices.iter();
     let there =
@@ -30,8 +30,8 @@ fn ids(state: &NodeState) -> Vec<String> {
 #[tokio::test]
 async fn whole_gpus_have_their_place_their_links_and_their_nodes() {
     let state = machine("mi300x", "").survey().await;
-    let told = golden::devices(&state, "amd");
-    let first = told.split_inclusive('\n').take(19).collect::<String>();
+    let text = golden::devices(&state, "amd");
+    let first = text.split_inclusive('\n').take(19).collect::<String>();
     insta::assert_snapshot!("mi300x_first", first);
     insta::assert_snapshot!("mi300x", golden::overview(&state, "amd"));
 }
@@ -57,13 +57,13 @@ async fn partitions_are_offered_in_place_of_their_gpus_however_the_driver_spells
 async fn a_partition_is_where_its_gpu_is_and_has_its_share() {
     let state = machine("mi300x-cpx", "amd: {naming: mixed}").survey().await;
     assert_eq!(state.resources()[&"amd.com/cpx_nps4".parse().expect("valid")], (64, 64));
-    let told = golden::devices(&state, "amd");
-    let first = told.split_inclusive('\n').take(55).collect::<String>();
+    let text = golden::devices(&state, "amd");
+    let first = text.split_inclusive('\n').take(55).collect::<String>();
     insta::assert_snapshot!("mi300x_cpx_first", first);
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_cut_anew_is_offered_in_parts_and_never_both() {
+async fn a_partitioned_gpu_is_offered_in_parts_and_never_also_in_full() {
     let world = machine("mi300x", "");
     let cut = machine("mi300x-cpx", "").machine.model().expect("a model").devices;
     let whole = world.machine.model().expect("a model").devices;
@@ -75,7 +75,7 @@ async fn a_gpu_that_is_cut_anew_is_offered_in_parts_and_never_both() {
     let first = ids(&state).into_iter().find(|id| id.ends_with("cpx-nps4-0")).expect("a partition");
     assert!(device(&state.inventory, &first).parent.is_some());
     world.machine.update(|model| model.devices = whole).expect("changed");
-    // Nodes go before the look that finds the partitions gone: eight may be there at any moment of that.
+    // Device nodes are removed before the scan that finds the partitions gone; eight may be listed at any moment.
     let is_whole = |state: &std::sync::Arc<windlass_resources::NodeState>| {
         let healthy = state.inventory.devices.iter().filter(|device| device.health.is_healthy());
         healthy.filter(|device| device.parent.is_some()).count() == 0
@@ -97,15 +97,15 @@ async fn a_gpu_of_which_one_part_is_listed_so_far_is_not_taken_for_whole() {
     assert_eq!(state.resources()[&GPU.parse().expect("valid")].1, 56);
 }
 
-/// Makes the compute driver keep its GPUs to itself, as it does where a container may not open their nodes.
+/// Makes the compute driver hide its GPUs, as it does where a container may not open their nodes.
 fn keep_all(world: &Node) {
-    // A file of the kernel's that nobody may read, root included.
+    // A kernel file that no user may read, not even root.
     const UNREADABLE: &str = "/proc/sys/vm/compact_memory";
     let nodes = world.host("/sys/class/kfd/kfd/topology/nodes");
     for node in std::fs::read_dir(nodes).expect("a topology") {
         let properties = node.expect("an entry").path().join("properties");
         let text = std::fs::read_to_string(&properties).expect("readable");
-        // Of processors, which have no render node, it tells everyone.
+        // The driver shows processors, which have no render node, to everyone.
         if text.lines().any(|line| line.starts_with("drm_render_minor ") && !line.ends_with(" 0")) {
             std::fs::remove_file(&properties).expect("removed");
             std::os::unix::fs::symlink(UNREADABLE, &properties).expect("linked");
@@ -114,21 +114,21 @@ fn keep_all(world: &Node) {
 }
 
 #[tokio::test]
-async fn whole_gpus_of_which_the_compute_driver_may_not_tell_are_served_by_the_other() {
+async fn full_gpus_that_the_compute_driver_hides_are_found_by_the_graphics_driver() {
     let world = machine("mi300x", "");
-    let told = world.survey().await;
+    let shown = world.survey().await;
     keep_all(&world);
     let state = world.survey().await;
     assert_eq!(state.resources()[&GPU.parse().expect("valid")], (8, 8));
-    for id in ids(&told) {
-        let [before, now] = [&told, &state].map(|state| device(&state.inventory, &id));
+    for id in ids(&shown) {
+        let [before, now] = [&shown, &state].map(|state| device(&state.inventory, &id));
         assert_eq!(before.nodes, now.nodes);
         assert!(now.capacity.len() == 1 && now.place.xgmi.is_empty(), "{:?}", now.capacity);
     }
 }
 
 #[tokio::test]
-async fn a_cut_gpu_of_which_the_compute_driver_may_tell_nothing_says_so() {
+async fn a_partitioned_gpu_that_the_compute_driver_hides_reports_that() {
     let world = machine("mi300x-cpx", "");
     keep_all(&world);
     let state = world.survey().await;
@@ -193,7 +193,7 @@ async fn whole_gpus_measure_what_the_kernel_shows_and_their_partitions_nothing()
 }
 
 #[tokio::test]
-async fn a_sensor_that_hangs_costs_its_gpu_the_measurements_and_nothing_else() {
+async fn a_sensor_that_hangs_costs_only_its_gpus_measurements() {
     let mut world = machine("mi300x", "");
     let file = "/sys/bus/pci/devices/0000:05:00.0/gpu_busy_percent";
     world.hang(file);
@@ -209,7 +209,7 @@ async fn a_sensor_that_hangs_costs_its_gpu_the_measurements_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_does_not_answer_costs_no_other_anything() {
+async fn a_gpu_that_does_not_answer_affects_no_other() {
     let world = machine("mi300x", "");
     let file = "/sys/bus/pci/devices/0000:05:00.0/ras/umc_err_count";
     world.hang(file);
@@ -264,7 +264,7 @@ async fn names_by_path_are_links_in_the_container_where_a_hook_can_make_them() {
     let world = machine("mi300x", "hooks: {program: /usr/bin/nvidia-cdi-hook}");
     world.write("/usr/bin/nvidia-cdi-hook", "");
     let agent = world.agent();
-    // The document is on disk before the state is told.
+    // The document is on disk before the state is published.
     let resource = GPU.parse().expect("valid");
     agent.until(|state| state.resources().get(&resource) == Some(&(8, 8))).await;
     let document = world.config.places.cdi_dir.join("windlass.dev-amd.json");

@@ -1,4 +1,4 @@
-//! Darwin3 boards on the network: what a container is told, and that their health costs them nothing.
+//! Darwin3 boards on the network: a container gets their addresses, and health checks do not disturb them.
 
 use std::{
     future::ready,
@@ -24,7 +24,7 @@ fn board(host: Ipv4Addr) -> Board {
     Board::start(&BoardAddresses { control: at(6001), data: at(6000) }).expect("a board")
 }
 
-/// The boards as the profile has them, but for where they are.
+/// The boards of the profile, at these addresses.
 fn entry(boards: &[Ipv4Addr]) -> String {
     let boards = boards.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     format!("{{profile: darwin3-network, find: {{endpoints: [{boards}]}}}}")
@@ -40,7 +40,7 @@ async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
 }
 
 #[tokio::test]
-async fn a_container_is_told_where_its_boards_are() {
+async fn a_container_gets_the_addresses_of_its_boards() {
     let hosts = [address(1), address(2)];
     let _boards = hosts.map(board);
     let world = gateway(&hosts);
@@ -55,7 +55,7 @@ async fn a_container_is_told_where_its_boards_are() {
 }
 
 #[tokio::test]
-async fn a_board_that_fails_takes_no_other_along_and_recovers() {
+async fn a_board_that_fails_affects_no_other_and_recovers() {
     let hosts = [address(3), address(4)];
     let [failing, _other] = hosts.map(board);
     let world = gateway(&hosts);
@@ -119,9 +119,9 @@ async fn a_board_is_reset_and_set_to_its_frequency_before_a_container_and_reset_
     counts(&kubelet, (2, 2)).await;
     kubelet.admit(pod("p", DARWIN3, 1)).await.expect("admitted");
     kubelet.start_container("p-uid", "main").await.expect("started");
-    // Nobody knows what it went through before: it is released first.
+    // Its past is unknown: it is released first.
     happens(&board, &[Reset, Reset, Frequency(333)]).await;
-    // A kubelet that tells of no pod at all would be believed much later.
+    // The agent would believe a kubelet without any pods only much later.
     kubelet.admit(pod("idle", DARWIN3, 1)).await.expect("admitted");
     kubelet.delete("p-uid").await;
     happens(&board, &[Reset]).await;

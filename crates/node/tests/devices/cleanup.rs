@@ -1,4 +1,4 @@
-//! Boards that go from one pod to the next: what is done to them in between, whatever happens meanwhile.
+//! Cleanup of boards between two pods, through failures of every sort.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ use crate::devices::{
 const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
 
 #[tokio::test]
-async fn a_board_is_made_ready_before_a_container_starts_and_reset_when_it_is_let_go() {
+async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_release() {
     let gateway = Gateway::new(1);
     let (kubelet, _agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -42,7 +42,7 @@ async fn a_board_is_made_ready_before_a_container_starts_and_reset_when_it_is_le
 }
 
 #[tokio::test]
-async fn what_the_kubelet_gives_away_before_anyone_saw_it_let_go_is_cleaned_first() {
+async fn a_board_that_is_allocated_before_its_release_was_seen_is_cleaned_first() {
     let gateway = Gateway::new(1);
     let (kubelet, _agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -57,7 +57,7 @@ async fn what_the_kubelet_gives_away_before_anyone_saw_it_let_go_is_cleaned_firs
 }
 
 #[tokio::test]
-async fn a_kubelet_whose_record_is_behind_is_believed_when_it_tells_of_no_holder() {
+async fn a_kubelet_with_an_outdated_checkpoint_is_believed_if_no_pod_has_the_board() {
     let gateway = Gateway::new(1);
     let (kubelet, _agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -93,7 +93,7 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_board_that_cannot_be_cleaned_is_given_to_no_one_until_it_can() {
+async fn a_board_that_cannot_be_cleaned_is_withheld_until_it_is_clean() {
     let gateway = Gateway::new(1);
     let (kubelet, agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -134,7 +134,7 @@ async fn an_agent_that_dies_while_it_prepares_leaves_the_next_one_a_dirty_board(
 }
 
 #[tokio::test]
-async fn a_board_that_was_let_go_while_no_agent_ran_is_reset_by_the_next_one() {
+async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one() {
     let gateway = Gateway::new(1);
     let (kubelet, agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -172,7 +172,7 @@ async fn an_agent_that_dies_while_it_cleans_leaves_the_cleaning_to_the_next_one(
 }
 
 #[tokio::test]
-async fn after_a_reboot_the_past_of_a_board_is_not_known() {
+async fn after_a_reboot_the_past_of_a_board_is_unknown() {
     let gateway = Gateway::new(1);
     let (kubelet, agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -201,7 +201,7 @@ async fn what_cannot_be_recorded_is_not_done() {
 }
 
 #[tokio::test]
-async fn nobody_starts_with_a_board_of_which_the_record_does_not_say_whose_it_is() {
+async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
     let gateway = Gateway::new(1);
     let (kubelet, _agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -222,7 +222,7 @@ async fn nobody_starts_with_a_board_of_which_the_record_does_not_say_whose_it_is
 }
 
 #[tokio::test]
-async fn the_kubelet_announces_starts_only_where_something_is_to_be_done() {
+async fn the_kubelet_announces_starts_only_for_resources_with_preparation() {
     let gateway = Gateway::new(1);
     let (kubelet, agent) = gateway.serving().await;
     let announced = |resource: &str| {
@@ -255,7 +255,7 @@ async fn facts_probes_and_steps_are_in_one_folder() {
   driver: dma
   children: [{folder: misc/dma1, class: misc, number: "10:2", node: dma1, files: {mode: idle}}]
 "#;
-    // Without nodes of its own a device is still where it was found.
+    // A device without device nodes still has the path at which it was found.
     let config = r#"
 sources:
 - name: dma

@@ -1,4 +1,4 @@
-//! Darwin3 boards, in the three ways in which nodes have them.
+//! Darwin3 boards, in the three ways in which nodes reach them.
 
 use windlass_config::DeviceProfile;
 use windlass_kubelet_sim::{Event, Kubelet};
@@ -20,7 +20,7 @@ fn files(names: &[&str]) -> Node {
     world
 }
 
-/// Waits until the kubelet has that many boards, and so many of them to give away.
+/// Waits until the kubelet has these numbers of boards: its capacity, and its allocatable ones.
 async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
     let reached = kubelet.wait_for(|node| node.counts(DARWIN3) == Some(expected), LIMIT).await;
     reached.unwrap_or_else(|late| panic!("{late}"));
@@ -95,7 +95,7 @@ async fn a_restart_of_the_kubelet_or_of_the_agent_takes_no_board_away() {
 }
 
 #[tokio::test]
-async fn a_file_may_say_where_its_board_is() {
+async fn a_file_may_have_the_address_of_its_board() {
     let entry =
         "{profile: darwin3-files, give: {env: {Darwin3: \"{name}\", BOARD: \"{host}:6000\"}}}";
     let world = node("", &format!("sources: [{entry}]"));
@@ -108,7 +108,7 @@ async fn a_file_may_say_where_its_board_is() {
     assert_eq!(g2.extras.env.keys().collect::<Vec<_>>(), ["Darwin3"], "it has no address");
 }
 
-/// A machine that has what a profile simulates.
+/// A machine with the simulated devices of a profile.
 fn on_board(profile: &str) -> Node {
     let profile: DeviceProfile = profile.parse().expect("a shipped profile");
     let (_, devices) = profile.text.split_once("\nsimulated:\n").expect("it simulates something");
@@ -135,7 +135,7 @@ async fn a_chip_that_lacks_channels_is_unhealthy_and_says_which() {
     let world = on_board("darwin3-board");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     counts(&kubelet, (1, 1)).await;
-    // The runtime opens no node of that number.
+    // Darwin3's runtime does not use this device node.
     std::fs::remove_file(world.host("/dev/dma_proxy_tx2")).expect("removed");
     for node in ["rx1", "tx4"] {
         let path = world.host(&format!("/dev/dma_proxy_{node}"));

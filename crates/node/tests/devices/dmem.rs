@@ -1,5 +1,5 @@
-//! Replicas of AMD's and Intel's GPUs with a given memory: limits by the kernel's controller for device memory, and use by
-//! the files that DRM drivers describe.
+//! Replicas of AMD's and Intel's GPUs with a given memory: limits by the kernel's controller for device memory, and use
+//! by the files that DRM drivers describe.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -82,7 +82,7 @@ impl World {
         started.expect("started").cdi_devices
     }
 
-    /// Record of the hook of a device in the document of GPUs.
+    /// Record of a device's hook in the document of GPUs.
     fn record(&self, qualified: &str) -> PathBuf {
         let source = self.vendor.source;
         let name = qualified.strip_prefix(&format!("windlass.dev/{source}=")).expect("its kind");
@@ -131,7 +131,7 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         let (uid, limit) = (uid(), (10_u64 << 30).to_string());
         let holder = format!(r#"holder="{uid}",enforcement="dmem"}}"#);
         world.measured("windlass_share_memory_limit_bytes", &[&holder, &limit]).await;
-        // Two files of one client count once; a program of the host counts for nobody.
+        // Two files of one client count once; a program of the host counts for no pod.
         let mut host = world.kernel.program(None);
         world.kernel.opens(&program, 3, 1, 9000);
         world.kernel.opens(&program, 4, 1, 9000);
@@ -141,11 +141,11 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         world.measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
         assert!(program.runs());
-        // Three looks above the limit, and its tolerance, end the program.
+        // Three measurements above the limit and its tolerance end the program.
         world.kernel.opens(&program, 6, 4, 1000);
         program.ends().await;
         assert!(host.runs());
-        // The record is the GPU's, and stays for later containers.
+        // The record belongs to the GPU, and stays for later containers.
         world.kubelet.delete(&uid).await;
         let is_gone = |lines: &[String]| lines.is_empty();
         measured_until(&world.agent, "windlass_share_memory_limit_bytes", is_gone).await;
@@ -190,7 +190,7 @@ async fn a_kernel_that_cannot_limit_leaves_the_watchdog_or_refuses() {
 }
 
 #[tokio::test]
-async fn an_agent_that_may_not_see_open_files_watches_nobody() {
+async fn an_agent_without_access_to_open_files_watches_no_pod() {
     for (at_least, starts) in [("none", true), ("watched", false)] {
         let world = World::of_agent("CapEff:\t20\n", FLEX, None, at_least, "kill").await;
         assert_eq!(world.enforcement(), Some(Enforcement::None));
@@ -201,14 +201,14 @@ async fn an_agent_that_may_not_see_open_files_watches_nobody() {
 }
 
 #[tokio::test]
-async fn a_pod_with_hidden_files_is_watched_no_more_and_its_gpu_is_measured_all_the_same() {
+async fn a_pod_with_hidden_files_is_not_watched_and_its_gpu_is_still_measured() {
     let world = World::with_regions(FLEX, "none", "kill").await;
     world.pod().await;
     let gpu = world.gpu();
     let mut program = world.kernel.program(Some(&uid()));
     let limit = "windlass_share_memory_limit_bytes";
     world.measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
-    // A folder in the place of a file is as unreadable as a file that the kernel hides.
+    // A folder in place of a file is as unreadable as a file that the kernel hides.
     let file = world.kernel.path(&format!("/proc/{}/fdinfo/3", program.pid()));
     fs::create_dir_all(&file).expect("made");
     world.measured(limit, &[gpu.id.as_str(), "enforcement=\"none\""]).await;

@@ -49,7 +49,7 @@ async fn a_pod_gets_no_management_node_unless_the_configuration_says_so() {
 }
 
 #[tokio::test]
-async fn a_board_that_is_reset_stays_what_it_was_and_costs_no_other() {
+async fn a_board_in_reset_keeps_its_identity_and_affects_no_other() {
     let world = machine("alveo", "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, U250, 2).await;
@@ -57,14 +57,14 @@ async fn a_board_that_is_reset_stays_what_it_was_and_costs_no_other() {
     agent.until_health("fpga-0000-3b-00-0", "Unhealthy: not ready").await;
     let status = allocatable(&kubelet, U250, 1).await;
     assert_eq!(status.counts(U250), Some((2, 1)), "it is still listed");
-    // After a reset the number of the folder is another.
+    // A reset changes the number of the folder.
     happens(&world, "set:u250-0:rom.u.99/VBNV=xilinx_u250_gen3x16_xdma_shell_4_1");
     happens(&world, "set:u250-0:rom.u.99/timestamp=1643110417");
     allocatable(&kubelet, U250, 2).await;
 }
 
 #[tokio::test]
-async fn a_board_that_does_not_answer_stays_what_it_was_and_costs_no_other_anything() {
+async fn a_board_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = machine("alveo", "");
     let file = "/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/xmc_power_warn";
     let (kubelet, agent) = (world.kubelet(), world.agent());
@@ -104,7 +104,7 @@ async fn a_board_with_another_shell_moves_to_its_resource() {
 }
 
 #[tokio::test]
-async fn what_the_board_says_of_its_condition_counts() {
+async fn the_boards_own_report_of_its_condition_decides_its_health() {
     let world = machine("alveo", "fpga: {hottest: 95}");
     let agent = world.agent();
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
@@ -136,7 +136,7 @@ async fn what_the_board_says_of_its_condition_counts() {
     happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=94");
     happens(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
-    // Without a limit in the configuration a board's own counts, where it tells one.
+    // Without a limit in the configuration the board's own applies, if it reports one.
     agent.follow(policy(""));
     happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
     happens(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
@@ -169,11 +169,11 @@ fn u30(boards: &[(&str, u32)]) -> String {
         .concat()
 }
 
-/// A file by which one of them says of which card it is.
+/// File with the serial number of one FPGA's card.
 const U30_SERIAL: &str = "/sys/bus/pci/devices/0000:3c:00.1/xmc.u.1/serial_num";
 
 #[tokio::test]
-async fn a_card_of_which_a_part_may_not_have_answered_yet_is_not_handed_out() {
+async fn a_card_with_a_part_that_may_not_have_answered_yet_is_not_allocated() {
     let world = node(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
     world.hang(U30_SERIAL);
     let agent = world.agent();
@@ -188,11 +188,11 @@ async fn a_card_of_which_a_part_may_not_have_answered_yet_is_not_handed_out() {
 }
 
 #[tokio::test]
-async fn a_card_that_was_seen_whole_stays_while_another_board_does_not_answer() {
+async fn a_card_that_was_complete_stays_while_another_board_does_not_answer() {
     let boards = u30(&[("3b", 128), ("3c", 129), ("4b", 130)]);
     let world = node(&boards, "fpga: {unit: card}");
     let folder = "/sys/bus/pci/devices/0000:4b:00.1";
-    // Without this file it is no board yet.
+    // Without this file it is not yet found as a board.
     happens(&world, "unset:u30-4b:user_pf");
     let agent = world.agent();
     let card = "fpga-card-70010000";
@@ -215,7 +215,7 @@ async fn boards_of_one_card_are_one_device_if_that_is_wanted() {
     let state = agent.until_health(card, "Unhealthy: not ready").await;
     assert_eq!(device(&state.inventory, card).nodes.len(), 2);
     happens(&world, "set:u30-3c:ready=0x1");
-    // A satellite controller that is reset says no serial number for a while.
+    // A satellite controller reports no serial number during its reset.
     happens(&world, "unset:u30-3b:xmc.u.1");
     agent.until_health(card, "Healthy").await;
     assert_eq!(agent.state.borrow().inventory.devices.len(), 1, "it is still the card's");
@@ -358,7 +358,7 @@ async fn a_port_keeps_its_name_when_another_is_released() {
     assert!(other.nodes[0].path.ends_with("dfl-port.1"), "{:?}", other.nodes);
 }
 
-/// A chip without XRT's driver, whose logic shows beside its region.
+/// A chip without XRT's driver, whose logic is listed next to its region.
 const CHIP: &str = r#"
 - name: pcap
   folder: "platform/firmware:pcap"
@@ -410,7 +410,7 @@ async fn logic_on_a_chip_is_offered_while_its_manager_operates() {
 }
 
 #[tokio::test]
-async fn a_board_in_regions_that_does_not_answer_stays_what_it_was_and_costs_no_other_anything() {
+async fn a_board_in_regions_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = machine("dfl", "");
     let (silent, other) = ("fpga-0000-1a-00-0-port-0-0", "fpga-0000-b1-00-0-port-0-0");
     let file = "/sys/class/fpga_region/region0/dfl-port.0/afu_id";
@@ -429,7 +429,7 @@ async fn a_board_in_regions_that_does_not_answer_stays_what_it_was_and_costs_no_
 }
 
 #[tokio::test]
-async fn a_manager_that_does_not_answer_is_not_ready_and_costs_no_board_anything() {
+async fn a_manager_that_does_not_answer_is_not_ready_and_affects_no_board() {
     let world = node(CHIP, "fpga: {nodes: /dev/uio*}");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let name = "windlass.dev/fpga-xilinx-zynqmp";
@@ -444,7 +444,7 @@ async fn a_manager_that_does_not_answer_is_not_ready_and_costs_no_board_anything
 }
 
 #[tokio::test]
-async fn crowds_are_told_and_take_no_board_down() {
+async fn too_many_entries_are_reported_and_affect_no_board() {
     let world = machine("alveo", "");
     let lists = ["/sys/class/fpga_region", "/sys/class/fpga_manager"];
     for list in lists {

@@ -1,4 +1,4 @@
-//! A node that is the gateway of simulated Darwin3 boards: what it exposes is reached by network.
+//! A node that is the gateway of simulated Darwin3 boards, which it reaches by network.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ pub(crate) const SPARES: &str = "example.com/spare";
 /// Deadline of a step.
 pub(crate) const STEP: Duration = Duration::from_millis(300);
 
-/// A gateway with its boards, and with files that stand for devices which need nothing.
+/// A gateway with its boards, and with files that stand for devices without cleanup.
 pub(crate) struct Gateway {
     pub(crate) boards: Vec<Board>,
     pub(crate) node: Node,
@@ -50,7 +50,7 @@ impl Gateway {
         gateway
     }
 
-    /// Puts a file in the place of the folder where the agent keeps what must outlive it.
+    /// Puts a file in place of the agent's state folder.
     pub(crate) fn fill_disk(&self) {
         fs::remove_dir_all(&self.node.config.places.state_dir).expect("there");
         fs::write(&self.node.config.places.state_dir, "").expect("written");
@@ -60,8 +60,8 @@ impl Gateway {
         fs::remove_file(&self.node.config.places.state_dir).expect("there");
     }
 
-    /// Kubelet and agent, once all boards may be given away, and a pod that has nothing: a kubelet that
-    /// tells of no pod at all is believed much later.
+    /// Kubelet and agent, once all boards are allocatable, and a pod without devices: the agent believes a kubelet
+    /// without any pods only much later.
     pub(crate) async fn serving(&self) -> (Kubelet, Running) {
         let (kubelet, agent) = (self.node.kubelet(), self.node.agent());
         self.allocatable(&kubelet, self.boards.len()).await;
@@ -69,14 +69,14 @@ impl Gateway {
         (kubelet, agent)
     }
 
-    /// Waits until the kubelet may give that many boards away.
+    /// Waits until this number of boards is allocatable.
     pub(crate) async fn allocatable(&self, kubelet: &Kubelet, count: usize) {
         for (resource, count) in [(BOARDS, count), (SPARES, 8)] {
             allocatable(kubelet, resource, count).await;
         }
     }
 
-    /// Which board a pod got.
+    /// Number of the board that a pod got.
     pub(crate) fn board_of(&self, admission: &Admission) -> usize {
         let allotment = admission.allotment("main", BOARDS).expect("it asked for one");
         let id = allotment.devices.values().flatten().next().expect("one");
@@ -88,7 +88,7 @@ impl Gateway {
         happens(&self.boards[board], expected).await;
     }
 
-    /// Waits until a board may not be given away, for a reason that contains this.
+    /// Waits until a board is withheld, for a reason that contains this.
     pub(crate) async fn until_withheld(&self, agent: &Running, board: usize, why: &str) {
         let board = id_of(&self.boards[board]);
         let is_it = |state: &NodeState| {
@@ -126,12 +126,12 @@ pub(crate) async fn start(kubelet: &Kubelet, name: &str) -> Result<Grant, StartE
     in_time("it starts or says why not", Box::pin(kubelet.start_container(&uid, "main"))).await
 }
 
-/// Starts a pod's container, as often as it takes: a kubelet tries again.
+/// Starts a pod's container, with as many attempts as needed: a kubelet tries again.
 pub(crate) async fn start_at_last(kubelet: &Kubelet, name: &str) {
     until("the container starts", async || start(kubelet, name).await).await;
 }
 
-/// Deletes a pod, and has the kubelet notice: it does at the next Allocate for whatever resource.
+/// Deletes a pod, and has the kubelet notice: it does at the next Allocate of any resource.
 pub(crate) async fn delete(kubelet: &Kubelet, name: &str) {
     kubelet.delete(&format!("{name}-uid")).await;
     admit(kubelet, &format!("after-{name}"), SPARES).await;

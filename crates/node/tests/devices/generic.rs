@@ -1,4 +1,4 @@
-//! Sources that the configuration describes: what is found, what a container gets of it, what happens to it.
+//! Sources that the configuration describes: their devices, the edits of containers, and changes of the host.
 
 mod bad_input;
 mod churn;

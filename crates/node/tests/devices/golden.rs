@@ -6,12 +6,12 @@ use windlass_config::Config;
 use windlass_core::{attribute::AttributeValue, device::Device, selector::literal};
 use windlass_resources::NodeState;
 
-/// The devices of a source with all that is told of them, one after the other; attributes that
-/// Kubernetes defines for all PCI devices are left out.
+/// The devices of a source with all their fields, one after the other; attributes that Kubernetes defines for all PCI
+/// devices are left out.
 pub(crate) fn devices(state: &NodeState, source: &str) -> String {
     let devices = state.inventory.devices.iter();
     let of_source = devices.filter(|device| device.source.as_str() == source);
-    of_source.map(|device| told(state, device)).collect()
+    of_source.map(|device| described(state, device)).collect()
 }
 
 /// The devices of a source by their ids, with the resource of each and its nodes.
@@ -22,7 +22,7 @@ pub(crate) fn overview(state: &NodeState, source: &str) -> String {
     of_source.map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn told(state: &NodeState, device: &Device) -> String {
+fn described(state: &NodeState, device: &Device) -> String {
     everything_may_be_asked(device);
     let mut text = format!("{}\n", heading(state, device));
     let own =
@@ -42,7 +42,7 @@ fn told(state: &NodeState, device: &Device) -> String {
     text
 }
 
-/// A rule that asks for what a device says is no mistake: neither the name, nor the sort of its value.
+/// A rule on any attribute of a device is valid, in the attribute's name and in the type of its value.
 fn everything_may_be_asked(device: &Device) {
     for (name, value) in &device.attributes {
         let value = match value {

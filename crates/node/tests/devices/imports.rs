@@ -1,4 +1,4 @@
-//! Configurations of other plugins, converted, on simulated machines: what is offered of which devices.
+//! Converted configurations of other plugins on simulated machines: the resources and their devices.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
@@ -16,7 +16,7 @@ fn converted(text: &str) -> String {
     to_yaml(&loaded.unwrap_or_else(|error| panic!("{error}")).config)
 }
 
-/// The devices of each resource that may be handed out.
+/// The allocatable devices of each resource.
 async fn offered(profile: &str, text: &str) -> BTreeMap<String, Vec<String>> {
     let profile = MachineProfile::named(profile).expect("a shipped profile");
     of(&node_of(&profile, &converted(text)).survey().await)
@@ -144,7 +144,7 @@ async fn each_node_is_a_resource_of_its_own_as_with_smarter_device_manager() {
 }
 
 #[tokio::test]
-async fn groups_of_generic_device_plugin_are_devices_with_what_goes_with_them() {
+async fn groups_of_generic_device_plugin_are_devices_with_all_their_nodes() {
     let text = r#"
 devices:
 - name: capture

@@ -1,4 +1,4 @@
-//! Intel's GPUs: found, functions that stand for others, and the name of the render node.
+//! Intel's GPUs: their discovery, virtual functions, and the name of the render node.
 
 use windlass_machine::{Fault, MachineProfile};
 use windlass_testkit::{Node, allocatable, pod_with as pod};
@@ -25,7 +25,7 @@ async fn a_function_with_virtual_functions_is_not_offered_beside_them() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_gets_virtual_functions_is_given_to_no_one() {
+async fn a_gpu_that_gets_virtual_functions_is_withheld() {
     let world = machine("");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, GPU, 5).await;
@@ -38,7 +38,7 @@ async fn a_gpu_that_gets_virtual_functions_is_given_to_no_one() {
 }
 
 #[tokio::test]
-async fn what_is_unbound_off_the_bus_or_too_hot_is_unhealthy() {
+async fn a_gpu_that_is_unbound_off_the_bus_or_too_hot_is_unhealthy() {
     let world = machine("");
     let agent = world.agent();
     agent.until(|state| state.inventory.devices.len() == 6).await;
@@ -95,7 +95,7 @@ async fn a_render_node_has_the_name_that_programs_look_for() {
 }
 
 #[tokio::test]
-async fn a_processors_graphics_are_told_from_a_card() {
+async fn integrated_graphics_and_cards_are_distinguished() {
     let world = node(
         r#"
 - name: igpu

@@ -1,5 +1,5 @@
-//! The profiles that are shipped: what each simulates is what its source finds, from the first look to
-//! the end of the device.
+//! The shipped profiles: the source of each finds the devices that the profile simulates, from the first scan to the
+//! removal of the device.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -11,10 +11,10 @@ use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::devices::world::node;
 
-/// Boards on the network are simulated by a server and not by files, see the tests of Darwin3.
+/// Profile of boards on the network: a server simulates them, not files; see the tests of Darwin3.
 const ON_THE_NETWORK: &str = "darwin3-network";
 
-/// The profiles that simulate something.
+/// The profiles with simulated devices.
 fn simulated() -> impl Iterator<Item = &'static DeviceProfile> {
     DeviceProfile::ALL.iter().filter(|profile| profile.name != ON_THE_NETWORK)
 }
@@ -42,7 +42,7 @@ fn own<'a>(state: &'a NodeState, profile: &DeviceProfile) -> Vec<&'a Device> {
     state.inventory.devices.iter().filter(|device| device.source == source).collect()
 }
 
-/// A device with everything that a container or a selector sees of it.
+/// A device with all fields that a container or a selector sees.
 fn shown(device: &Device) -> String {
     let mut text = format!("{} {}\n", device.id, device.health.state);
     for (name, value) in &device.attributes {

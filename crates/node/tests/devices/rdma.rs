@@ -1,4 +1,4 @@
-//! Network interfaces: what is found, who may have it, what a container and the CNI plugins are told.
+//! Network interfaces: their discovery, their withholding, the edits of containers, and the files for CNI plugins.
 
 mod groups;
 mod kept_back;
@@ -36,7 +36,7 @@ fn world(config: &str) -> Node {
 }
 
 /// State of every interface, one line each.
-fn told(state: &NodeState) -> String {
+fn states(state: &NodeState) -> String {
     let offerings = state.offerings();
     let line = |device: &Device| {
         let of = |name: &str| attribute(device, &format!("windlass.dev/{name}"));
@@ -83,7 +83,7 @@ async fn ports_count_traffic_in_bytes_and_errors_by_type() {
 }
 
 #[tokio::test]
-async fn every_function_is_found_with_its_nodes_and_what_stands_against_it() {
+async fn every_function_is_found_with_its_nodes_and_obstacles() {
     let world = world("resources: [{name: example.com/nic, devices: {kind: nic}}]");
     let state = world.survey().await;
     let expected = "\
@@ -98,7 +98,7 @@ nic-0000-17-00-0-sf88: mlx5_core.sf ens1f0s88 mlx5_8 ens1f0np0; infiniband/uverb
 nic-0000-01-00-0: tg3 eno3; ; the host's default route is over eno3
 nic-0000-17-00-3: vfio-pci ens1f0np0 1; vfio/62 vfio/vfio; offered
 ";
-    assert_eq!(told(&state), expected);
+    assert_eq!(states(&state), expected);
     assert_eq!(source(&state, "nics"), "ready: 10 network interfaces, 8 with RDMA");
 }
 
@@ -169,7 +169,7 @@ async fn no_function_has_more_attributes_than_dra_takes() {
 }
 
 #[tokio::test]
-async fn a_container_is_told_of_its_functions_as_by_the_sriov_network_device_plugin() {
+async fn a_container_gets_the_variables_of_the_sriov_network_device_plugin() {
     let world = world(VFS);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/vf", 3).await;
@@ -194,7 +194,7 @@ async fn a_container_is_told_of_its_functions_as_by_the_sriov_network_device_plu
 }
 
 #[tokio::test]
-async fn cni_plugins_find_a_file_for_what_is_offered_and_none_for_what_is_not() {
+async fn cni_plugins_find_a_file_for_each_offered_interface_and_for_no_other() {
     let world = world(VFS);
     let folder = world.host("/var/run/k8s.cni.cncf.io/devinfo/dp");
     fs::create_dir_all(&folder).expect("made");
@@ -232,7 +232,7 @@ async fn cni_plugins_find_a_file_for_what_is_offered_and_none_for_what_is_not() 
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_keeps_back_its_own_device_until_it_can() {
+async fn a_file_that_cannot_be_written_withholds_only_its_own_device() {
     let world = world(VFS);
     let folder = world.host("/var/run/k8s.cni.cncf.io/devinfo/dp");
     let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
@@ -287,7 +287,7 @@ async fn a_cable_that_is_pulled_and_put_back_costs_its_functions_a_quiet_period(
 }
 
 #[tokio::test]
-async fn an_interface_that_nobody_has_brought_up_waits_in_health() {
+async fn an_interface_that_is_administratively_down_stays_healthy() {
     let world = world("nics: {ids: pciAddress}");
     world.machine.update(|model| model.nics[1].link = LinkState::Down).expect("changed");
     let agent = world.agent();
@@ -300,7 +300,7 @@ async fn an_interface_that_nobody_has_brought_up_waits_in_health() {
 }
 
 #[tokio::test]
-async fn half_a_set_of_nodes_is_given_to_no_one() {
+async fn an_incomplete_set_of_nodes_is_withheld() {
     let world = world("nics: {ids: pciAddress, rdmaNodes: [uverbs, rdmaCm, umad, issm]}");
     let agent = world.agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
@@ -322,7 +322,7 @@ async fn half_a_set_of_nodes_is_given_to_no_one() {
 }
 
 #[tokio::test]
-async fn who_gets_no_nodes_of_rdma_waits_for_none_and_shares_nothing() {
+async fn an_interface_without_rdma_nodes_waits_for_none_and_is_not_shared() {
     let none = world("nics: {ids: pciAddress, rdmaNodes: []}");
     fs::remove_file(none.host("/dev/infiniband/rdma_cm")).expect("removed");
     let agent = none.agent();
@@ -351,7 +351,7 @@ async fn nodes_that_are_not_awaited_are_given_once_they_are_there() {
     agent.until(|state| nodes(state) == 2).await;
 }
 
-/// A resource of the two NICs that no one else needs, shared.
+/// A shared resource of the two NICs that the host does not need.
 fn two(pool: &str) -> String {
     format!(
         "deviceList: envvar\nresources: [{{name: rdma/hca, devices: {{kind: nic, ids: \
@@ -383,7 +383,7 @@ async fn tokens_of_a_nic_give_that_nic() {
 }
 
 #[tokio::test]
-async fn tokens_of_a_pool_give_every_nic_that_is_well() {
+async fn tokens_of_a_pool_give_every_healthy_nic() {
     let world = world(&two(", pool: true"));
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 3).await;
@@ -413,7 +413,7 @@ async fn tokens_that_a_smaller_pool_does_not_have_stay_listed() {
 }
 
 #[tokio::test]
-async fn nics_of_a_pool_that_containers_hold_are_given_to_no_one_alone() {
+async fn nics_of_a_pool_in_use_are_not_given_exclusively() {
     let world = world(&two(", pool: true"));
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 3).await;
@@ -430,7 +430,7 @@ async fn nics_of_a_pool_that_containers_hold_are_given_to_no_one_alone() {
 }
 
 #[tokio::test]
-async fn programs_are_told_which_rdma_devices_are_theirs_where_that_is_wanted() {
+async fn programs_get_the_names_of_their_rdma_devices_if_configured() {
     let world = world(&format!("nics: {{programHints: true}}\n{}", two(", pool: true")));
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 3).await;
@@ -441,7 +441,7 @@ async fn programs_are_told_which_rdma_devices_are_theirs_where_that_is_wanted() 
 }
 
 #[tokio::test]
-async fn the_kubelet_is_told_of_numa_nodes_unless_that_is_unwanted() {
+async fn the_kubelet_gets_numa_nodes_unless_switched_off() {
     for (hints, expected) in [("true", &[0_i64][..]), ("false", &[-1])] {
         let world = world(&format!("nics: {{numaHints: {hints}}}\n{}", two("")));
         let (kubelet, _agent) = (world.kubelet(), world.agent());
@@ -466,8 +466,8 @@ async fn pair(kubelet: &Kubelet, state: &NodeState, nic: &str) -> PcieLevel {
 
 #[tokio::test]
 async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_first() {
-    // The embedded kubelet asks in the order of the names. The device that it asks for first is not the first
-    // of its kind, since other pods hold those.
+    // The embedded kubelet asks in the order of the names. Its first device is not the first of its kind, because other
+    // pods have those.
     for (nic, first) in [("rdma/nic", "nvidia.com/gpu"), ("a.com/nic", "a.com/nic")] {
         let config = format!(
             "unmatched: default\nresources: [{{name: {nic}, devices: {{kind: nic, \
@@ -484,7 +484,7 @@ async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_f
 }
 
 #[tokio::test]
-async fn an_interface_that_does_not_answer_stays_what_it_was_and_costs_no_other_anything() {
+async fn an_interface_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = world("");
     let (silent, file) = ("nic-0000-ca-00-0", "/sys/class/infiniband/mlx5_4/ports/1/state");
     let agent = world.agent();

@@ -1,4 +1,4 @@
-//! Nodes with any devices but GPUs, and how tests read what is known of them.
+//! Nodes with devices other than GPUs, and helpers that read their state.
 
 use std::{path::Path, time::Duration};
 
@@ -42,13 +42,13 @@ pub(crate) fn node_of(profile: &MachineProfile, config: &str) -> Node {
     Node::new(profile, policy(config))
 }
 
-/// The policy that a configuration describes, the default one for nothing, with less patience.
+/// The policy of a configuration, the default one for empty text, with shorter delays.
 pub(crate) fn policy(text: &str) -> Policy {
     let text = if text.is_empty() { "{}" } else { text };
     let config = Config::parse(Path::new("test.yaml"), text);
     let policy = config.unwrap_or_else(|error| panic!("{error}")).policy;
     let HealthPolicy { quiet_period, probe_interval, .. } = health(QUIET);
-    // Nothing of these machines hangs; a whole look takes seconds where others want the processors.
+    // No file of these machines hangs; but a scan takes seconds while other tests need the processors.
     let call_deadline = Duration::from_secs(60);
     let health = HealthPolicy { quiet_period, probe_interval, call_deadline, ..policy.health };
     Policy { health, ..policy }
@@ -60,8 +60,8 @@ pub(crate) fn refused(text: &str) -> String {
     config.expect_err("it is refused").to_string()
 }
 
-/// Ends a pod. Another without devices goes on: of a kubelet that tells of no pod nothing is believed for
-/// long.
+/// Ends a pod. Another one without devices keeps running: the agent believes a kubelet without any pods only much
+/// later.
 pub(crate) async fn end(kubelet: &Kubelet, pod: &str) {
     kubelet.admit(Pod::new("idle").container(Container::new("main"))).await.expect("admitted");
     kubelet.delete(&format!("{pod}-uid")).await;
@@ -87,7 +87,7 @@ pub(crate) async fn measured_until(
     .await
 }
 
-/// Starts the agent with a port for its pages.
+/// Starts the agent with a port for its HTTP pages.
 pub(crate) fn listening(world: &mut Node) -> Running {
     world.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
     world.agent()

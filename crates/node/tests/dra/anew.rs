@@ -1,4 +1,4 @@
-//! Claims that were allocated anew, or not at all any more, under the same UID, while nobody was told.
+//! Claims that got another allocation, or lost theirs, under the same UID and without a call to the driver.
 
 use std::fs;
 
@@ -63,7 +63,7 @@ async fn a_claim_that_was_allocated_other_devices_lets_the_old_go_before_it_gets
 }
 
 #[tokio::test]
-async fn a_claim_that_was_begun_and_allocated_other_devices_lets_the_old_go_too() {
+async fn a_half_prepared_claim_with_another_allocation_releases_the_old_devices_too() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
@@ -79,7 +79,7 @@ async fn a_claim_that_was_begun_and_allocated_other_devices_lets_the_old_go_too(
 }
 
 #[tokio::test]
-async fn a_claim_that_has_nothing_of_the_node_any_more_is_released_unless_the_kubelet_knows_it() {
+async fn a_claim_without_devices_of_the_node_is_released_unless_the_kubelet_knows_it() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     let names = ["kept", "deallocated", "elsewhere", "known"];

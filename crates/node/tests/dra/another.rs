@@ -1,5 +1,5 @@
-//! A claim's UID under another claim's name. A kubelet gives UID and name of one object, so the caller is not a
-//! kubelet.
+//! Calls with one claim's UID and another claim's name. A kubelet takes both from one object, so such a caller is not
+//! a kubelet.
 
 use windlass_kubelet_api::dra::v1::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
@@ -9,7 +9,7 @@ use windlass_kubelet_api::dra::v1::{
 use crate::dra::world::{Gets, World};
 
 #[tokio::test]
-async fn a_prepared_claim_is_neither_told_nor_released_under_another_namespace_or_name() {
+async fn a_prepared_claim_is_neither_shown_nor_released_under_another_namespace_or_name() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);

@@ -1,4 +1,4 @@
-//! More than any kubelet asks of the driver, and what no claim is.
+//! More calls and claims than any kubelet sends, and invalid claims.
 
 use std::{fs, path::Path};
 
@@ -19,10 +19,10 @@ const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";
 /// Twice as many as a socket takes at once.
 const CALLS: usize = 4000;
 
-/// More claims than a call may be for.
+/// One claim more than a call may have.
 const CLAIMS: usize = 257;
 
-/// Claims that nobody knows.
+/// Number of claims that do not exist.
 const STRANGERS: usize = 50;
 
 /// Nesting depth of unread parameters: `serde_json` follows 128 levels.
@@ -68,7 +68,7 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
 }
 
 #[tokio::test]
-async fn claims_that_nobody_knows_are_released_without_a_line_for_each() {
+async fn unknown_claims_are_released_without_a_log_line_for_each() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "known", &[Gets { request: "a", gpu: 0 }]);
@@ -85,7 +85,7 @@ async fn claims_that_nobody_knows_are_released_without_a_line_for_each() {
     agent.stop().await;
 }
 
-/// A claim with parameters of another's driver, which are in our way all the same.
+/// A claim with parameters for another driver, which this driver reads past.
 fn nested(name: &str, allocated: &[Value]) -> Value {
     let deep = (0..DEEP).fold(json!({}), |inner, _| json!({"a": inner}));
     let mut object = claim(name, allocated);
@@ -102,7 +102,7 @@ async fn a_claim_that_cannot_be_read_is_refused_as_such_and_costs_no_other_the_c
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);
     kubelet.prepare("good").await.expect("prepared");
-    // A connection that is made anew would read this.
+    // A new connection would read this file.
     let kubeconfig = world.config.cluster.kubeconfig.as_ref().expect("there is one");
     fs::remove_file(kubeconfig).expect("it was there");
     let gpu = gpus(&agent.state.borrow())[1].clone();

@@ -55,7 +55,7 @@ async fn the_same_claim_has_the_same_answer_without_the_api_server() {
 }
 
 #[tokio::test]
-async fn claims_of_one_call_are_told_apart_and_results_of_others_are_left_alone() {
+async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_ignored() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     let mut both = world.claim(&agent, "both", &[Gets { request: "a", gpu: 0 }]);

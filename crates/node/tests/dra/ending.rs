@@ -1,4 +1,4 @@
-//! An agent that is told to end, whoever is connected to it.
+//! The stop of an agent with open connections of any kind.
 
 use tokio::net::UnixStream;
 use tracing::Level;
@@ -6,10 +6,10 @@ use windlass_testkit::Said;
 
 use crate::dra::world::World;
 
-/// Repetitions: the fault showed in two cases of three.
+/// Number of repetitions: the fault occurred in two of three runs.
 const OFTEN: usize = 12;
 
-/// Log messages about a failed driver or an unfinished shutdown.
+/// Log messages about a failed driver or an incomplete stop.
 fn of_failures(said: &Said) -> Vec<String> {
     let words = ["not served", "parts still running"];
     let lines = said.lines().into_iter();
@@ -17,7 +17,7 @@ fn of_failures(said: &Said) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_told_to_end_tells_of_no_failure() {
+async fn an_agent_that_is_stopped_logs_no_failure() {
     let world = World::new();
     for _ in 0..OFTEN {
         let (agent, kubelet) = world.serving().await;
@@ -29,7 +29,7 @@ async fn an_agent_that_is_told_to_end_tells_of_no_failure() {
 }
 
 #[tokio::test]
-async fn connections_that_say_nothing_do_not_keep_an_agent_from_ending() {
+async fn silent_connections_do_not_delay_an_agents_stop() {
     let world = World::new();
     let (agent, _kubelet) = world.serving().await;
     let one = UnixStream::connect(world.endpoint()).await.expect("connected");

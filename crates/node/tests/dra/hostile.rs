@@ -62,7 +62,7 @@ async fn names_that_are_none_are_refused_one_by_one_and_reach_neither_disk_nor_a
     let log = world.api.objects().log();
     let about_claims: Vec<_> =
         log[asked..].iter().filter(|it| it.path.contains("/resourceclaims/")).collect();
-    // The status of the first claim's devices is written whenever it is ready.
+    // The status of the first claim's devices may be written at any time.
     let of_others: Vec<_> = about_claims.iter().filter(|it| !it.path.contains("good")).collect();
     assert!(of_others.is_empty(), "{of_others:?}");
     agent.stop().await;
@@ -100,13 +100,13 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_author
         assert!(why.contains("configuration 1"), "{why}");
         assert_eq!(world.document(&name), None);
     }
-    // A claim that says nothing, by an author who chose every name: the document has the node's own alone.
+    // A claim without parameters, whose author chose every name: the document has the node's names alone.
     let mut object = claim("plain", &[result(MARK, &gpu)]);
     object["metadata"]["annotations"] = json!({"windlass.dev/env": MARK, "cdi.k8s.io/x": path});
     world.put(&object);
     kubelet.prepare("plain").await.expect("prepared");
     let standing = fs::read_dir(&world.config.places.cdi_dir).expect("a folder").flatten();
-    // The copy of the record names requests, and no runtime reads it.
+    // The copy of the record names requests, but no runtime reads it.
     let documents = standing.map(|entry| entry.path());
     for path in documents.filter(|path| !records(&world.config.places).contains(path)) {
         let text = fs::read_to_string(&path).expect("a document");
@@ -115,7 +115,7 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_author
     agent.stop().await;
 }
 
-/// Names of every sort, the known one's among them.
+/// Names of every sort, that of the known claim among them.
 fn words() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => select(&["ns", "good", "c"][..]).prop_map(ToOwned::to_owned),
@@ -126,7 +126,7 @@ fn words() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Requests of claims that are drawn, and the bytes of a good one with some of them changed.
+/// Requests with random claims, and a valid request with some of its bytes changed.
 fn requests() -> impl Strategy<Value = NodePrepareResourcesRequest> {
     let [namespace, uid, name] = ["ns", "good", "good"].map(ToOwned::to_owned);
     let claims = vec![Claim { namespace, uid, name }; 2];
@@ -161,7 +161,7 @@ async fn requests_that_are_changed_are_answered_claim_by_claim_and_touch_nothing
             let answer = answer.into_inner().claims;
             assert_eq!(answer.keys().cloned().collect::<BTreeSet<_>>(), uids, "{request:?}");
             for (uid, it) in &answer {
-                // To another's UID under other names no devices are told.
+                // A call with another claim's UID and other names gets no devices.
                 let is_right = it.error.is_empty() && it.devices == first && uid == "good";
                 assert!(is_right || it.error.len() > 10, "{uid:?} of {request:?}: {it:?}");
             }

@@ -49,7 +49,7 @@ impl Kubelet {
     ) -> NodePrepareResourcesResponse {
         let request = NodePrepareResourcesRequest { claims: claims.iter().map(claim).collect() };
         let answer = self.calls.node_prepare_resources(request).await;
-        let answer = answer.expect("failures are told claim by claim").into_inner();
+        let answer = answer.expect("failures are reported for each claim").into_inner();
         let answered: Vec<_> = answer.claims.keys().map(String::as_str).collect();
         let mut asked: Vec<_> = claims.iter().map(|(_, uid)| *uid).collect();
         asked.sort_unstable();
@@ -57,7 +57,7 @@ impl Kubelet {
         answer
     }
 
-    /// The devices of a claim that has its name as its UID, or why it has none.
+    /// The devices of a claim whose UID is its name, or the error.
     pub(crate) async fn prepare(&mut self, name: &str) -> Result<Vec<Device>, String> {
         self.prepare_of((name, name)).await
     }
@@ -77,7 +77,7 @@ impl Kubelet {
     pub(crate) async fn unprepare_claim(&mut self, named: (&str, &str)) -> Result<(), String> {
         let request = NodeUnprepareResourcesRequest { claims: vec![claim(&named)] };
         let answer = self.calls.node_unprepare_resources(request).await;
-        let answer = answer.expect("failures are told claim by claim").into_inner();
+        let answer = answer.expect("failures are reported for each claim").into_inner();
         match answer.claims[named.1].error.as_str() {
             "" => Ok(()),
             error => Err(error.to_owned()),
@@ -93,7 +93,7 @@ impl Kubelet {
     }
 }
 
-/// A connection to a registration socket, with the path as Go's gRPC makes an authority of it.
+/// A connection to a registration socket, with the authority that Go's gRPC makes of the path.
 pub(crate) async fn registrar(registration: &Path) -> RegistrationClient<Channel> {
     let path = registration.to_str().expect("text");
     let authority = path.replace('/', "%2F");

@@ -1,5 +1,4 @@
-//! A device from one claim to the next: what is done to it in between, who may have it meanwhile, and what
-//! the cluster is told.
+//! A device between two claims: its cleanup, its withholding meanwhile, and the reports to the cluster.
 
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_rel
 }
 
 #[tokio::test]
-async fn what_cannot_be_cleaned_is_tainted_and_told_until_it_is_clean() {
+async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_clean() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let first = rig.schedule("a", "board").expect("it is free");
@@ -54,7 +53,7 @@ async fn what_cannot_be_cleaned_is_tainted_and_told_until_it_is_clean() {
     rig.taints("n1/darwin3", &["windlass.dev/unclean=quarantined"]).await;
     let why = rig.schedule("b", "board").map(drop).expect_err("nothing is clean");
     assert!(why.contains("0/1 nodes"), "{why}");
-    rig.until_told("is withheld: cleanup failed: GET http://").await;
+    rig.until_event("is withheld: cleanup failed: GET http://").await;
     rig.board.inject(BoardFault::None);
     rig.taints("n1/darwin3", &[]).await;
     rig.schedule("c", "board").expect("it is clean");
@@ -96,7 +95,7 @@ async fn a_claim_that_outlives_the_agent_keeps_its_device_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
+async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_claim() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let first = rig.schedule("a", "board").expect("it is free");
@@ -104,7 +103,7 @@ async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
     let state = rig.config.places.state_dir.join("claims.json");
     agent.stop().await;
     std::fs::remove_file(state).expect("it was there");
-    // Its document would say that a claim has something.
+    // Its document would show that a claim has a device.
     std::fs::remove_dir_all(&rig.config.places.cdi_dir).expect("it was there");
     rig.cluster.delete_pod("ns", "a").expect("deleted");
     rig.board.take_events();
@@ -133,7 +132,7 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() 
 }
 
 #[tokio::test]
-async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare() {
+async fn a_claims_status_shows_readiness_and_health_of_its_devices() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
@@ -160,7 +159,7 @@ async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare()
 }
 
 #[tokio::test]
-async fn a_claim_that_is_refused_before_anything_is_begun_says_so_in_its_status_until_it_is_not() {
+async fn an_early_refusal_of_a_claim_is_in_its_status_until_it_is_prepared() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.free_gpu("g").await;
@@ -186,7 +185,7 @@ async fn a_claim_that_is_refused_before_anything_is_begun_says_so_in_its_status_
 }
 
 #[tokio::test]
-async fn a_status_that_is_refused_for_a_moment_is_told_all_the_same_and_holds_up_no_other() {
+async fn a_status_that_is_refused_for_a_moment_is_written_later_and_delays_no_other() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let (first, second) = (rig.schedule("a", "board").expect("free"), rig.free_gpu("b").await);
@@ -223,13 +222,13 @@ async fn a_claims_status_names_the_interface_of_its_nic() {
     agent.stop().await;
 }
 
-/// True if claims know a device by this name, which ends with a checksum.
+/// True if this is the device's name for claims, which ends with a checksum.
 fn is_named(device: &Device, name: &str) -> bool {
     name.starts_with(&device.id.as_str().replace('_', "-"))
 }
 
 #[tokio::test]
-async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
+async fn a_preparation_beyond_the_kubelets_deadline_continues_and_is_done_once() {
     let mut rig = Rig::new();
     let patience = Duration::from_millis(300);
     rig.config.session.claim_deadline = patience;
@@ -253,7 +252,7 @@ async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
 }
 
 #[tokio::test]
-async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
+async fn a_gpu_with_a_remaining_process_is_withheld_until_the_process_ends() {
     let mut rig = Rig::new();
     let release = vec![step(StepAction::Processes(Processes::None))];
     rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
@@ -270,7 +269,7 @@ async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
 }
 
 #[tokio::test]
-async fn a_gpu_whose_memory_stays_used_is_given_to_nobody_until_it_is_free() {
+async fn a_gpu_whose_memory_stays_used_is_withheld_until_it_is_free() {
     let mut rig = Rig::new();
     let release = vec![step(StepAction::Memory { most: 128 << 20 })];
     rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
@@ -280,13 +279,13 @@ async fn a_gpu_whose_memory_stays_used_is_given_to_nobody_until_it_is_free() {
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
     rig.end(&mut kubelet, &tenant).await;
     rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
-    rig.until_told("4096 MiB of its memory are used, at most 128 are allowed").await;
+    rig.until_event("4096 MiB of its memory are used, at most 128 are allowed").await;
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 128 }).expect("injected");
     rig.taints("n1/nvidia", &[]).await;
     agent.stop().await;
 }
 
-/// A rig whose GPUs are reset when a claim lets go of them.
+/// A rig whose GPUs are reset when a claim releases them.
 fn resetting(machine: &str) -> Rig {
     let mut rig = Rig::on(machine);
     let reset = StepAction::Reset(ResetOf::Gpu);
@@ -324,7 +323,7 @@ async fn gpus_are_reset_between_claims_one_after_the_other() {
 async fn a_gpu_with_links_to_others_is_not_reset() {
     let rig = resetting("dgx-h100");
     let (agent, mut kubelet) = rig.serving().await;
-    // Nobody knows what it went through, so it would be reset before it is given away.
+    // Its past is unknown, so it would be reset before a claim gets it.
     let tenant = rig.free_gpu("a").await;
     let why = kubelet.start_with(&tenant).await.expect_err("it is linked");
     assert!(why.contains("would also take down its NVLinks to other GPUs"), "{why}");

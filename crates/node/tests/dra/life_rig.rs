@@ -1,4 +1,4 @@
-//! A node in a cluster: GPUs and a board that claims may have, and pods that want them.
+//! A node in a cluster: GPUs and a board for claims, and pods that ask for them.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Rig {
         Self::on("dgx-h100")
     }
 
-    /// On a machine of this profile.
+    /// A rig on a machine of this profile.
     pub(crate) fn on(machine: &str) -> Self {
         let board = Board::start(&BoardAddresses::any()).expect("free ports");
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
@@ -57,7 +57,7 @@ impl Rig {
             cluster.objects().put(&template("ns", name, &devices));
         }
         let node = Node::named(machine, Policy { dra, health, sources, ..Policy::default() });
-        // After a boot that is not known nobody knows what a device went through.
+        // After a boot without a record the past of each device is unknown.
         node.reboot();
         let mut node = node.in_cluster("n1", &cluster.server().kubeconfig());
         node.config.cluster.events = true;
@@ -65,7 +65,7 @@ impl Rig {
         Self { cluster, board, machine, config }
     }
 
-    /// An agent, and its kubelet, once the board may be chosen.
+    /// An agent, and its kubelet, once the board is free for claims.
     pub(crate) async fn serving(&self) -> (Running, Kubelet) {
         let agent = Running::start(&self.config).expect("it starts");
         let registration =
@@ -82,7 +82,7 @@ impl Rig {
         self.cluster.objects()
     }
 
-    /// A pod that the scheduler gives a device of a class to, or why it has none.
+    /// A pod for which the scheduler allocates a device of a class, or the reason for its refusal.
     pub(crate) fn schedule(&self, pod: &str, class: &str) -> Result<Tenant, String> {
         let wanted = pod_of_claim(("ns", pod), &["main"], ("resourceClaimTemplateName", class));
         let scheduled = self.cluster.schedule(&wanted).map_err(|error| error.to_string())?;
@@ -91,7 +91,7 @@ impl Rig {
         Ok(Tenant { pod: pod.to_owned(), claim, uid })
     }
 
-    /// A pod that has a GPU, once all eight may be chosen.
+    /// A pod with a GPU, once all eight are free for claims.
     pub(crate) async fn free_gpu(&self, pod: &str) -> Tenant {
         self.taints("n1/nvidia", &[]).await;
         self.schedule(pod, "gpu").expect("there are eight")
@@ -115,17 +115,17 @@ impl Rig {
         });
     }
 
-    /// Waits until an event says this.
-    pub(crate) async fn until_told(&self, text: &str) {
-        let told = |objects: &Objects| {
+    /// Waits for an event with this text.
+    pub(crate) async fn until_event(&self, text: &str) {
+        let find = |objects: &Objects| {
             let events: Vec<Event> = objects.list();
             events.into_iter().find_map(|it| it.note.filter(|note| note.contains(text)))
         };
-        let told = self.objects().until(LIMIT, told).await;
-        drop(told.unwrap_or_else(|_| panic!("no event says {text:?}")));
+        let found = self.objects().until(LIMIT, find).await;
+        drop(found.unwrap_or_else(|_| panic!("no event says {text:?}")));
     }
 
-    /// A claim as it is kept, once it fulfils a condition.
+    /// A claim on the API server, once it fulfils a condition.
     pub(crate) async fn until_claim(
         &self,
         tenant: &Tenant,
@@ -156,7 +156,7 @@ impl Kubelet {
     }
 }
 
-/// A step that lasts no longer than the tests have patience for.
+/// A step with the deadline of these tests.
 pub(crate) fn step(action: StepAction) -> Step {
     Step { action, timeout: STEP }
 }

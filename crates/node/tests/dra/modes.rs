@@ -14,11 +14,11 @@ use windlass_testkit::{LIMIT, exists};
 
 use crate::dra::life_rig::Rig;
 
-/// For the agent's user alone, and for everyone.
+/// Modes of files: for the agent's user alone, and for everyone.
 const OWN: u32 = 0o600;
 const EVERYONES: u32 = 0o644;
 
-/// Others may look, and plant nothing.
+/// Mode of a folder in which other users may read, but not write.
 const FOLDER: u32 = 0o755;
 
 /// Content of the state folder.
@@ -39,7 +39,7 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path()).collect()
 }
 
-/// An agent that has done something of everything: claims, pods, a fault, a board that is made ready.
+/// The agent has written files of each kind: for claims, pods, a fault, and a board that is prepared.
 #[tokio::test]
 async fn files_and_sockets_are_for_those_who_need_them() {
     let rig = Rig::new();
@@ -78,7 +78,7 @@ async fn files_and_sockets_are_for_those_who_need_them() {
     let documents = in_folder(&places.cdi_dir);
     assert!(documents.iter().any(|path| path.to_string_lossy().contains("-claim-")));
     for document in documents {
-        // It tells of pods as the record does.
+        // It names pods, as the record does.
         let is_copy = document.ends_with("windlass.dev-claims.copy");
         let expected = if is_copy { OWN } else { EVERYONES };
         assert_eq!(mode(&document), expected, "{}", document.display());
@@ -92,7 +92,7 @@ async fn files_and_sockets_are_for_those_who_need_them() {
     agent.stop().await;
 }
 
-/// A process has one umask, so the test above is run by others.
+/// A process has one umask, so each umask needs another process for the test above.
 #[tokio::test]
 async fn the_modes_are_the_same_whatever_the_umask() {
     const TEST: &str = "dra::modes::files_and_sockets_are_for_those_who_need_them";

@@ -17,7 +17,7 @@ use windlass_testkit::{Running, class, of_type, pod_of_claim, template, typed};
 
 use crate::dra::world::{Gets, World, claim};
 
-/// A gateway, which has the same board in its configuration as all others.
+/// A gateway, with the same board in its configuration as all other gateways.
 struct Gateway {
     world: World,
     agent: Running,
@@ -42,7 +42,7 @@ impl Gateway {
     }
 }
 
-/// A cluster with a class of everything that the configuration describes.
+/// A cluster with a device class of all devices that the configuration describes.
 fn cluster() -> Cluster {
     let cluster = Cluster::start();
     cluster.objects().put(&class("board", &of_type("other")));
@@ -56,7 +56,7 @@ fn place(cluster: &Cluster, name: &str) -> Result<Scheduled, Unscheduled> {
     cluster.schedule(&pod_of_claim(("ns", name), &["main"], ("resourceClaimTemplateName", name)))
 }
 
-/// Waits until the devices of a pool are published, and each has this taint, or none.
+/// Waits until the devices of a pool are published, each with this taint, or without any.
 async fn published(objects: &Objects, pool: &str, taint: Option<(&str, &str)>) -> Vec<Device> {
     let found = objects.until(Duration::from_secs(20), |objects| {
         let slices = objects.list::<ResourceSlice>().into_iter();
@@ -74,7 +74,7 @@ async fn published(objects: &Objects, pool: &str, taint: Option<(&str, &str)>) -
 }
 
 #[tokio::test]
-async fn a_board_of_two_gateways_is_for_the_claims_of_the_one_that_holds_its_lease() {
+async fn claims_get_a_board_of_two_gateways_only_from_the_lease_holder() {
     let cluster = cluster();
     let objects = cluster.objects();
     let first = Gateway::start(&cluster, "n1");

@@ -1,4 +1,4 @@
-//! MIG instances that are made for claims and removed with them.
+//! MIG instances that are created for claims and removed with them.
 
 use std::{fs, sync::Arc};
 
@@ -11,7 +11,7 @@ use windlass_testkit::Running;
 
 use crate::dra::world::{World, claim, gpus};
 
-/// Two A100 with 80 GB and two A30, all in MIG mode and not cut.
+/// Two A100 with 80 GB and two A30, all in MIG mode and without instances.
 fn uncut() -> World {
     let dra = DraPolicy {
         offer: DraOffer::Beside,
@@ -32,7 +32,7 @@ fn put(world: &World, agent: &Running, (name, partition): (&str, &str)) {
 }
 
 /// MIG instances of the first GPU, as `1g.10gb@0`.
-fn standing(world: &World) -> Vec<String> {
+fn instances(world: &World) -> Vec<String> {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[0].mig.iter().flatten();
     let mut places: Vec<_> =
@@ -51,7 +51,7 @@ fn instance(state: &NodeState, start: u32) -> Option<Device> {
     state.inventory.devices.iter().find(is_it).cloned()
 }
 
-/// Cuts a 1g.10gb at a place of the first GPU, as an administrator does.
+/// Creates a 1g.10gb at a place of the first GPU, as an administrator does.
 fn cut_by_hand(world: &World, start: u32) {
     let cut = |model: &mut windlass_machine::Model| {
         let gpu = &mut model.gpus[0];
@@ -72,7 +72,7 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     put(&world, &agent, ("f", "3g-40gb-9-4"));
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
-    assert_eq!(standing(&world), ["1g.10gb@0", "3g.40gb@4"]);
+    assert_eq!(instances(&world), ["1g.10gb@0", "3g.40gb@4"]);
     let state = agent.state.borrow().clone();
     let made = instance(&state, 4).expect("it is in the inventory");
     let cdi = &first[0].cdi_device_ids;
@@ -86,22 +86,22 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     }
     agent.stop().await;
 
-    // Another agent has the answer from the record.
+    // The next agent answers from the record.
     let (agent, mut kubelet) = world.serving().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("d").await.expect("released");
-    assert_eq!(standing(&world), ["3g.40gb@4"]);
+    assert_eq!(instances(&world), ["3g.40gb@4"]);
     assert_eq!(instance(&agent.state.borrow(), 0), None, "nobody is offered what is gone");
     kubelet.prepare("e").await.expect("there is room now");
     for name in ["c", "e"] {
         kubelet.unprepare(name).await.expect("released");
     }
-    assert!(standing(&world).is_empty());
+    assert!(instances(&world).is_empty());
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn instances_of_claims_that_came_and_went_are_forgotten() {
+async fn instances_of_released_claims_leave_the_inventory() {
     let world = uncut();
     let (agent, mut kubelet) = world.serving().await;
     let before = agent.state.borrow().inventory.devices.len();
@@ -123,7 +123,7 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
     let first = kubelet.prepare("kept").await.expect("prepared");
     kubelet.prepare("gone").await.expect("prepared");
     agent.stop().await;
-    // As it was between the making and the record of it.
+    // The state between the creation of the instance and the record of it.
     world.as_begun();
     for name in ["kept", "gone"] {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
@@ -137,14 +137,14 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
     let (agent, mut kubelet) = world.serving().await;
     agent.until(|state| instance(state, 2).is_none()).await;
     assert_eq!(kubelet.prepare("kept").await.expect("prepared"), first);
-    assert_eq!(standing(&world), ["2g.20gb@0"]);
+    assert_eq!(instances(&world), ["2g.20gb@0"]);
     kubelet.unprepare("kept").await.expect("released");
-    assert!(standing(&world).is_empty());
+    assert!(instances(&world).is_empty());
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn an_instance_that_nobody_has_is_removed_when_instances_come_to_be_made_for_claims() {
+async fn an_unclaimed_instance_is_removed_once_instances_are_made_for_claims() {
     let mut world = uncut();
     let policy = world.config.policy.clone();
     world.config.policy.dra.partitions = DraPartitions::AsCut;
@@ -153,12 +153,12 @@ async fn an_instance_that_nobody_has_is_removed_when_instances_come_to_be_made_f
     agent.until(|state| instance(state, 5).is_some()).await;
     agent.follow(policy);
     agent.until(|state| instance(state, 5).is_none()).await;
-    assert!(standing(&world).is_empty());
+    assert!(instances(&world).is_empty());
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn an_instance_that_nobody_has_is_removed_at_the_start_and_no_claims_ever() {
+async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_never() {
     let world = uncut();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", "1g-10gb-19-6"));
@@ -178,7 +178,7 @@ async fn an_instance_that_nobody_has_is_removed_at_the_start_and_no_claims_ever(
             found.is_none_or(|device| device.health.has_vanished())
         })
         .await;
-    assert_eq!(standing(&world), ["1g.10gb@6"]);
+    assert_eq!(instances(&world), ["1g.10gb@6"]);
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.prepare("d").await.expect("the place is free");
     agent.stop().await;

@@ -1,4 +1,4 @@
-//! Claims that cannot be prepared, and what is said of them.
+//! Claims that cannot be prepared, and their errors.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::dra::world::{Gets, World, claim, gpus, result};
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
 #[tokio::test]
-async fn of_two_claims_on_a_device_the_second_is_told_of_the_first() {
+async fn of_two_claims_on_a_device_the_second_ones_error_names_the_first() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "one", &[A]);
@@ -35,7 +35,7 @@ async fn of_two_claims_on_a_device_the_second_is_told_of_the_first() {
 }
 
 #[tokio::test]
-async fn an_admin_looks_at_what_another_claim_has_and_shares_go_together() {
+async fn a_claim_with_admin_access_uses_another_claims_device_and_shares_coexist() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
@@ -60,7 +60,7 @@ async fn an_admin_looks_at_what_another_claim_has_and_shares_go_together() {
 }
 
 #[tokio::test]
-async fn a_share_too_many_is_refused_until_one_is_let_go() {
+async fn a_share_beyond_the_capacity_is_refused_until_another_is_released() {
     let mut world = World::new();
     let (method, per_container) = (SharingMethod::TimeSlicing, PerContainer::One);
     let replicas = 2.try_into().expect("valid");
@@ -78,7 +78,7 @@ async fn a_share_too_many_is_refused_until_one_is_let_go() {
     }
     kubelet.prepare("one").await.expect("free");
     kubelet.prepare("two").await.expect("room");
-    // The pod of one was deleted by force: the scheduler has its share free, and the node does not.
+    // The pod of one claim was deleted by force: its share is free for the scheduler, but not on the node.
     world.remove("one");
     let why = kubelet.prepare("ghosted").await.expect_err("both are in use");
     assert!(why.contains("1 of its 2 shares wanted, and 0 left by other claims"), "{why}");
@@ -88,7 +88,7 @@ async fn a_share_too_many_is_refused_until_one_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_claim_that_says_nothing_to_act_on_is_refused_for_what_it_lacks() {
+async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
@@ -115,7 +115,7 @@ async fn a_claim_that_says_nothing_to_act_on_is_refused_for_what_it_lacks() {
 }
 
 #[tokio::test]
-async fn a_device_that_failed_after_it_was_chosen_is_refused_with_its_trouble() {
+async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
@@ -127,7 +127,7 @@ async fn a_device_that_failed_after_it_was_chosen_is_refused_with_its_trouble() 
 }
 
 #[tokio::test]
-async fn parameters_that_cannot_be_done_are_refused_where_they_stand() {
+async fn impossible_parameters_are_refused_with_their_place() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     let ours = |sharing: Value| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
@@ -147,7 +147,7 @@ async fn parameters_that_cannot_be_done_are_refused_where_they_stand() {
         (json!({"apiVersion": "windlass.dev/v2", "kind": "X"}), Some(r#"no kind "X""#)),
         (
             json!({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "MigDeviceConfig"}),
-            Some("it is about a mig, and request a got"),
+            Some("it applies to a mig, and request a got"),
         ),
     ] {
         let mut claim = world.claim(&agent, "c", &[A]);
@@ -170,8 +170,7 @@ async fn parameters_that_cannot_be_done_are_refused_where_they_stand() {
 }
 
 #[tokio::test]
-async fn one_claim_that_takes_long_holds_up_no_other_and_nothing_is_lost_with_the_api_server_away()
-{
+async fn a_slow_claim_delays_no_other_and_nothing_is_lost_without_the_api_server() {
     let mut world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "known", &[A]);

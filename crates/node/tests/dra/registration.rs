@@ -24,7 +24,7 @@ fn offer(agent: &Running, offer: DraOffer) {
 }
 
 #[tokio::test]
-async fn the_driver_says_who_it_is_and_a_refusal_does_not_end_it() {
+async fn the_driver_identifies_itself_and_survives_a_refusal() {
     let world = World::new();
     let (agent, _) = world.serving().await;
     let mut client = registrar(&world.registration()).await;
@@ -72,7 +72,7 @@ async fn nothing_is_served_while_nothing_is_offered_and_nothing_is_prepared() {
 }
 
 #[tokio::test]
-async fn the_driver_stays_registered_until_the_kubelet_has_let_go_of_claims_that_it_alone_knows() {
+async fn the_driver_stays_registered_until_claims_that_only_the_kubelet_knows_are_released() {
     let mut world = World::new();
     world.config.policy.dra.offer = DraOffer::Off;
     world.kubelet_knows(&["refused"]);
@@ -85,7 +85,7 @@ async fn the_driver_stays_registered_until_the_kubelet_has_let_go_of_claims_that
 }
 
 #[tokio::test]
-async fn the_kubelet_is_told_of_the_health_of_all_devices_and_of_each_change() {
+async fn the_kubelet_gets_the_health_of_all_devices_and_each_change() {
     let world = World::new();
     let (agent, kubelet) = world.serving().await;
     let lists = kubelet.health().node_watch_resources(NodeWatchResourcesRequest {}).await;

@@ -1,4 +1,4 @@
-//! State that an agent leaves to the next, and the loss of it.
+//! State that an agent leaves to the next, and its loss.
 
 use std::fs;
 
@@ -60,7 +60,7 @@ async fn what_was_begun_when_the_agent_was_killed_is_begun_anew_or_released() {
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
     agent.stop().await;
-    // As it was between the record and what it says, for one without its document.
+    // The state between the record and its steps, for a claim without its document.
     world.as_begun();
     fs::remove_file(world.config.places.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
 
@@ -97,7 +97,7 @@ async fn a_document_that_somebody_removed_is_written_again_and_that_of_a_release
 }
 
 #[tokio::test]
-async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
+async fn a_corrupt_record_is_set_aside_and_the_kubelets_is_used() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
@@ -134,7 +134,7 @@ async fn a_record_and_the_documents_may_be_lost_in_turn_and_nothing_is_forgotten
     let record = fs::read(world.record()).expect("there");
     let document = world.document("c").expect("there");
     let folder = world.config.places.cdi_dir.clone();
-    // An agent that lost both would have to ask what the claim gets.
+    // An agent that lost both would have to read the claim from the API server.
     world.api.go_away().await;
     for damage in [None, Some("{"), None] {
         agent.stop().await;
@@ -142,7 +142,7 @@ async fn a_record_and_the_documents_may_be_lost_in_turn_and_nothing_is_forgotten
             None => fs::remove_file(world.record()).expect("it was there"),
             Some(text) => fs::write(world.record(), text).expect("written"),
         }
-        // An agent that is killed before it did anything for claims.
+        // This agent is killed before it does anything for claims.
         Running::start(&world.config).expect("it starts").kill().await;
         (agent, _) = world.serving().await;
         world.recorded_again(&record).await;
@@ -201,7 +201,7 @@ async fn nothing_is_prepared_that_cannot_be_written_down() {
 }
 
 #[tokio::test]
-async fn a_claim_that_nobody_has_any_more_is_released_at_the_next_start() {
+async fn a_deleted_claim_is_released_at_the_next_start() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "kept", &[A]);

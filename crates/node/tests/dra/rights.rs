@@ -1,6 +1,6 @@
-//! The shipped account: what the driver asks of the API server it may, and it may nothing of Dynamic Resource
-//! Allocation that it never asks. That no other part asks for more is seen by the tests of `cluster_api`, whose
-//! API server refuses what the account may not.
+//! The shipped account: it has the rights for all requests of the driver, and no right on objects of Dynamic Resource
+//! Allocation that the driver never uses. Requests of the other parts are checked by the tests of `cluster_api`, whose
+//! API server refuses requests beyond the account's rights.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use crate::dra::world::{Gets, World};
 
 const GROUP: &str = "resource.k8s.io";
 
-/// Requests so far, in order of names.
+/// Rights that the requests so far need, in order of names.
 fn asked(world: &World) -> BTreeSet<Right> {
     let log = world.api.objects().log();
     let mut asked: BTreeSet<_> =
         log.iter().filter_map(|it| Right::asked(&it.method, &it.path, &it.query)).collect();
     let status = asked.iter().find(|it| it.resource == "resourceclaims/status").cloned();
-    // Kubernetes 1.36 asks for the second right with the first.
+    // Kubernetes 1.36 demands the second right with the first.
     asked.extend(status.map(|it| Right {
         resource: "resourceclaims/driver".to_owned(),
         verb: "associated-node:patch".to_owned(),
@@ -32,7 +32,7 @@ fn asked(world: &World) -> BTreeSet<Right> {
 async fn the_driver_asks_for_what_the_shipped_account_may_and_uses_all_of_it() {
     let shipped = Right::shipped();
     let world = World::new();
-    // The owner of what is published.
+    // The owner of the slices.
     let node = json!({"metadata": {"name": "n1"}});
     world.api.objects().put(&serde_json::from_value::<Node>(node).expect("a Node"));
     let (agent, mut kubelet) = world.serving().await;
@@ -43,7 +43,7 @@ async fn the_driver_asks_for_what_the_shipped_account_may_and_uses_all_of_it() {
         let dra = DraPolicy { offer, ..DraPolicy::default() };
         agent.follow(Policy { dra, ..Policy::default() });
     };
-    // A change of what is published, and its end.
+    // A change of the slices, and their deletion.
     world.machine.inject(&"lost@3".parse().expect("a fault")).expect("injected");
     world.reaches(|| asked(&world).iter().any(|it| it.verb == "update")).await;
     kubelet.unprepare("c").await.expect("released");

@@ -1,4 +1,4 @@
-//! Shares of a GPU by amounts: chosen by the scheduler's allocator, kept by an MPS daemon.
+//! Shares of a GPU by amounts: allocated by the scheduler, enforced by an MPS daemon.
 
 use std::{
     collections::BTreeSet,
@@ -41,7 +41,7 @@ use crate::dra::{
     world::{World, by_both, records},
 };
 
-/// A node with one GPU that claims share, in a cluster.
+/// A node in a cluster, with one GPU that claims share.
 pub(super) struct Shares {
     pub(super) cluster: Cluster,
     pub(super) world: World,
@@ -67,7 +67,7 @@ impl Shares {
         Self::of(profile, Selector::all(DeviceKind::Gpu), manner)
     }
 
-    /// Claims share the first of these GPUs.
+    /// A node whose claims share the first of these GPUs.
     pub(super) fn of(profile: &MachineProfile, gpus: Selector, manner: ShareManner) -> Self {
         let cluster = Cluster::start();
         cluster.add_node("n1");
@@ -121,7 +121,7 @@ impl Shares {
         self.cluster.schedule(&pod_of_claim(("ns", name), &["main"], by_name))
     }
 
-    /// Has a pod's claim prepared; gives what its container gets besides the device.
+    /// Has a pod's claim prepared. Returns the edits of its container in addition to the device.
     pub(super) async fn start(&self, kubelet: &mut Kubelet, holder: &Holder) -> ContainerEdits {
         let Holder { claim, uid, .. } = holder;
         let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
@@ -142,7 +142,7 @@ impl Shares {
         self.world.machine.host_root().join("run/windlass/mps")
     }
 
-    /// An agent that has looked at what there is a few times.
+    /// An agent after a few scans of the node.
     async fn looked_around(&self) -> Running {
         let agent = Running::start(&self.world.config).expect("it starts");
         agent.until(|state| state.inventory.is_complete()).await;
@@ -173,7 +173,7 @@ impl Shares {
 }
 
 impl Drop for Shares {
-    /// Daemons outlive the agent; they shall not outlive the test.
+    /// Ends the daemons: they outlive the agent, but must not outlive the test.
     fn drop(&mut self) {
         if let Some(pid) = self.daemon() {
             // It may have ended by itself.
@@ -273,21 +273,21 @@ async fn one_claim_may_have_two_shares_of_a_gpu_each_with_its_own_limit() {
         let edits = &spec.devices.iter().find(own).expect("its own").container_edits;
         assert!(edits.env.contains(&format!("{LIMIT}=0={limit}")), "{edits:?}");
     }
-    let told = |objects: &Objects| {
+    let share_ids = |objects: &Objects| {
         let claim: ResourceClaim = objects.get("ns", &claim)?;
         let devices = claim.status?.devices?;
         Some(devices.into_iter().map(|it| it.share_id).collect::<BTreeSet<_>>())
     };
-    let told = shares.cluster.objects().until(Duration::from_secs(20), told).await;
+    let written = shares.cluster.objects().until(Duration::from_secs(20), share_ids).await;
     let ids = [small, large].map(|device| device.share_id.clone());
-    assert_eq!(told.expect("the status is told"), ids.into());
+    assert_eq!(written.expect("the status is written"), ids.into());
     kubelet.unprepare_claim((&claim, &uid)).await.expect("released");
     vanishes(&shares.folder()).await;
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn who_asks_for_no_amount_has_the_whole_gpu_and_no_daemon() {
+async fn a_claim_without_amounts_gets_the_full_gpu_and_no_daemon() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
@@ -295,7 +295,7 @@ async fn who_asks_for_no_amount_has_the_whole_gpu_and_no_daemon() {
     shares.schedule("whole", &json!({})).map(drop).expect_err("not all of it is free");
     shares.end(&mut kubelet, part).await;
     let whole = shares.schedule("whole", &json!({})).expect("free");
-    // The daemon that served the part may still be on its way out.
+    // The daemon of the share may not have ended yet.
     let edits = shares.start(&mut kubelet, &whole).await;
     assert!(!shares.folder().exists(), "no daemon keeps its programs away");
     assert!(!edits.env.iter().any(|it| it.contains("MPS")) && edits.mounts.is_empty());
@@ -336,7 +336,7 @@ async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
     let daemon = shares.daemon().expect("it runs");
     kill_process(daemon, Signal::KILL).expect("it runs");
     let second = shares.schedule("second", &memory("20Gi")).expect("free");
-    // Each time the kubelet asks it may be told that the daemon has failed.
+    // Each of the kubelet's attempts may fail because the daemon has failed.
     until("it serves again", async || {
         let answer = kubelet.clone().prepare_of((&second.claim, &second.uid)).await;
         answer.and_then(|_| {
@@ -348,7 +348,7 @@ async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
 }
 
 #[tokio::test]
-async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() {
+async fn amounts_that_are_not_enforced_are_refused_unless_containers_are_trusted() {
     let shares = Shares::new(SLICES);
     let (agent, mut kubelet) = shares.serving().await;
     let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler adds up");
@@ -374,7 +374,7 @@ fn limits(shares: &Shares, uid: &str) -> PathBuf {
     folder.join(format!("{uid}.json"))
 }
 
-/// A GPU that claims share in a manner, with a hook, under this version of the driver.
+/// A GPU that claims share in this manner, with a hook, under this version of the driver.
 fn with_hook(driver: &str, at_least: RequiredLimit, manner: ShareManner) -> Shares {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
@@ -400,7 +400,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
     let limited = record().expect("a record");
     let [limit] = limited.gpus() else { panic!("{limited:?}") };
     assert_eq!((limit.uuid.as_str(), limit.hard_mib), (gpu.as_str(), 20 << 10));
-    // Compute is limited by nothing.
+    // Nothing limits compute.
     let both = json!({"gpu.nvidia.com/memory": "20Gi", "windlass.dev/compute": "25"});
     let other = shares.schedule("other", &both).expect("free");
     let answer = kubelet.prepare_all(&[(&other.claim, &other.uid)]).await;
@@ -409,7 +409,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
     // A container that starts again finds the record.
     fs::remove_file(&path).expect("it is there");
     until("the record is there", async || record().ok_or("no record")).await;
-    // So does one whose claim the next agent knows.
+    // So does a container whose claim is known to the next agent.
     agent.stop().await;
     fs::remove_file(&path).expect("it is there");
     let left = path.with_file_name("ended.json");
@@ -423,7 +423,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
 }
 
 #[tokio::test]
-async fn a_claim_that_the_driver_cannot_limit_starts_only_where_less_will_do() {
+async fn a_claim_that_the_driver_cannot_limit_starts_only_if_a_weaker_limit_is_allowed() {
     let by_driver = ShareManner { method: ShareMethod::Driver, ..TRUSTED };
     for (at_least, manner, refused) in [
         (RequiredLimit::None, TRUSTED, None),
@@ -497,7 +497,7 @@ fn show_process(proc: &Path, pid: u32, name: &str, contents: &[u8]) {
     fs::write(folder.join(name), contents).expect("written");
 }
 
-/// Obstacle of a GPU for containers, beyond a claim that holds it.
+/// Obstacle of a GPU for containers, other than a claim that has it.
 async fn in_the_way(agent: &Running, gpu: &DeviceId) -> Option<String> {
     let obstacle = |state: &NodeState| state.offerings().remove(gpu)?.obstacle;
     let is_held =
@@ -512,7 +512,7 @@ async fn no_container_gets_a_gpu_before_the_daemon_of_claims_is_gone() {
     let gpu = crate::dra::world::gpus(&agent.state.borrow())[0].id.clone();
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
-    // A daemon that hangs is ended a while after it was asked to.
+    // A daemon that hangs is killed some time after the request to end.
     kill_process(shares.daemon().expect("it runs"), Signal::STOP).expect("it runs");
     shares.end(&mut kubelet, part).await;
     let why = in_the_way(&agent, &gpu).await.expect("the GPU is the daemon's alone");
@@ -523,7 +523,7 @@ async fn no_container_gets_a_gpu_before_the_daemon_of_claims_is_gone() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_nobody_wants_any_more_is_ended_by_the_next_agent() {
+async fn an_unneeded_daemon_is_ended_by_the_next_agent() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
@@ -540,7 +540,7 @@ async fn a_daemon_that_nobody_wants_any_more_is_ended_by_the_next_agent() {
 }
 
 #[tokio::test]
-async fn a_daemon_stays_while_nobody_knows_what_claims_have() {
+async fn a_daemon_stays_while_the_devices_of_claims_are_unknown() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
@@ -555,12 +555,12 @@ async fn a_daemon_stays_while_nobody_knows_what_claims_have() {
 }
 
 #[tokio::test]
-async fn a_daemon_stays_for_a_claim_of_which_only_the_kubelet_tells() {
+async fn a_daemon_stays_for_a_claim_that_only_the_kubelet_knows() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
-    // It says of no device of which there are no shares how a claim has it.
+    // The kubelet's checkpoint does not tell the manner of sharing, if the device has no shares.
     kubelet_record(&shares.world, "c", &agent.state.borrow());
     agent.kill().await;
     fs::write(shares.world.record(), "{").expect("a broken record");
@@ -606,7 +606,7 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
 }
 
 #[tokio::test]
-async fn the_containers_of_a_claim_that_says_so_share_its_whole_gpu_by_mps() {
+async fn the_containers_of_a_claim_share_its_full_gpu_by_mps_on_request() {
     let mut world = World::new();
     world.config.policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
     let (agent, mut kubelet) = world.serving().await;

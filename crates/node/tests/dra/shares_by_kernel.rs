@@ -1,5 +1,5 @@
-//! Shares of AMD's and Intel's GPUs for claims: limited by the kernel's controller for device memory, and measured by the files
-//! that DRM drivers describe.
+//! Shares of AMD's and Intel's GPUs for claims: limited by the kernel's controller for device memory, and measured by
+//! the files that DRM drivers describe.
 
 use std::{fs, time::Duration};
 
@@ -81,7 +81,7 @@ impl World {
         self.vendor.gpu(state).id
     }
 
-    /// Runs the hook of a container with these edits; the limit in bytes.
+    /// Runs the hook of a container with these edits. Returns the limit in bytes.
     fn limited(&self, holder: &Holder, edits: &ContainerEdits) -> Result<u64, String> {
         let pod = self.pod(holder);
         self.kernel.limit(&pod, &self.kernel.program(Some(&pod)), &record_of(edits))
@@ -190,8 +190,8 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         measured(&agent, "windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         assert!(program.runs() && world.exceeded(&holder).is_none());
         world.kernel.opens(&program, 4, 4, 1000);
-        let told = until("the condition", async || world.exceeded(&holder).ok_or("none")).await;
-        assert_eq!(told, "11000 MiB in use, but the share is 10240 MiB");
+        let message = until("the condition", async || world.exceeded(&holder).ok_or("none")).await;
+        assert_eq!(message, "11000 MiB in use, but the share is 10240 MiB");
         program.ends().await;
         world.shares.end(&mut kubelet, holder).await;
         assert!(!record.exists());
@@ -212,7 +212,7 @@ async fn a_pod_that_uses_nothing_of_its_claim_stays_known_while_other_claims_cha
     world.kernel.closes(&program, 3);
     measured_until(&agent, used, <[String]>::is_empty).await;
 
-    // Nobody names pods any more.
+    // The API server no longer names any pods.
     let api = world.shares.cluster.server();
     api.inject(Fault::at("/api/v1/pods", Effect::Drop));
     let other = world.shares.schedule("other", &world.asks("1Gi")).expect("free");
@@ -244,7 +244,7 @@ async fn a_claim_is_not_watched_while_a_pod_with_unknown_claims_may_use_it() {
 }
 
 #[tokio::test]
-async fn a_claim_that_the_kernel_cannot_limit_starts_only_where_less_will_do() {
+async fn a_claim_that_the_kernel_cannot_limit_starts_only_if_a_weaker_limit_is_allowed() {
     let compute = json!({"gpu.intel.com/memory": "8Gi", "windlass.dev/compute": "25"});
     let memory = json!({"gpu.intel.com/memory": "8Gi"});
     for (manner, regions, amounts, refused) in [
@@ -308,7 +308,7 @@ async fn an_agent_killed_between_any_two_steps_of_a_claim_keeps_its_limit_and_le
             let step = format!("{is_given} after {done} of {names:?}");
             steps.leave(done);
             world.check_document(&holder);
-            // The sockets of the killed agent.
+            // These are sockets of the killed agent.
             for socket in [world.shares.world.registration(), world.shares.world.endpoint()] {
                 let _ = fs::remove_file(socket);
             }

@@ -1,4 +1,4 @@
-//! GPUs that one claim has whole and the next in parts: MIG is turned on and off for them.
+//! GPUs that go to one claim in full and to the next as MIG instances: MIG mode is turned on and off for them.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn world(machine: &str) -> World {
     World::of(machine, dra)
 }
 
-/// Puts a claim that has its name as its UID, and that got a GPU, or what is behind its name.
+/// Puts a claim whose UID is its name, and that got a GPU, or the partition with this suffix of the GPU's name.
 fn put(world: &World, agent: &Running, (name, gpu, form): (&str, usize, &str)) {
     let gpu = gpus(&agent.state.borrow())[gpu].id.as_str().to_lowercase();
     let device = format!("{gpu}{form}");
@@ -41,7 +41,7 @@ fn form(world: &World, gpu: usize) -> String {
 }
 
 #[tokio::test]
-async fn one_gpu_is_whole_for_one_claim_cut_for_the_next_and_whole_again() {
+async fn one_gpu_goes_in_full_to_one_claim_in_parts_to_the_next_and_in_full_again() {
     let world = world("dgx-h100");
     let (agent, mut kubelet) = world.serving().await;
     for (name, form) in [("whole", ""), ("part", PART), ("again", "")] {
@@ -69,7 +69,7 @@ async fn one_gpu_is_whole_for_one_claim_cut_for_the_next_and_whole_again() {
 }
 
 #[tokio::test]
-async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
+async fn no_instance_is_made_before_the_gpu_is_clean_after_its_full_use() {
     let mut world = world("dgx-h100");
     let clean = world.config.places.state_dir.with_file_name("clean");
     let script = "until [ -e \"$0\" ]; do sleep 0.02; done";
@@ -81,7 +81,7 @@ async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));
     }
-    // An earlier holder may have left data too.
+    // An earlier claim may have left data too.
     fs::write(&clean, "").expect("written");
     kubelet.prepare("whole").await.expect("prepared");
     fs::remove_file(&clean).expect("removed");
@@ -96,7 +96,7 @@ async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
 }
 
 #[tokio::test]
-async fn the_mode_of_a_gpu_that_somebody_uses_does_not_change_and_the_pod_says_why() {
+async fn mig_mode_of_a_gpu_in_use_does_not_change_and_the_pod_shows_the_reason() {
     let world = world("dgx-h100");
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("part", 0, PART));
@@ -125,7 +125,7 @@ async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() 
         kubelet.prepare(name).await.expect("prepared");
     }
     agent.stop().await;
-    // As it was after the mode was turned for the part, and before it was for the whole.
+    // The state after MIG mode was turned on for the instance, and before it was turned off for the full GPU.
     world.as_begun();
     for (gpu, name) in ["part", "whole"].into_iter().enumerate() {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
@@ -144,7 +144,7 @@ async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() 
 }
 
 #[tokio::test]
-async fn a_gpu_that_takes_a_reset_for_it_stays_as_it_is_set() {
+async fn a_gpu_that_needs_a_reset_for_mig_mode_keeps_its_mode() {
     let world = world("mig-a100");
     let whole = (0..8).find(|gpu| form(&world, *gpu) == "whole").expect("one is not cut");
     let (agent, mut kubelet) = world.serving().await;

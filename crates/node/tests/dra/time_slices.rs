@@ -1,4 +1,4 @@
-//! Intervals of time slices that claims ask for: set on their GPU, and set back when they let go.
+//! Time-slice intervals of claims: set on their GPU, and reset when the claims are released.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use windlass_testkit::Running;
 
 use crate::dra::world::{Gets, World};
 
-/// Puts a claim that has its name as its UID, on the first GPU, with turns of this length.
+/// Puts a claim whose UID is its name, on the first GPU, with these settings of sharing.
 fn put(world: &World, agent: &Running, (name, sharing): (&str, &Value)) {
     let mut claim = world.claim(agent, name, &[Gets { request: "a", gpu: 0 }]);
     let config = json!({
@@ -39,8 +39,8 @@ fn ours(interval: &str) -> Value {
 /// Latest time slice that the program set on the first GPU.
 fn set(world: &World) -> Option<String> {
     let gpu = &world.machine.model().expect("a model").gpus[0].uuid;
-    let told = world.machine.dir().join(format!("nvidia-smi/{gpu}.timeslice"));
-    Some(fs::read_to_string(told).ok()?.trim().to_owned())
+    let path = world.machine.dir().join(format!("nvidia-smi/{gpu}.timeslice"));
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
 fn program(world: &World) -> PathBuf {
@@ -53,7 +53,7 @@ fn replace(program: &Path, text: &str) {
 }
 
 #[tokio::test]
-async fn an_interval_is_set_for_a_claim_and_set_back_by_an_agent_that_finds_it() {
+async fn an_interval_is_set_for_a_claim_and_reset_by_an_agent_that_finds_it() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", &nvidias("Long")));
@@ -72,7 +72,7 @@ async fn an_interval_is_set_for_a_claim_and_set_back_by_an_agent_that_finds_it()
 }
 
 #[tokio::test]
-async fn what_the_program_refuses_is_the_claims_error_until_it_does_not() {
+async fn a_refusal_of_the_program_is_the_claims_error_until_the_program_succeeds() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", &ours("Medium")));
@@ -89,7 +89,7 @@ async fn what_the_program_refuses_is_the_claims_error_until_it_does_not() {
     replace(&program(&world), &text);
     kubelet.prepare("c").await.expect("prepared");
     assert_eq!(set(&world).as_deref(), Some("2"));
-    // A claim whose GPU is not as it was is not released.
+    // A claim is not released before its GPU is reset.
     fs::remove_file(program(&world)).expect("there");
     let why = kubelet.unprepare("c").await.expect_err("it is not set back");
     assert!(why.contains("to Default: there is no nvidia-smi in "), "{why}");

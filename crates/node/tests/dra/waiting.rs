@@ -1,4 +1,5 @@
-//! A claim that is to get what another has still waits for it a little: the kubelet asks again only a minute later.
+//! A claim whose device another claim still has: its call waits a little, because the kubelet asks again only a minute
+//! later.
 
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use crate::dra::{
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
-/// Duration of reading a claim that is released meanwhile.
+/// Duration of the read of a claim that is released meanwhile.
 const SLOWLY: Duration = Duration::from_secs(1);
 
 impl World {
-    /// One in which claims wait for as long as a test may take.
+    /// A world in which claims wait for as long as a test may take.
     fn patient() -> Self {
         let mut world = Self::new();
         world.config.session.claim_patience = LIMIT;
@@ -35,7 +36,7 @@ impl World {
         asked
     }
 
-    /// Asks for a claim to be prepared, whose device another has, until it waits for that.
+    /// Asks for a claim to be prepared, and returns when it waits for a device that another claim has.
     async fn waiting(&self, kubelet: &Kubelet, name: &'static str) -> JoinSet<Answer> {
         let said = Said::from(Level::INFO);
         let mut asked = self.reading(kubelet, name).await;
@@ -47,7 +48,7 @@ impl World {
 
 type Answer = Result<Vec<Device>, String>;
 
-/// A patient world with the claims `one` and `two` on one device, which `one` has.
+/// Such a world with the claims `one` and `two` of one device, which `one` has.
 async fn contended() -> (World, Running, Kubelet, Vec<Device>) {
     let world = World::patient();
     let (agent, mut kubelet) = world.serving().await;
@@ -66,7 +67,7 @@ async fn at_once<T>(answer: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_claim_gets_what_another_lets_go_while_it_waits() {
+async fn a_waiting_claim_gets_the_device_that_another_releases() {
     let (world, agent, mut kubelet, first) = contended().await;
     let second = world.waiting(&kubelet, "two").await;
     kubelet.unprepare("one").await.expect("released");

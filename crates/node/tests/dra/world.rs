@@ -15,14 +15,14 @@ use windlass_testkit::{Node, Running, exists, until};
 
 use crate::dra::kubelet::Kubelet;
 
-/// A node whose parts are started one by one.
+/// A node and its cluster; a test starts agent and kubelet.
 pub(crate) struct World {
     pub(crate) api: ApiServer,
     pub(crate) config: Config,
     pub(crate) machine: Machine,
 }
 
-/// Which device of the node's GPUs a request gets.
+/// Device of the node's GPUs that a request gets.
 #[derive(Clone, Copy)]
 pub(crate) struct Gets<'a> {
     pub(crate) request: &'a str,
@@ -36,7 +36,7 @@ impl World {
         Self::of("dgx-h100", by_both())
     }
 
-    /// A node that is such a machine.
+    /// A node with this simulated machine.
     pub(crate) fn of(machine: &str, dra: DraPolicy) -> Self {
         Self::on(&MachineProfile::named(machine).expect("a shipped profile"), dra)
     }
@@ -51,18 +51,18 @@ impl World {
         world
     }
 
-    /// Files in every kubelet's folder, which the agent sees.
+    /// Creates the files of every kubelet's folder, which is visible to the agent.
     fn show_kubelet_folder(&self) {
         std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
         std::fs::write(self.config.places.kubelet_dir.join(NEIGHBOUR), "{}").expect("written");
     }
 
-    /// The agent sees no more of it than the shipped manifest mounts.
+    /// Leaves the agent only the parts of the folder that the shipped manifest mounts.
     pub(crate) fn hide_kubelet_folder(&self) {
         std::fs::remove_file(self.config.places.kubelet_dir.join(NEIGHBOUR)).expect("it was there");
     }
 
-    /// An agent, once it knows its devices to be well, and the kubelet that has registered it.
+    /// An agent, once its devices are healthy, and the kubelet that has registered it.
     pub(crate) async fn serving(&self) -> (Running, Kubelet) {
         let agent = Running::start(&self.config).expect("it starts");
         let all = self.machine.model().expect("a model").gpus.len();
@@ -90,7 +90,7 @@ impl World {
         self.config.places.state_dir.join("claims.json")
     }
 
-    /// Waits until the record and its copy are as they are now.
+    /// Waits until the record and its copy have this content again.
     pub(crate) async fn recorded_again(&self, was: &[u8]) {
         until("the record and its copy are written again", async || {
             let found = records(&self.config.places).map(|path| std::fs::read(path).ok());
@@ -100,7 +100,7 @@ impl World {
         .await;
     }
 
-    /// Makes the record as it is when nothing is done yet.
+    /// Changes the record to its state before any step of a preparation.
     pub(crate) fn as_begun(&self) {
         self.change_record(|record| {
             let claims = record["claims"].as_object_mut().expect("a map");
@@ -108,7 +108,7 @@ impl World {
         });
     }
 
-    /// Changes the record, and leaves it as an agent would have written it.
+    /// Changes the record, and writes it in the agent's form.
     pub(crate) fn change_record(&self, change: impl FnOnce(&mut Value)) {
         let text = std::fs::read(self.record()).expect("there");
         let mut record: Value = serde_json::from_slice(&text).expect("JSON");
@@ -134,7 +134,7 @@ impl World {
         Some(serde_json::from_slice(&text).expect("JSON"))
     }
 
-    /// Waits until a claim's CDI document says that.
+    /// Waits until a claim's CDI document has this content.
     pub(crate) async fn documented(&self, uid: &str, document: &Value) {
         until("the document is so", async || {
             let found = self.document(uid);
@@ -143,7 +143,7 @@ impl World {
         .await;
     }
 
-    /// Puts a claim that has its name as its UID.
+    /// Puts a claim whose UID is its name.
     pub(crate) fn claim(&self, agent: &Running, name: &str, gets: &[Gets<'_>]) -> Value {
         let state = agent.state.borrow().clone();
         let results = gets.iter().map(|it| result(it.request, &gpus(&state)[it.gpu]));
@@ -152,7 +152,7 @@ impl World {
         claim
     }
 
-    /// Puts a claim of namespace `ns`, in place of another of the name.
+    /// Puts a claim of namespace `ns`, in place of another of the same name.
     pub(crate) fn put(&self, claim: &Value) {
         let claim = serde_json::from_value::<ResourceClaim>(claim.clone()).expect("a claim");
         self.api.objects().put(&claim);
@@ -162,7 +162,7 @@ impl World {
         self.api.objects().delete::<ResourceClaim>("ns", claim).expect("it was there");
     }
 
-    /// Waits until the API server was asked for something.
+    /// Waits until the API server's requests fulfil a condition.
     pub(crate) async fn reaches(&self, condition: impl Fn() -> bool) {
         until("what the API server is asked", async || {
             condition().then_some(()).ok_or_else(|| self.api.objects().log())
@@ -186,7 +186,7 @@ pub(crate) fn gpus(state: &Arc<NodeState>) -> Vec<Device> {
     state.inventory.of_kind(DeviceKind::Gpu).cloned().collect()
 }
 
-/// An allocated claim that has its name as its UID.
+/// An allocated claim whose UID is its name.
 pub(crate) fn claim(name: &str, results: &[Value]) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",

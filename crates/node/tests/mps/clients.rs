@@ -15,13 +15,13 @@ use crate::{
     watchdog::{Program, Watched, policy, uid},
 };
 
-/// A GPU of 80 GB that a daemon shares in parts of 10 GiB.
+/// A GPU of 80 GB that a daemon shares in replicas of 10 GiB.
 struct Clients(Watched);
 
 // === impl Clients ===
 
 impl Clients {
-    /// Two pods, with a part each.
+    /// Two pods, with a replica each.
     async fn new(action: WatchdogAction) -> Self {
         let Sharing::Shared(four) = shared(4, PerContainer::One) else { unreachable!("it is") };
         let parts = Shared { method: SharingMethod::Mps, memory_mib: Some(10 << 10), ..four };
@@ -37,7 +37,7 @@ impl Clients {
         ask(&self.0.world.node.machine, &self.0.gpu, command);
     }
 
-    /// The programs are clients of the daemon, and use so many MiB each.
+    /// Makes the programs clients of the daemon, which use this number of MiB each.
     fn connect(&self, programs: &[(&Program, u64)]) {
         self.0.uses(programs);
         let clients: Vec<_> = programs.iter().map(|(program, _)| program.pid()).collect();
@@ -45,7 +45,7 @@ impl Clients {
         machine.set_mps_clients(self.0.gpu.as_str(), &clients).expect("set");
     }
 
-    /// Waits until the daemon has these clients.
+    /// Waits until the daemon has these clients and no others.
     async fn remain(&self, clients: &[&Program]) {
         let expected: Vec<_> = clients.iter().map(|program| program.pid()).collect();
         until("other clients", async || {
@@ -70,7 +70,7 @@ async fn the_daemon_terminates_a_client_before_the_watchdog_kills_it() {
     let clients = Box::pin(Clients::new(WatchdogAction::Kill)).await;
     let (mut greedy, mut modest) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
     clients.connect(&[(&greedy, 11_000), (&modest, 10_000)]);
-    let (action, _) = clients.0.told("a").await;
+    let (action, _) = clients.0.event_of("a").await;
     assert_eq!(action, "Kill");
     assert!(!greedy.wait().success());
     clients.remain(&[&modest]).await;
@@ -90,7 +90,7 @@ async fn the_daemon_terminates_the_clients_of_a_pod_before_the_kubelet_kills_the
         pod.metadata.deletion_timestamp = Some(Time(Timestamp::now() + grace));
         objects.put(&pod);
     };
-    // One pod ends in an hour, the other in a moment.
+    // One pod ends in an hour, the other soon.
     deleted("b", Duration::from_secs(3600));
     deleted("a", Duration::from_secs(1));
     clients.remain(&[&other]).await;

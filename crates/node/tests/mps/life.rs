@@ -104,7 +104,7 @@ async fn a_client_is_ended_by_its_daemon() {
     assert!(why.contains("the process 71 as a client"), "{why}");
     rig.ask(0, "start_server -uid 0");
     rig.machine.set_mps_clients(gpu.as_str(), &[7, 71, 77]).expect("set");
-    // Another container has the number meanwhile.
+    // Another container's process has this PID meanwhile.
     enter("b");
     terminate().await.expect("left alone");
     assert_eq!(rig.machine.mps_clients(gpu.as_str()).expect("set"), [7, 71, 77]);
@@ -203,7 +203,7 @@ async fn other_limits_are_set_on_the_daemon_that_runs() {
 }
 
 #[tokio::test]
-async fn a_daemon_whose_clients_go_on_is_left_alone_though_nothing_new_is_shared() {
+async fn a_daemon_with_running_clients_is_kept_without_new_shares() {
     let rig = Rig::new();
     let mps = rig.run();
     let gpus = [0, 1].map(|index| rig.gpu(index));

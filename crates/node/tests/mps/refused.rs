@@ -1,4 +1,4 @@
-//! Daemons that cannot be had: a precise reason, another try, and no harm to others.
+//! Daemons that do not start: a precise reason, another attempt, and no effect on other GPUs.
 
 use std::fs;
 

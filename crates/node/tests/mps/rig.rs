@@ -25,7 +25,7 @@ pub(crate) struct Rig {
     pub(crate) config: Config,
 }
 
-/// A part that runs; it is stopped when dropped, and waited for by [`Running::stop`].
+/// The running part; it is stopped when dropped, and [`Running::stop`] also waits for its end.
 pub(crate) struct Running {
     wants: watch::Sender<Arc<MpsDemand>>,
     states: watch::Receiver<Arc<MpsStates>>,
@@ -70,7 +70,7 @@ impl Rig {
         self.machine.model().expect("written").gpus[index].compute_mode
     }
 
-    /// Where a GPU's daemon has its files.
+    /// Folder of a GPU's daemon.
     pub(crate) fn folder(&self, index: usize) -> PathBuf {
         self.machine.host_root().join("run/windlass/mps").join(self.gpu(index).as_str())
     }
@@ -84,7 +84,7 @@ impl Rig {
         ask(&self.machine, &self.gpu(index), command)
     }
 
-    /// The daemon's process, as it was recorded.
+    /// The daemon's recorded PID.
     pub(crate) fn pid(&self, index: usize) -> Pid {
         recorded(&self.folder(index)).expect("a daemon is recorded")
     }
@@ -99,7 +99,7 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// Daemons outlive the agent; they shall not outlive the test.
+    /// Ends the daemons: they outlive the agent, but must not outlive the test.
     fn drop(&mut self) {
         let folder = self.machine.host_root().join("run/windlass/mps");
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -139,7 +139,7 @@ pub(crate) fn runs(pid: Pid) -> bool {
 // === impl Running ===
 
 impl Running {
-    /// Wants daemons for the ones, and has those of the others left alone.
+    /// Asks for daemons of the first devices, and keeps those of the second as they are.
     pub(crate) fn want_and_keep(
         &self,
         wanted: impl IntoIterator<Item = (DeviceId, MpsSpec)>,
@@ -153,7 +153,7 @@ impl Running {
         self.want_and_keep(wants, []);
     }
 
-    /// Waits for the states to fulfil a condition.
+    /// Waits until the states fulfil a condition.
     pub(crate) async fn until(
         &self,
         condition: impl FnMut(&Arc<MpsStates>) -> bool,
@@ -165,7 +165,7 @@ impl Running {
         self.until(|states| states.get(device) == Some(&MpsState::Ready)).await;
     }
 
-    /// Waits for the device to be out of service, and gives the reason.
+    /// Waits until the device is out of service. Returns the reason.
     pub(crate) async fn failed(&self, device: &DeviceId) -> String {
         let failed = |state: Option<&MpsState>| matches!(state, Some(MpsState::Failed(_)));
         let states = self.until(|states| failed(states.get(device))).await;
@@ -185,7 +185,7 @@ impl Running {
     }
 }
 
-/// So many shares of an H100.
+/// This number of shares of an H100.
 pub(crate) fn shares(replicas: u64) -> MpsSpec {
     MpsSpec {
         memory_mib: None,

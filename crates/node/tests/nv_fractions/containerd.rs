@@ -84,10 +84,10 @@ struct CreateContainer {
 
 #[derive(Clone, PartialEq, Message)]
 struct ContainerConfig {
-    /// Its first field is the name.
+    /// Metadata, whose first field is the name.
     #[prost(message, optional, tag = "1")]
     metadata: Option<Id>,
-    /// Its first field is the image.
+    /// Specification, whose first field is the image.
     #[prost(message, optional, tag = "2")]
     image: Option<Id>,
     #[prost(string, repeated, tag = "3")]
@@ -120,7 +120,7 @@ struct Containerd {
     daemon: Child,
 }
 
-/// Its CRI.
+/// The daemon's CRI.
 struct Cri {
     channel: Channel,
     logs: PathBuf,
@@ -186,7 +186,7 @@ state = "{at}/state"
         .await;
     }
 
-    /// Ends the daemon, whose containers go on, and starts it again.
+    /// Ends the daemon, whose containers keep running, and starts it again.
     async fn restart(&mut self) {
         self.daemon.kill().expect("killed");
         self.daemon.wait().expect("a child");
@@ -238,7 +238,7 @@ impl Cri {
             uid: format!("uid-{name}"),
             namespace: "default".to_owned(),
         };
-        // The host's, which needs no CNI.
+        // The host's network needs no CNI plugin.
         let namespaces = Namespaces { network: 2, pid: 1 };
         let security = SandboxSecurity { namespaces: Some(namespaces) };
         SandboxConfig {
@@ -294,7 +294,7 @@ impl Cri {
     }
 }
 
-/// Writes a hook that takes note of its calls. Returns the path of the notes.
+/// Writes a hook that records its calls. Returns the path of the record.
 fn write_hook(hook: &Path) -> PathBuf {
     let calls = hook.with_file_name("calls");
     let script = format!("#!/bin/sh\ncat >/dev/null\necho \"$0 $*\" >>{}\n", calls.display());

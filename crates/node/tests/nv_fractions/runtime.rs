@@ -232,7 +232,7 @@ impl Runtime {
         connection
     }
 
-    /// Takes the plugin, configures it, and tells it the containers in two parts.
+    /// Accepts the plugin, configures it, and sends it the containers in two parts.
     pub(super) async fn synchronized(
         self,
         pods: &[Sandbox],
@@ -255,7 +255,7 @@ impl Runtime {
         connection
     }
 
-    /// Answers the registration with bytes, and waits for the plugin's end of the connection.
+    /// Answers the registration with bytes, and waits until the plugin ends the connection.
     pub(super) async fn says(self, bytes: &[u8]) {
         let mut connection = self.accept().await;
         connection.stream.write_all(bytes).await.expect("written");
@@ -278,7 +278,7 @@ impl Runtime {
 // === impl Connection ===
 
 impl Connection {
-    /// Creates a container: its adjustment, or the plugin's refusal.
+    /// Creates a container. Returns its adjustment, or the plugin's refusal.
     pub(super) async fn create(
         &mut self,
         pod: &Sandbox,
@@ -291,13 +291,13 @@ impl Connection {
         Ok(Adjusted { env, hooks: adjust.hooks.unwrap_or_default().create_runtime })
     }
 
-    /// The container has ended.
+    /// Reports that the container has ended.
     pub(super) async fn stop(&mut self, pod: &Sandbox, container: &Container) {
         let stopped = OfContainer { pod: Some(pod.clone()), container: Some(container.clone()) };
         self.call::<()>("StopContainer", &stopped).await.expect("taken");
     }
 
-    /// The sandbox is removed.
+    /// Reports that the sandbox is removed.
     pub(super) async fn remove_sandbox(&mut self, pod: &Sandbox) {
         let change = StateChange { event: 3, pod: Some(pod.clone()), container: None };
         self.call::<()>("StateChange", &change).await.expect("taken");
@@ -337,7 +337,7 @@ impl Connection {
         }
     }
 
-    /// Receives a message: its connection and its stream.
+    /// Receives a message. Returns its connection, its stream and its content.
     async fn receive<T: Message + Default>(&mut self) -> (u32, u32, T) {
         let (mut service, mut message) = (0, Vec::new());
         loop {

@@ -1,5 +1,5 @@
-//! Shares by amounts of AMD's and Intel's GPUs: limited by the kernel's controller for device memory, and measured by the files
-//! that DRM drivers describe.
+//! Shares by amounts of AMD's and Intel's GPUs: limited by the kernel's controller for device memory, and measured by
+//! the files that DRM drivers describe.
 
 use std::{fs, time::Duration};
 
@@ -19,12 +19,12 @@ use crate::{
     shares::{COMPUTE, MEMORY, World},
 };
 
-/// Whole GPUs of a vendor.
+/// Resource of a vendor's full GPUs.
 fn whole(vendor: Vendor) -> &'static str {
     if vendor.source == "amd" { "amd.com/gpu" } else { "gpu.intel.com/xe" }
 }
 
-/// Such a node, of whose GPUs the first ones are used, once pods may have shares of them.
+/// A node that uses the first of its GPUs, once pods may have shares of them.
 pub(crate) async fn node(
     vendor: Vendor,
     gpus: usize,
@@ -55,21 +55,21 @@ pub(crate) async fn node(
     (world, kernel)
 }
 
-/// Waits until pods may have shares of so many GPUs.
+/// Waits until pods may have shares of this number of GPUs.
 pub(crate) async fn serving(world: &World, vendor: Vendor, gpus: usize) {
     let of_each = usize::try_from(vendor.memory_mib / 1024).expect("few");
     world.agent.until(|state| state.shareable.len() == gpus).await;
     allocatable(&world.kubelet, MEMORY, gpus * of_each).await;
 }
 
-/// A pod with amounts of a GPU, by a UID of the kubelet's form.
+/// A pod with amounts of a GPU, with a UID in the kubelet's form.
 pub(crate) fn pod(name: &str, gib: u64, percent: u64) -> Pod {
     let uid = name.repeat(32 / name.len());
     let main = Container::new("main").limit(MEMORY, gib).limit(COMPUTE, percent);
     Pod { uid, ..Pod::new(name).container(main) }
 }
 
-/// The document of memory among those of a container.
+/// The document with the memory limit among those of a container.
 pub(crate) fn limited(documents: Vec<Value>) -> Spec {
     let has_hook = |document: &Value| !document["devices"][0]["containerEdits"]["hooks"].is_null();
     let mut limited = documents.into_iter().filter(has_hook);
@@ -86,14 +86,14 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let gpu = vendor.gpu(&state);
         let offering = &state.offerings()[gpu.id.as_str()];
         assert_eq!(offering.enforcement, Some(Enforcement::Dmem));
-        let told = until("the node's GPUs are told", async || {
+        let annotated = until("the node's GPUs are annotated", async || {
             let node: NodeObject = world.api.objects().get("", "n1").expect("a Node");
             let text = node.metadata.annotations.unwrap_or_default();
             let text = text.get(NodeDevices::ANNOTATION).ok_or("none")?;
             Ok::<_, &str>(NodeDevices::from_annotation(text).expect("readable"))
         })
         .await;
-        let [only] = &told.devices[..] else { panic!("{told:?}") };
+        let [only] = &annotated.devices[..] else { panic!("{annotated:?}") };
         assert_eq!((&only.id, u64::from(only.memory_mib)), (&gpu.id, vendor.memory_mib));
 
         let pod = pod("a", 10, 30);
@@ -106,7 +106,7 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let record = record_of(edits);
         let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("a record")).expect("good");
         assert_eq!(parsed.gpus()[0].region.as_ref().expect("a region").as_str(), vendor.region);
-        // A GPU with a share is no whole one.
+        // A GPU with a share is not offered in full.
         allocatable(&world.kubelet, whole(vendor), 0).await;
         let program = kernel.program(Some(&uid));
         assert_eq!(kernel.limit(&uid, &program, &record), Ok(10 << 30));

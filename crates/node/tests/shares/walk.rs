@@ -1,4 +1,5 @@
-//! An agent killed between any two steps of a share: it is given with its limit, and nothing of it is left.
+//! An agent killed between any two steps of a share: the container gets the share with its limit, and nothing is left
+//! of the share after the pod's end.
 
 use std::{fs, path::PathBuf};
 
@@ -36,13 +37,13 @@ fn documents(places: &Places) -> Vec<Spec> {
         let name = path.file_name().expect("a name").to_string_lossy();
         name.starts_with("windlass.dev-share-")
     };
-    // It may be removed meanwhile.
+    // A document may be removed meanwhile.
     let read = |path| serde_json::from_slice(&fs::read(path).ok()?).ok();
     paths.filter(is_share).filter_map(read).collect()
 }
 
-/// The runtime may start a container from a document while there is no agent: by its limit, or not at all. The container
-/// has its GPU by the document of memory.
+/// The runtime may start a container from a document while there is no agent: by its limit, or not at all. The
+/// container has its GPU by the document of memory.
 fn check_documents(places: &Places, kernel: &Kernel, uid: &str) {
     for document in documents(places) {
         let edits = &document.devices[0].container_edits;
@@ -58,7 +59,7 @@ fn check_documents(places: &Places, kernel: &Kernel, uid: &str) {
 // === impl Walk ===
 
 impl Walk {
-    /// Continues with the agent after one that was killed after so many steps.
+    /// Continues with a new agent after one that was killed after this number of steps.
     async fn after(self, steps: &Steps, done: usize) -> Self {
         self.put();
         let Self { world, kernel, uid } = self;
@@ -82,7 +83,7 @@ impl Walk {
         fs::read_dir(folder).map_or(0, Iterator::count)
     }
 
-    /// The kubelet starts the container, as often as it takes.
+    /// Has the kubelet start the container, with as many attempts as needed, and checks its share.
     async fn given(&self, step: &str) {
         let documents = self.world.start_of(&self.uid, "main").await;
         let gpus: Vec<_> = documents.iter().map(|it| share(it)["device"].clone()).collect();
@@ -97,8 +98,12 @@ impl Walk {
         until(step, async || {
             let pod = self.world.api.objects().get::<PodObject>("default", "a").expect("a Pod");
             let annotations = pod.metadata.annotations.unwrap_or_default();
-            let told = annotations.get("windlass.dev/placed").cloned().unwrap_or_default();
-            if told.contains(gpus[0].as_str().expect("an id")) { Ok(()) } else { Err(told) }
+            let placement = annotations.get("windlass.dev/placed").cloned().unwrap_or_default();
+            if placement.contains(gpus[0].as_str().expect("an id")) {
+                Ok(())
+            } else {
+                Err(placement)
+            }
         })
         .await;
         // Another pod has the other GPU.
@@ -110,7 +115,7 @@ impl Walk {
         self.world.kubelet.delete(&uid).await;
     }
 
-    /// Nothing is left of the share of a pod that is gone.
+    /// Checks that nothing is left of the share after its pod is gone.
     async fn ended(&self, step: &str) {
         until(step, async || {
             let state = self.world.agent.state.borrow().clone();
@@ -163,7 +168,7 @@ async fn an_agent_killed_between_any_two_steps_of_a_share_keeps_its_limit_and_le
     walk.world.kubelet.delete(&walk.uid).await;
     walk.ended("the share ends").await;
     let ending = recorder.stop();
-    // Its pod is gone before it was given.
+    // The pod is gone before it gets the share.
     for done in 0..=giving.len() {
         walk = walk.after(&giving, done).await;
         walk.ended(&format!("nothing is left after {done} of {names:?}")).await;

@@ -18,7 +18,7 @@ const DELAY: Duration = Duration::from_secs(2);
 const LATE: Duration = Duration::from_secs(25);
 
 /// Time after a kubelet start in which the API server has sent it no pods. Its checkpoint keeps old entries.
-const UNTOLD: Duration = Duration::from_secs(15);
+const WITHOUT_PODS: Duration = Duration::from_secs(15);
 
 /// Ids that the device plugin offers, each with its devices. `0` and `1` are tokens of one pool.
 const OFFERED: &[(&str, &[&str])] = &[
@@ -39,14 +39,14 @@ const CLAIMABLE: &[&str] = &["whole", "part", "rest", "plain", "one", "other", "
 enum Step {
     Allocate(usize),
     /// The agent answers `Allocate`, and the kubelet then rejects the pod.
-    AllocateInVain(usize),
+    AllocateRejected(usize),
     PodGone(usize),
     Prepare(u8, Vec<(usize, Use)>),
     Unprepare(u8),
     KubeletWrites,
     KubeletRestarts,
-    LookBegins,
-    LookEnds,
+    ReadBegins,
+    ReadEnds,
     AgentRestarts,
     /// DRA is switched off, so the checkpoint is no longer read.
     Off,
@@ -59,12 +59,13 @@ struct Node {
     /// Position in `OFFERED` of each pod's id.
     pods: Vec<usize>,
     claims: BTreeMap<u8, Vec<(DeviceId, Use)>>,
-    record: HeldIds,
+    /// Ids in the kubelet's checkpoint.
+    checkpoint: HeldIds,
     /// Latest time at which the kubelet writes its pending allocations.
     due: Option<Instant>,
-    untold_until: Instant,
-    looking: Option<(Instant, HeldIds)>,
-    /// When the agent started.
+    without_pods_until: Instant,
+    reading: Option<(Instant, HeldIds)>,
+    /// Start of the agent.
     started: Instant,
 }
 
@@ -76,10 +77,10 @@ impl Node {
             overlaps: overlaps(),
             pods: Vec::new(),
             claims: BTreeMap::new(),
-            record: HeldIds::new(),
+            checkpoint: HeldIds::new(),
             due: None,
-            untold_until: now,
-            looking: None,
+            without_pods_until: now,
+            reading: None,
             started: now,
         }
     }
@@ -92,7 +93,7 @@ impl Node {
                     self.due.get_or_insert(Instant::now() + LATE);
                 }
             }
-            Step::AllocateInVain(nth) if !self.pods.contains(&nth) => {
+            Step::AllocateRejected(nth) if !self.pods.contains(&nth) => {
                 self.allocate(nth);
             }
             Step::PodGone(nth) if nth < self.pods.len() => {
@@ -104,16 +105,16 @@ impl Node {
                 self.ledger.release_claim(&name.to_string());
             }
             Step::KubeletWrites => self.write(),
-            Step::KubeletRestarts => self.untold_until = Instant::now() + UNTOLD,
-            Step::LookBegins => self.begin_look(),
-            Step::LookEnds => self.end_look(),
+            Step::KubeletRestarts => self.without_pods_until = Instant::now() + WITHOUT_PODS,
+            Step::ReadBegins => self.begin_read(),
+            Step::ReadEnds => self.end_read(),
             Step::AgentRestarts => self.restart(),
             Step::Off if self.claims.is_empty() => {
                 self.ledger.forget_record();
-                self.looking = None;
+                self.reading = None;
             }
             Step::Pass(seconds) => self.pass(Duration::from_secs(seconds)).await,
-            Step::Allocate(_) | Step::AllocateInVain(_) | Step::PodGone(_) | Step::Off => {}
+            Step::Allocate(_) | Step::AllocateRejected(_) | Step::PodGone(_) | Step::Off => {}
         }
     }
 
@@ -135,27 +136,30 @@ impl Node {
         }
     }
 
-    /// Writes the checkpoint. Before `untold_until` it keeps the entries of deleted pods.
+    /// Writes the checkpoint. Before `without_pods_until` it keeps the entries of deleted pods.
     fn write(&mut self) {
         self.due = None;
-        if Instant::now() >= self.untold_until {
-            self.record = HeldIds::new();
+        if Instant::now() >= self.without_pods_until {
+            self.checkpoint = HeldIds::new();
         }
         for nth in &self.pods {
-            self.record.entry(resource_of(*nth)).or_default().insert(OFFERED[*nth].0.to_owned());
+            self.checkpoint
+                .entry(resource_of(*nth))
+                .or_default()
+                .insert(OFFERED[*nth].0.to_owned());
         }
     }
 
-    fn begin_look(&mut self) {
-        if self.looking.is_none() && self.started.elapsed() >= DELAY {
-            self.looking = Some((Instant::now(), self.record.clone()));
+    fn begin_read(&mut self) {
+        if self.reading.is_none() && self.started.elapsed() >= DELAY {
+            self.reading = Some((Instant::now(), self.checkpoint.clone()));
         }
     }
 
     /// Reports the checkpoint to the ledger, as the agent's follower does.
-    fn end_look(&mut self) {
-        let Some((begun, record)) = self.looking.take() else { return };
-        let mut recorded = RecordedDevices::of(&record);
+    fn end_read(&mut self) {
+        let Some((begun, checkpoint)) = self.reading.take() else { return };
+        let mut recorded = RecordedDevices::of(&checkpoint);
         if !self.ledger.watch().borrow().is_complete() {
             for pool in &recorded.pools {
                 let devices = OFFERED[5].1.iter().map(|id| id.parse().expect("an id"));
@@ -169,7 +173,7 @@ impl Node {
     fn restart(&mut self) {
         self.due = self.due.map(|due| due.min(Instant::now() + DELAY));
         self.ledger = SharedLedger::unread();
-        self.looking = None;
+        self.reading = None;
         self.started = Instant::now();
         for (name, devices) in &self.claims {
             let devices = devices.iter().map(|(device, usage)| (device, *usage));
@@ -223,14 +227,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let devices = prop::collection::vec((0..CLAIMABLE.len(), usage), 1..3);
     let step = prop_oneof![
         6 => (0..OFFERED.len()).prop_map(Step::Allocate),
-        1 => (0..OFFERED.len()).prop_map(Step::AllocateInVain),
+        1 => (0..OFFERED.len()).prop_map(Step::AllocateRejected),
         6 => (0..5_usize).prop_map(Step::PodGone),
         8 => (0..6_u8, devices).prop_map(|(name, devices)| Step::Prepare(name, devices)),
         3 => (0..6_u8).prop_map(Step::Unprepare),
         4 => Just(Step::KubeletWrites),
         1 => Just(Step::KubeletRestarts),
-        6 => Just(Step::LookBegins),
-        6 => Just(Step::LookEnds),
+        6 => Just(Step::ReadBegins),
+        6 => Just(Step::ReadEnds),
         1 => Just(Step::AgentRestarts),
         1 => Just(Step::Off),
         6 => (0..12_u64).prop_map(Step::Pass),
@@ -248,21 +252,21 @@ async fn play(steps: Vec<Step>) -> usize {
         let both = node.owners_through_both();
         assert_eq!(both, None, "after step {nth}, {shown}");
     }
-    node.is_free_in_the_end().await;
+    node.check_all_released().await;
     prepared
 }
 
 impl Node {
     /// Checks that after all owners are gone a claim can take every device.
-    async fn is_free_in_the_end(&mut self) {
+    async fn check_all_released(&mut self) {
         self.pods.clear();
         for name in 0..6 {
             self.step(Step::Unprepare(name)).await;
         }
-        for step in [Step::Pass(60), Step::KubeletWrites, Step::LookEnds, Step::LookBegins] {
+        for step in [Step::Pass(60), Step::KubeletWrites, Step::ReadEnds, Step::ReadBegins] {
             self.step(step).await;
         }
-        self.step(Step::LookEnds).await;
+        self.step(Step::ReadEnds).await;
         let apart =
             CLAIMABLE.iter().enumerate().filter(|(_, id)| **id != "whole" && **id != "other");
         let all = apart.map(|(nth, _)| (nth, Use::Alone)).collect();
@@ -283,6 +287,6 @@ proptest! {
             .expect("a runtime");
         let prepared = runtime.block_on(play(steps));
         // A rejected Allocate blocks its devices for long. Most runs still prepare over twenty claims.
-        prop_assert!(prepared > 5, "claims got something {} times", prepared);
+        prop_assert!(prepared > 5, "only {} claims got their devices", prepared);
     }
 }

@@ -47,7 +47,7 @@ impl PreferenceRequest<'_> {
         })
     }
 
-    /// The GPUs that were decided for the first bound pod with such a request, if all of them are available.
+    /// The first decided set that matches the request, if all of its GPUs are available.
     pub(super) fn decided(&self, sets: &DecidedSets) -> Option<Preference> {
         let available = self.offered(&self.request.available_device_i_ds);
         let is_open =

@@ -54,7 +54,7 @@ impl PreferenceRequest<'_> {
         })
     }
 
-    /// Available replicas by device; numbers above the device's are dropped.
+    /// Available replicas by device. Numbers beyond the device's replicas are dropped.
     fn free(&self) -> ByDevice<'_> {
         let ids = self.request.available_device_i_ds.iter();
         let replicas = ids.filter_map(|id| ReplicaId::split(id));
@@ -62,8 +62,8 @@ impl PreferenceRequest<'_> {
         by_device(replicas.filter(|(device, number)| *number < all(device)))
     }
 
-    /// Open devices. The kubelet does not report replicas in use: they are those missing from its available
-    /// ids.
+    /// Allocatable devices with their free replicas. The kubelet does not report replicas in use: they are missing in
+    /// its available ids.
     fn parts<'a>(&'a self, free: &'a ByDevice<'_>) -> Vec<Candidate<'a>> {
         let devices = self.offer.devices.iter();
         let open = devices.filter(|(id, device)| self.is_open(id, device));

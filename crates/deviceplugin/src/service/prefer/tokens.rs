@@ -1,4 +1,4 @@
-//! Preferred allocation among tokens, of a pool or of amounts: required ones first, then the lowest names.
+//! Preferred allocation among tokens of a pool or of amounts: the required ones, then the lowest names.
 
 use std::collections::BTreeSet;
 

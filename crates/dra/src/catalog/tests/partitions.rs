@@ -1,4 +1,4 @@
-//! GPUs on which instances are made for claims.
+//! Catalog of GPUs that are partitioned for claims.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -9,7 +9,7 @@ use windlass_machine::{MachineProfile, mig::Shape};
 
 use super::*;
 
-/// A GPU in MIG mode with all that a card of this machine can be cut to.
+/// A GPU in MIG mode without instances, with all placements of its model.
 pub(crate) fn uncut(machine: &str, index: u32) -> Device {
     let profile = MachineProfile::named(machine).expect("a shipped profile");
     let card = profile.cards.values().next().expect("it has GPUs").clone();
@@ -59,8 +59,8 @@ pub(crate) fn on_demand(devices: Vec<Device>) -> NodeState {
     NodeState { claimable: Claimable::new(), policy, ..state(devices) }
 }
 
-/// As [`on_demand`], and MIG is turned on and off for claims; they share whole GPUs by amounts where `shares`
-/// says so.
+/// Node as of [`on_demand`], whose driver also switches MIG mode for claims. Claims share full GPUs by amounts under
+/// the rules of `shares`.
 pub(crate) fn switching(devices: Vec<Device>, shares: Vec<ShareRule>) -> NodeState {
     let mut state = on_demand(devices);
     let mut policy = Policy::clone(&state.policy);
@@ -76,7 +76,7 @@ fn pool(state: &NodeState, ledger: &SharedLedger) -> Pool {
     catalog.pools["n1/nvidia"].clone()
 }
 
-/// A line for the set, then one for each entry.
+/// One line for each counter set, then one for each entry.
 fn lines(pool: &Pool) -> String {
     let line = |name: &str, counters: &Counters| {
         let amounts = counters.amounts.iter();
@@ -105,8 +105,7 @@ fn a_gpu_in_mig_mode_has_each_profile_at_each_place() {
     }
 }
 
-/// Every way to place partitions beside each other until no more fits, as the driver lets them stand: apart,
-/// and one with media engines.
+/// Every set of partitions that NVIDIA's driver allows on one GPU: without overlap, and at most one with media engines.
 fn layouts(all: &[PossiblePartition], from: u32) -> Vec<Vec<&PossiblePartition>> {
     let mut found = vec![Vec::new()];
     for it in all.iter().filter(|it| it.partition.start >= from) {
@@ -121,7 +120,7 @@ fn layouts(all: &[PossiblePartition], from: u32) -> Vec<Vec<&PossiblePartition>>
 }
 
 #[test]
-fn whatever_the_driver_lets_stand_side_by_side_the_counters_have_room_for() {
+fn counters_have_room_for_every_layout_that_the_driver_allows() {
     for machine in ["mig-a100", "dgx-h100", "hgx-h200", "hgx-b200"] {
         let gpu = uncut(machine, 0);
         let state = on_demand(vec![gpu.clone()]);
@@ -150,10 +149,10 @@ fn whatever_the_driver_lets_stand_side_by_side_the_counters_have_room_for() {
 
 fn place<'a>(gpu: &'a Device, profile: &str, start: u32) -> &'a Partition {
     let is_it = |it: &&Partition| it.profile.as_str() == profile && it.start == start;
-    gpu.partitions.iter().map(|it| &it.partition).find(is_it).expect("there is such")
+    gpu.partitions.iter().map(|it| &it.partition).find(is_it).expect("a possible placement")
 }
 
-/// The places with a taint, as `3g.40gb@4 key=value`.
+/// Placements with a taint, as `3g.40gb@4 key=value`.
 fn tainted(pool: &Pool) -> Vec<String> {
     let tainted = pool.entries.iter().filter(|entry| !entry.taints.is_empty());
     let text = |entry: &CatalogEntry| {
@@ -166,27 +165,27 @@ fn tainted(pool: &Pool) -> Vec<String> {
 }
 
 #[test]
-fn an_instance_that_no_claim_accounts_for_shuts_out_what_cannot_stand_beside_it() {
+fn an_instance_without_a_claim_taints_every_placement_that_conflicts_with_it() {
     let gpu = uncut("mig-a100", 0);
     let at = place(&gpu, "2g.10gb", 4).clone();
     let id: DeviceId = "MIG-0a".parse().expect("an id");
     let mut instance = super::gpu(id.as_str(), 0);
     (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));
     let (state, ledger) = (on_demand(vec![gpu, instance]), SharedLedger::default());
-    let shut_out = |taint: &str| {
+    let conflicting = |taint: &str| {
         let places =
             ["1g.5gb@5", "1g.5gb@4", "1g.5gb+me@5", "1g.5gb+me@4", "1g.10gb@4", "2g.10gb@4"];
         let places = places.iter().chain(&["3g.20gb@4", "7g.40gb@0"]);
         places.map(|place| format!("{place} {taint}")).collect::<Vec<_>>()
     };
-    assert_eq!(tainted(&pool(&state, &ledger)), shut_out("mig-instance=2g.10gb"));
+    assert_eq!(tainted(&pool(&state, &ledger)), conflicting("mig-instance=2g.10gb"));
 
     let resource = "nvidia.com/mig-2g.10gb".parse().expect("a name");
     ledger.take_for_container(&resource, &[state.overlaps.overlap(&id)]).expect("free");
-    assert_eq!(tainted(&pool(&state, &ledger)), shut_out("device-plugin=mig-2g.10gb"));
+    assert_eq!(tainted(&pool(&state, &ledger)), conflicting("device-plugin=mig-2g.10gb"));
     ledger.recorded(&RecordedDevices::default(), Instant::now() + CHECKPOINT_GRACE, Duration::ZERO);
 
-    // Made for a claim, it is what the scheduler counts.
+    // The scheduler counts an instance of a claim, so it causes no taint.
     let claim = |uid: &str| {
         let [namespace, name, uid] = ["ns", "c", uid].map(ToOwned::to_owned);
         ClaimRef { namespace, name, uid }
@@ -204,11 +203,11 @@ fn an_instance_that_no_claim_accounts_for_shuts_out_what_cannot_stand_beside_it(
 }
 
 #[test]
-fn a_gpu_is_cut_for_claims_only_in_mig_mode_and_when_it_is_not_kept_back() {
+fn a_gpu_is_partitioned_for_claims_only_in_mig_mode_and_if_the_policy_offers_it() {
     let whole = Device { partitioned: false, ..uncut("mig-a100", 0) };
     let catalog =
         Catalog::of(&on_demand(vec![whole]), "n1", &DriverName::default(), &Ledger::default());
-    assert!(catalog.pools.is_empty(), "what is whole is claimed whole");
+    assert!(catalog.pools.is_empty(), "a GPU without MIG mode has no placements");
     let mut as_cut = on_demand(vec![uncut("mig-a100", 0)]);
     as_cut.policy = Arc::default();
     let catalog = Catalog::of(&as_cut, "n1", &DriverName::default(), &Ledger::default());
@@ -216,12 +215,12 @@ fn a_gpu_is_cut_for_claims_only_in_mig_mode_and_when_it_is_not_kept_back() {
 }
 
 #[test]
-fn a_gpu_on_which_mig_is_turned_on_and_off_is_there_whole_and_takes_all_there_is() {
+fn a_gpu_whose_mig_mode_is_switched_has_a_full_entry_with_all_counters() {
     let off = |index| Device { partitioned: false, ..uncut("dgx-h100", index) };
     let ampere = uncut("mig-a100", 2);
     let state = switching(vec![off(0), uncut("dgx-h100", 1), ampere], Vec::new());
     let pool = pool(&state, &SharedLedger::default());
-    // Those that can only be cut come first, and wholes last, from the last GPU on.
+    // GPUs without a full entry come first, and full entries last, in descending order.
     let gpus = |name: &str| name["gpu-".len()..][..8].trim_start_matches('0').to_owned();
     let mut order: Vec<_> =
         pool.entries.iter().map(|it| (gpus(it.name.as_str()), it.partition.is_some())).collect();
@@ -231,12 +230,16 @@ fn a_gpu_on_which_mig_is_turned_on_and_off_is_there_whole_and_takes_all_there_is
     let mode = AttributeName::new("gpu.nvidia.com", "migEnabled");
     for whole in pool.entries.iter().filter(|it| it.partition.is_none()) {
         assert!(pool.counters.contains(whole.consumes.as_ref().expect("it takes")));
-        assert_eq!(whole.attributes[&mode], AttributeValue::Bool(false), "as it is once given");
+        assert_eq!(
+            whole.attributes[&mode],
+            AttributeValue::Bool(false),
+            "MIG mode is off once a claim has it"
+        );
     }
 }
 
 #[test]
-fn no_form_of_a_gpu_is_free_that_somebody_has_beside_claims_or_has_left_dirty() {
+fn all_entries_of_a_gpu_are_tainted_if_a_container_holds_it_or_it_is_unclean() {
     let gpu = uncut("dgx-h100", 0);
     let (id, places) = (gpu.id.clone(), gpu.partitions.len());
     let (mut state, ledger) = (switching(vec![gpu], Vec::new()), SharedLedger::default());
@@ -255,7 +258,7 @@ fn no_form_of_a_gpu_is_free_that_somebody_has_beside_claims_or_has_left_dirty() 
 }
 
 #[test]
-fn a_claim_of_one_form_leaves_the_others_to_the_counters_and_an_unknown_instance_does_not() {
+fn the_full_entry_is_tainted_by_an_instance_without_a_claim_and_not_by_a_claim() {
     let gpu = uncut("dgx-h100", 0);
     let at = place(&gpu, "1g.10gb", 6).clone();
     let mut instance = super::gpu("MIG-0a", 0);
@@ -273,5 +276,5 @@ fn a_claim_of_one_form_leaves_the_others_to_the_counters_and_an_unknown_instance
     };
     take("u", &at.id()).expect("free");
     assert_eq!(whole(&ledger), None);
-    take("v", &at.gpu).expect_err("a part of it is a claim's");
+    take("v", &at.gpu).expect_err("a claim holds a part of it");
 }

@@ -1,4 +1,4 @@
-//! Every transition of a claim, and that there is no other.
+//! Table of all transitions of a claim; no other state and input changes anything.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const NOTHING: Recorded = None;
 
-/// A transition: from where, by what, to where, and what is done on the way.
+/// A transition: old state, input, new state, action.
 type Row = (State, Input, State, Action);
 
 fn why() -> String {
@@ -65,7 +65,7 @@ fn inputs(patience: Deadline) -> Vec<Input> {
     ]
 }
 
-/// Preparing a claim of which the record says this.
+/// Transitions of the preparation of a claim with this stage in its record.
 fn preparing(before: Recorded, patience: Deadline) -> Vec<Row> {
     let refuse = || Action::Refuse(why().into());
     let (resting, started) = (State::Resting(before), State::Resting(STARTED));
@@ -107,7 +107,7 @@ fn preparing(before: Recorded, patience: Deadline) -> Vec<Row> {
     rows
 }
 
-/// All that leads somewhere, or has something done.
+/// All transitions that change the state or have an action.
 fn rows(patience: Deadline) -> Vec<Row> {
     let refuse = || Action::Refuse(why().into());
     let (nothing, started) = (State::Resting(NOTHING), State::Resting(STARTED));
@@ -145,7 +145,7 @@ fn rows(patience: Deadline) -> Vec<Row> {
 }
 
 #[test]
-fn every_transition_is_in_the_table_and_whatever_comes_too_late_changes_nothing() {
+fn every_transition_is_in_the_table_and_late_inputs_change_nothing() {
     let patience = Deadline::after(Duration::from_secs(9));
     let mut rows = rows(patience);
     for state in states(patience) {
@@ -158,11 +158,11 @@ fn every_transition_is_in_the_table_and_whatever_comes_too_late_changes_nothing(
             assert_eq!(state.next(input.clone()), (to, action), "{state:?} {input:?}");
         }
     }
-    assert!(rows.is_empty(), "of states or inputs that are none, or twice: {rows:?}");
+    assert!(rows.is_empty(), "unreachable or repeated rows: {rows:?}");
 }
 
 #[test]
-fn the_record_forgets_a_claim_only_once_nothing_is_left_of_it_or_nothing_was_begun() {
+fn a_record_is_dropped_only_after_removal_or_if_no_step_was_begun() {
     let patience = Deadline::after(Duration::from_secs(9));
     for state in states(patience) {
         for input in inputs(patience) {
@@ -176,7 +176,7 @@ fn the_record_forgets_a_claim_only_once_nothing_is_left_of_it_or_nothing_was_beg
 }
 
 #[test]
-fn a_claim_is_completed_only_once_it_is_done_and_answered_only_once_it_is_recorded() {
+fn a_claim_is_completed_after_its_steps_and_answered_after_its_record() {
     let patience = Deadline::after(Duration::from_secs(9));
     for state in states(patience) {
         for input in inputs(patience) {

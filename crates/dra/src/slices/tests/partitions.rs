@@ -1,4 +1,4 @@
-//! GPUs filled by the scheduler's allocator from slices with partitions.
+//! Allocations of partitions by the scheduler's allocator from published slices.
 
 use k8s_openapi::api::{
     core::v1::Node,
@@ -15,7 +15,7 @@ fn typed<T: DeserializeOwned>(document: Value) -> T {
     serde_json::from_value(document).expect("a document")
 }
 
-/// So many H100 in MIG mode.
+/// This number of H100 in MIG mode.
 fn h100(gpus: u32) -> Vec<Device> {
     (0..gpus).map(|index| uncut("dgx-h100", index)).collect()
 }
@@ -49,8 +49,8 @@ fn placed(gpus: u32, asks: &[&str]) -> String {
     placed_on(&on_demand(h100(gpus)), asks)
 }
 
-/// Placements of claims for a profile each, for a `gpu`, or for a share with this memory, one after the other: GPU
-/// and placement, or `-`.
+/// Places one claim after the other. Each asks for a profile, for a `gpu`, or for a share with this memory. Returns GPU
+/// and placement of each claim, or `-`.
 fn placed_on(state: &NodeState, asks: &[&str]) -> String {
     let slices = published(&contents(state));
     let class = |kind: &str| {
@@ -112,7 +112,7 @@ fn a_gpu_is_filled_without_overlaps_before_the_next_is_begun() {
 }
 
 #[test]
-fn small_ones_leave_room_for_large_ones_and_media_engines_are_given_once() {
+fn small_profiles_leave_room_for_large_ones_and_media_engines_are_allocated_once() {
     let mixed = ["1g.10gb", "1g.10gb", "1g.10gb", "4g.40gb", "1g.10gb"];
     let expected = ":1g-10gb-19-6 :1g-10gb-19-5 :1g-10gb-19-4 :4g-40gb-5-0 -";
     assert_eq!(placed(1, &mixed), expected);
@@ -132,7 +132,7 @@ fn more_than_eight_gpus_have_their_counters_in_more_than_one_slice() {
 }
 
 #[test]
-fn whole_gpus_are_given_from_the_last_on_and_parts_from_the_first_on_and_nothing_twice() {
+fn full_gpus_are_allocated_from_the_last_and_partitions_from_the_first_without_overlap() {
     let state = switching(h100(3), Vec::new());
     let asks = ["gpu", "4g.40gb", "gpu", "gpu", "3g.40gb", "1g.10gb"];
     assert_eq!(placed_on(&state, &asks), "2:whole :4g-40gb-5-0 1:whole - :3g-40gb-9-4 -");
@@ -142,7 +142,7 @@ fn whole_gpus_are_given_from_the_last_on_and_parts_from_the_first_on_and_nothing
 }
 
 #[test]
-fn shares_of_a_gpu_take_it_from_its_partitions_once_for_all() {
+fn the_first_share_of_a_gpu_takes_all_of_its_partitions() {
     let rule = ShareRule {
         devices: Selector::all(DeviceKind::Gpu),
         manner: ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced },

@@ -1,4 +1,4 @@
-//! Pods that come and go: with claims, with devices of the device plugin, deleted in order and by force.
+//! Starts and ends of pods: with claims, with devices of the device plugin, deleted in order and by force.
 
 use windlass_cluster_sim::{cluster::Scheduled, node as bound};
 use windlass_kubelet_sim::{Container, Pod};
@@ -16,7 +16,7 @@ pub(super) const MAX: usize = 12;
 /// Maximum number of GPUs per pod.
 const MAX_GPUS: usize = 3;
 
-/// A pod that was begun.
+/// A started pod.
 pub(super) enum Living {
     /// With a claim; its containers may wait for it.
     Claim(Box<Scheduled>),
@@ -57,7 +57,7 @@ impl Run {
         self.plugged(uid, admitted).await;
     }
 
-    /// A pod with a claim and one of the device plugin, each as often as it takes.
+    /// Starts a pod with a claim and one of the device plugin, each repeated until it runs.
     pub(super) async fn start_both(&mut self) {
         let scheduled = self.schedule().expect("everything is free");
         self.world.start(&scheduled).await;
@@ -78,7 +78,7 @@ impl Run {
         self.check();
     }
 
-    /// One of each at the same time.
+    /// Starts one of each kind at the same time.
     pub(super) async fn begin_both(&mut self) {
         let pod = self.plugin_pod();
         let uid = pod.uid.clone();
@@ -94,14 +94,14 @@ impl Run {
         self.tally.refused_claims += usize::from(started.is_err());
         let uids = scheduled.claims.iter().filter_map(|claim| claim.metadata.uid.as_deref());
         let uids: Vec<_> = uids.collect();
-        self.tell(format!("claim {uids:?} started: {started:?}"));
+        self.log(format!("claim {uids:?} started: {started:?}"));
         self.living.push(Living::Claim(Box::new(scheduled)));
     }
 
     async fn plugged(&mut self, uid: String, admitted: bool) {
         self.tally.plugin_pods += usize::from(admitted);
         self.tally.refused_pods += usize::from(!admitted);
-        self.tell(format!("{uid} admitted: {admitted}"));
+        self.log(format!("{uid} admitted: {admitted}"));
         if admitted {
             let started = self.world.try_start(&uid, "main").await;
             started.expect("what is admitted starts");
@@ -118,21 +118,21 @@ impl Run {
         let index = self.chance.below(self.living.len());
         match self.living.swap_remove(index) {
             Living::Plugin(uid) => {
-                self.tell(format!("{uid} ends"));
+                self.log(format!("{uid} ends"));
                 self.world.kubelet.delete(&uid).await;
             }
             Living::Claim(scheduled) if self.chance.below(3) == 0 => self.force(&scheduled).await,
             Living::Claim(scheduled) => {
-                self.tell(format!("{:?} ends", scheduled.pod.metadata.name));
+                self.log(format!("{:?} ends", scheduled.pod.metadata.name));
                 self.world.end(&scheduled).await;
             }
         }
     }
 
-    /// The object goes first, and another pod is scheduled to what its containers have still.
+    /// Deletes the object first, so that another pod is scheduled to devices that the containers still hold.
     async fn force(&mut self, scheduled: &Scheduled) {
         let name = scheduled.pod.metadata.name.as_deref().unwrap_or_default();
-        self.tell(format!("{name} is deleted by force"));
+        self.log(format!("{name} is deleted by force"));
         self.world.cluster.delete_pod(SPACE, name).expect("it was there");
         self.begin_claim().await;
         self.check();

@@ -11,7 +11,7 @@ use crate::{
     dra::records,
 };
 
-/// A caller that gives up waits for less, in milliseconds.
+/// Longest wait of a caller that cancels its call, in milliseconds.
 const LONGEST_MS: usize = 50;
 
 /// The driver's sockets, in the kubelet's folder.
@@ -19,7 +19,7 @@ const SOCKETS: [&str; 2] =
     ["plugins/windlass.dev/dra.sock", "plugins_registry/windlass.dev@reg.sock"];
 
 impl Run {
-    /// One of the things that happen to a node.
+    /// Causes a random fault.
     pub(super) async fn strike(&mut self) {
         match self.chance.below(12) {
             0 | 1 => self.restart_kubelet().await,
@@ -45,7 +45,7 @@ impl Run {
     }
 
     async fn restart_kubelet(&mut self) {
-        self.tell("kubelet restarts".to_owned());
+        self.log("kubelet restarts".to_owned());
         self.tally.kubelet_restarts += 1;
         self.world.kubelet.restart().await.expect("it restarts");
         self.world.check();
@@ -53,7 +53,7 @@ impl Run {
     }
 
     pub(super) async fn kill_agent(&mut self) {
-        self.tell("agent is killed".to_owned());
+        self.log("agent is killed".to_owned());
         self.tally.agent_kills += 1;
         self.world.kill_agent().await;
         self.world.check();
@@ -61,21 +61,21 @@ impl Run {
         self.world.registered().await;
     }
 
-    /// While it prepares a claim.
+    /// Kills the agent while it prepares a claim.
     async fn kill_in_the_middle(&mut self) {
         self.give_up().await;
         self.tally.killed_in_the_middle += 1;
         self.kill_agent().await;
     }
 
-    /// The driver's record is gone when the agent comes back, and its copy too where the kubelet's own can be seen:
-    /// else there is nothing to know of claims by.
+    /// Restarts the agent without its state file of claims. Sometimes the copy is lost too, but only if the agent sees
+    /// the kubelet's checkpoint: otherwise nothing would show the claims.
     async fn lose_record(&mut self) {
         let [record, copy] = records(&self.world.config.places);
         if self.mounts == Mounts::Shipped && !copy.exists() {
             return;
         }
-        self.tell("agent is killed, and its record is lost".to_owned());
+        self.log("agent is killed, and its record is lost".to_owned());
         self.tally.lost_records += 1;
         self.world.kill_agent().await;
         let had_claims = !self.world.record().is_empty();
@@ -91,7 +91,7 @@ impl Run {
     }
 
     fn delete_plugin_sockets(&mut self) {
-        self.tell("the device plugin's sockets are deleted".to_owned());
+        self.log("the device plugin's sockets are deleted".to_owned());
         self.tally.deletions += 1;
         let folder = self.world.config.places.kubelet_dir.join("device-plugins");
         for entry in fs::read_dir(folder).expect("there").flatten() {
@@ -102,7 +102,7 @@ impl Run {
     }
 
     async fn delete_driver_sockets(&mut self) {
-        self.tell("the driver's sockets are deleted".to_owned());
+        self.log("the driver's sockets are deleted".to_owned());
         self.tally.deletions += 1;
         for socket in SOCKETS {
             removed(&self.world.config.places.kubelet_dir.join(socket));
@@ -111,7 +111,7 @@ impl Run {
     }
 
     fn delete_documents(&mut self) {
-        self.tell("CDI documents are deleted".to_owned());
+        self.log("CDI documents are deleted".to_owned());
         self.tally.deletions += 1;
         for entry in fs::read_dir(&self.world.config.places.cdi_dir).expect("there").flatten() {
             removed(&entry.path());
@@ -119,13 +119,13 @@ impl Run {
     }
 
     fn delete_slices(&mut self) {
-        self.tell("slices are deleted".to_owned());
+        self.log("slices are deleted".to_owned());
         self.tally.deletions += 1;
         self.world.objects().wipe_slices(NODE);
     }
 
     async fn lose_api_server(&mut self) {
-        self.tell("API server is away".to_owned());
+        self.log("API server is away".to_owned());
         self.tally.api_away += 1;
         self.world.cluster.server_mut().go_away().await;
         self.begin_both().await;

@@ -1,4 +1,5 @@
-//! The agent as a process of its own, which can be killed and frozen: this program once more, told by a variable.
+//! The agent as a process of its own, which can be killed and frozen: the test program again, with an environment
+//! variable.
 
 use std::{
     env,
@@ -23,7 +24,7 @@ use windlass_testkit::{LIMIT, settings};
 
 use crate::claims::world::NODE;
 
-/// The agent of a walk, of which one process lives at a time.
+/// The agent of a walk: one process at a time.
 pub(super) struct AgentProcess {
     folder: PathBuf,
     child: Option<Child>,
@@ -32,21 +33,21 @@ pub(super) struct AgentProcess {
 /// Delay of the kubelet's checkpoint: seconds on a real node.
 pub(super) const CHECKPOINT_DELAY: Duration = Duration::from_millis(150);
 
-/// Names the folder of the agent that a process is to be.
+/// Environment variable with the folder of the agent. A process with it runs the agent.
 const FOLDER: &str = "WINDLASS_RANDOM_AGENT";
 
 /// The test below.
 const NAME: &str = "claims::walk::agent::a_process_is_the_agent_of_a_walk_where_it_is_told_to_be";
 
-/// The folder that shows the agent a part of the kubelet's.
+/// Folder that shows the agent a part of the kubelet's folder.
 const IN_A_POD: &str = "pod";
 
 const LOG: &str = "agent.log";
 
-/// The log of the process before.
+/// Log of the previous process.
 const EARLIER: &str = "earlier.log";
 
-/// Number of bytes of each that are shown at the end.
+/// Number of bytes of each log that a failure shows.
 const SHOWN: usize = 8_000;
 
 // === impl AgentProcess ===
@@ -77,13 +78,13 @@ impl AgentProcess {
         kill_process(Pid::from_child(self.child()), what).expect("it was not waited for");
     }
 
-    /// Nothing of it gets another word.
+    /// Kills the process at once.
     pub(super) fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.child().wait().expect("it ends");
     }
 
-    /// Tells it to end, and waits until it has.
+    /// Sends SIGTERM, and waits for the end of the process.
     pub(super) async fn terminate(&mut self) {
         self.signal(Signal::TERM);
         let begun = Instant::now();
@@ -94,19 +95,19 @@ impl AgentProcess {
             }
             sleep(Duration::from_millis(1)).await;
         };
-        // One that is told before it listens ends by the signal itself.
+        // A process that does not handle the signal yet ends by it.
         let is_well = status.success() || status.code().is_none();
         assert!(is_well, "it ended with {status}");
     }
 
-    /// It has not ended by itself.
+    /// Checks that the process has not ended by itself.
     pub(super) fn lives(&mut self) {
         let ended = self.child().try_wait().expect("a child");
         assert!(ended.is_none(), "the agent ended by itself: {ended:?}");
     }
 
-    #[expect(clippy::print_stderr, reason = "for whoever has to find out why a walk failed")]
-    fn tell(&self) {
+    #[expect(clippy::print_stderr, reason = "the logs show the reason of a failed walk")]
+    fn print_logs(&self) {
         for name in [EARLIER, LOG] {
             let log = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
             let from = log.len().saturating_sub(SHOWN);
@@ -124,7 +125,7 @@ impl Drop for AgentProcess {
             let _ = child.wait();
         }
         if std::thread::panicking() {
-            self.tell();
+            self.print_logs();
         }
     }
 }
@@ -143,7 +144,7 @@ pub(super) fn config(folder: &Path) -> Config {
     Config { cluster, session, ..config }
 }
 
-/// The settings with the kubelet's folder as the agent sees it.
+/// The settings with the kubelet's folder as it is mounted for the agent.
 fn in_sight(folder: &Path, mut config: Config) -> Config {
     let in_a_pod = folder.join(IN_A_POD);
     if in_a_pod.exists() {
@@ -162,6 +163,6 @@ async fn a_process_is_the_agent_of_a_walk_where_it_is_told_to_be() {
     tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(log)).init();
     let config = in_sight(&folder, config(&folder));
     let agent = Agent::start(&config, Clock::starting_at(Timestamp::now())).expect("it starts");
-    let told = async { end.recv().await.unwrap_or_default() };
-    agent.run(told).await.expect("no part fails");
+    let stop = async { end.recv().await.unwrap_or_default() };
+    agent.run(stop).await.expect("no part fails");
 }

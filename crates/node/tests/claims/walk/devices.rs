@@ -1,5 +1,5 @@
-//! The kubelet's device manager: serial, so that it gives no device to two containers by itself, with a list of devices
-//! that may be old.
+//! The kubelet's device manager: serial, so that it never allocates a device twice by itself, with a list of devices
+//! that may be outdated.
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::claims::chance::Chance;
 
-/// Admits pods with devices, and lets them go.
+/// Admits and ends pods with devices.
 pub(super) struct DeviceManager {
     node: Arc<Node>,
     chance: Chance,
@@ -60,7 +60,7 @@ impl DeviceManager {
         self.node.write_devices();
     }
 
-    /// Devices that it believes to be healthy and free, now and then by an old list.
+    /// Devices that are healthy and free by the latest list, now and then by an outdated one.
     fn choose(&mut self) -> Vec<String> {
         let facts = self.node.facts();
         let list = facts.lists.get(GPU).cloned().unwrap_or_default();
@@ -88,7 +88,7 @@ impl DeviceManager {
         let Some(plugin) = dial(self.node.plugin_socket()).await else {
             return self.node.hung_up().await;
         };
-        self.node.facts().hands.tell(&format!("Allocate {devices_ids:?} for {uid}"));
+        self.node.facts().hands.log(&format!("Allocate {devices_ids:?} for {uid}"));
         let container = ContainerAllocateRequest { devices_ids: devices_ids.clone() };
         let request = AllocateRequest { container_requests: vec![container] };
         let answer = DevicePluginClient::new(plugin).allocate(request).await;
@@ -106,7 +106,7 @@ impl DeviceManager {
         let pod = DevicePod { devices: devices_ids.clone(), is_init, since: Instant::now() };
         self.node.facts().pods.insert(uid.clone(), pod);
         self.node.write_devices();
-        // Its container starts once that is written; not if the agent may have looked before.
+        // The container starts once the checkpoint is written, unless the agent may have read it before.
         if answered.elapsed() > CHECKPOINT_DELAY * 2 / 3 {
             self.node.count("pods that a busy machine recorded too late");
             self.node.facts().pods.remove(&uid);
@@ -118,7 +118,7 @@ impl DeviceManager {
         }
     }
 
-    /// Its containers have ended. The record follows, or comes with the next pod.
+    /// Ends a pod's containers. The checkpoint follows, at the latest with the next pod.
     fn end_one(&mut self, after: Duration) {
         let mut facts = self.node.facts();
         let old = facts.pods.iter().filter(|(_, pod)| pod.since.elapsed() >= after);

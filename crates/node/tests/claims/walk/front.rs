@@ -1,4 +1,4 @@
-//! The kubelet's own sockets: the registration of plugins, whose lists of devices are read, and pod resources.
+//! The kubelet's own sockets: registration of plugins, whose device lists it reads, and pod resources.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::claims::{
     world::{DRIVER, NODE},
 };
 
-/// One life of the kubelet. Dropping it ends it, with every connection.
+/// One run of the kubelet. Dropping it ends it, with every connection.
 pub(super) struct Front {
     _tasks: JoinSet<()>,
     ended: CancellationToken,
@@ -74,7 +74,7 @@ impl Drop for Front {
     }
 }
 
-/// Reads the list of each plugin that registers, until it is another's turn.
+/// Reads the list of each plugin, until it registers again.
 async fn read_all(node: Arc<Node>, mut registrations: mpsc::UnboundedReceiver<RegisterRequest>) {
     let mut reading = JoinSet::new();
     while let Some(plugin) = registrations.recv().await {
@@ -155,7 +155,7 @@ fn pods(facts: &Facts) -> Vec<PodResources> {
             ContainerDevices { resource_name: GPU.to_owned(), device_ids: ids, topology: None };
         of(uid, ContainerResources { devices: vec![devices], ..ContainerResources::default() })
     });
-    // Of a claim that is not prepared yet it tells as well.
+    // Pod resources also list claims that are not prepared yet.
     let claims = facts.claims.values().map(|claim| {
         let prepared = claim.drivers[DRIVER].devices.iter().flatten();
         let claim_resources = prepared.map(|it| ClaimResource {

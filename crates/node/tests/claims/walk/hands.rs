@@ -1,47 +1,47 @@
-//! In whose hands each device is, by what the agent answered, and what happened last.
+//! Owner of each device by the agent's answers, and the latest events.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Instant,
 };
 
-/// The account. The moment in which two have one device ends the walk.
+/// Owners by device. A second owner ends the walk.
 pub(super) struct Hands {
     holders: BTreeMap<String, String>,
-    told: VecDeque<String>,
+    recent: VecDeque<String>,
     begun: Instant,
 }
 
-/// More than these nobody reads.
-const TOLD: usize = 150;
+/// Number of events that a failure shows.
+const RECENT: usize = 150;
 
 // === impl Hands ===
 
 impl Hands {
     pub(super) fn new() -> Self {
-        let (holders, told) = Default::default();
-        Self { holders, told, begun: Instant::now() }
+        let (holders, recent) = Default::default();
+        Self { holders, recent, begun: Instant::now() }
     }
 
-    pub(super) fn tell(&mut self, what: &str) {
-        if self.told.len() == TOLD {
-            self.told.pop_front();
+    pub(super) fn log(&mut self, what: &str) {
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
         }
-        self.told.push_back(format!("{:.3} {what}", self.begun.elapsed().as_secs_f64()));
+        self.recent.push_back(format!("{:.3} {what}", self.begun.elapsed().as_secs_f64()));
     }
 
-    /// Somebody was answered that a device is theirs, which they may be told again.
+    /// Records that the agent has given a device to an owner, perhaps again.
     pub(super) fn take(&mut self, device: &str, who: &str) {
-        self.tell(&format!("{who} has {device}"));
+        self.log(&format!("{who} has {device}"));
         let before = self.holders.insert(device.to_owned(), who.to_owned());
         if let Some(other) = before.filter(|other| other != who) {
-            panic!("{device} is in the hands of {other} and of {who}: {:#?}", self.told);
+            panic!("{device} is in the hands of {other} and of {who}: {:#?}", self.recent);
         }
     }
 
-    /// A holder has ended, and has nothing any more.
+    /// Releases all devices of an owner that has ended.
     pub(super) fn let_go(&mut self, who: &str) {
-        self.tell(&format!("{who} ends"));
+        self.log(&format!("{who} ends"));
         self.holders.retain(|_, holder| holder != who);
     }
 
@@ -56,7 +56,7 @@ impl Hands {
 
 #[test]
 #[should_panic(expected = "GPU-a is in the hands of p1 and of c1")]
-fn a_device_in_two_hands_is_noticed() {
+fn a_device_with_two_owners_is_noticed() {
     let mut hands = Hands::new();
     hands.take("GPU-a", "p1");
     hands.take("GPU-a", "p1");

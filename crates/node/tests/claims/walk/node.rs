@@ -1,5 +1,5 @@
-//! The node around the agent, as those who act on it share it: the kubelet's two records, the scheduler's sight, and
-//! the way to the agent's sockets.
+//! The node around the agent, shared by all actors: the kubelet's two checkpoints, the scheduler's allocations, and
+//! connections to the agent's sockets.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,13 +32,13 @@ use crate::claims::{
     world::{DRIVER, NODE},
 };
 
-/// The node, which everyone shares.
+/// The node, shared by all actors.
 pub(super) struct Node {
-    /// The kubelet's own folder, which the agent sees all of or parts of.
+    /// The kubelet's own folder. The agent sees all or a part of it.
     pub(super) kubelet: PathBuf,
     pub(super) objects: Objects,
-    /// Held, shared, while a call is under way and until its answer is in the account; alone, between the death of an
-    /// agent and the start of the next.
+    /// Read lock of a running call, until its answer is recorded. The write lock is held between the kill of an agent
+    /// and the start of the next.
     pub(super) calls: RwLock<()>,
     facts: Mutex<Facts>,
     line: Mutex<Option<Channel>>,
@@ -52,11 +52,11 @@ pub(super) struct Facts {
     pub(super) hands: Hands,
     /// Pods with devices of the device plugin, in the kubelet's memory.
     pub(super) pods: BTreeMap<String, DevicePod>,
-    /// Claims in the kubelet's record.
+    /// Claims in the kubelet's checkpoint.
     pub(super) claims: BTreeMap<String, ClaimState>,
-    /// Devices by resource, and whether they are healthy, as the plugins told last.
+    /// Latest device list of each resource; true for healthy devices.
     pub(super) lists: BTreeMap<String, BTreeMap<String, bool>>,
-    /// To which claim the scheduler has given each device.
+    /// Claim to which the scheduler has allocated each device.
     pub(super) scheduled: BTreeMap<String, String>,
     pub(super) tells: Tells,
     pub(super) tally: BTreeMap<String, u64>,
@@ -65,7 +65,7 @@ pub(super) struct Facts {
 /// A pod with devices.
 pub(super) struct DevicePod {
     pub(super) devices: Vec<String>,
-    /// They are a plain init container's, of which pod resources do not tell.
+    /// True for devices of a plain init container, which pod resources omit.
     pub(super) is_init: bool,
     pub(super) since: Instant,
 }
@@ -73,12 +73,12 @@ pub(super) struct DevicePod {
 /// The answer of the kubelet's pod resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tells {
-    /// All but of init containers.
+    /// All containers except init containers.
     Truth,
-    /// Of no pod: its API server is away since it started.
+    /// No pod: the kubelet has not reached its API server since its start.
     Nothing,
     Error,
-    /// Later than the agent waits.
+    /// Answers later than the agent waits.
     Late,
 }
 
@@ -119,7 +119,7 @@ impl Node {
         self.length.is_reached(self.begun, self.steps())
     }
 
-    /// Something was done to the node, or answered there.
+    /// Counts and records a step of the walk.
     pub(super) fn step(&self, what: impl Into<String>) {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.count(what);
@@ -153,7 +153,7 @@ impl Node {
         line
     }
 
-    /// No answer came, by a connection that broke: it was no step.
+    /// Handles a call without an answer because its connection broke; it counts as no step.
     pub(super) async fn hung_up(&self) {
         *self.line.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.count("calls without an answer: agent away");
@@ -177,14 +177,14 @@ impl Node {
         self.objects.put(&serde_json::from_value::<ResourceClaim>(claim).expect("a claim"));
     }
 
-    /// The claim's object goes, and the scheduler may give its devices to others.
+    /// Deletes the claim's object, so that the scheduler may allocate its devices to others.
     pub(super) fn delete(&self, uid: &str) {
-        // It may have gone by force before.
+        // The object may have been deleted by force before.
         let _ = self.objects.delete::<ResourceClaim>(SPACE, uid);
         self.facts().scheduled.retain(|_, claim| claim != uid);
     }
 
-    /// The kubelet writes down which containers have devices, whole.
+    /// Writes the kubelet's checkpoint of devices as a whole.
     pub(super) fn write_devices(&self) {
         let facts = self.facts();
         let pods = facts.pods.iter().map(|(uid, pod)| PodDevices {
@@ -205,7 +205,7 @@ impl Node {
         replace(&self.kubelet.join(PLUGIN_DIR).join(checkpoint::FILE), &record.to_json());
     }
 
-    /// The kubelet remembers claims before it has them prepared.
+    /// Adds claims to the kubelet's checkpoint before they are prepared.
     pub(super) fn remember(&self, uids: &BTreeSet<String>) {
         let mut facts = self.facts();
         for uid in uids {
@@ -226,7 +226,7 @@ impl Node {
         self.write_claims(&facts);
     }
 
-    /// The kubelet writes down which claims there are, whole.
+    /// Writes the kubelet's checkpoint of claims as a whole.
     pub(super) fn write_claims(&self, facts: &Facts) {
         let record = claims::Checkpoint { claims: Some(facts.claims.values().cloned().collect()) };
         replace(&self.kubelet.join(claims::FILE), &record.to_json());
@@ -237,12 +237,12 @@ pub(super) async fn dial(socket: PathBuf) -> Option<Channel> {
     SocketPath::new(socket).expect("short").dial().await.ok()
 }
 
-/// True if a connection broke, and nobody answered.
+/// True if the connection broke before an answer.
 pub(super) fn is_of_the_connection(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// As the kubelet does.
+/// Replaces a file as the kubelet does.
 fn replace(path: &Path, text: &str) {
     let draft = path.with_extension("draft");
     fs::write(&draft, text).expect("written");

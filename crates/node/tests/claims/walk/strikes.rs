@@ -1,5 +1,5 @@
-//! Strikes at the node beside its pods: its agent is killed and frozen, files go, the kubelet and the API server
-//! fail and lie.
+//! Faults of the node beside its pods: the agent is killed and frozen, files are deleted, and the kubelet and the API
+//! server fail or give false answers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +39,7 @@ use crate::{
     dra::records,
 };
 
-/// Strikes at the node, one after the other.
+/// Causes faults, one after the other.
 pub(super) struct Strikes {
     node: Arc<Node>,
     agent: AgentProcess,
@@ -48,14 +48,14 @@ pub(super) struct Strikes {
     config: Config,
     mounts: Mounts,
     chance: Chance,
-    /// Claims that nobody but pod resources can tell an agent of that has lost its record.
+    /// Claims that only pod resources show to an agent without its state file.
     witnessed: BTreeSet<String>,
 }
 
 /// Maximum number of steps between two faults.
 const STEPS_BETWEEN: usize = 200;
 
-/// For how long what lasts does at most, in milliseconds.
+/// Longest duration of a lasting fault, in milliseconds.
 const LASTS_MS: usize = 300;
 
 /// Maximum number of requests that the API server remembers.
@@ -64,8 +64,8 @@ const REMEMBERED: u64 = 2_000;
 /// The GPUs of the node.
 const GPUS: usize = 8;
 
-/// Steps after which the last agent but one has to know in the end that all is free. A device that a container had so
-/// briefly that no record had it stays allocated for half a minute.
+/// Length of a walk after which the running agent, too, has to see at the end that every device is free. A device that
+/// was allocated too briefly for a checkpoint stays allocated for half a minute.
 const LONG: u64 = 5_000;
 
 // === impl Strikes ===
@@ -95,7 +95,7 @@ impl Strikes {
         (strikes, shared)
     }
 
-    /// Strikes until the walk is over.
+    /// Causes faults until the walk is over.
     pub(super) async fn run(&mut self) {
         let (mut next, mut forgotten) = (self.node.steps(), 0);
         while !self.node.is_over() {
@@ -135,7 +135,7 @@ impl Strikes {
     }
 
     fn happened(&self, what: &str) {
-        self.node.facts().hands.tell(what);
+        self.node.facts().hands.log(what);
         self.node.step(what);
     }
 
@@ -143,7 +143,7 @@ impl Strikes {
         Duration::from_millis(self.chance.below(LASTS_MS) as u64)
     }
 
-    /// Kills the agent whatever it is doing, has something happen while there is none, and starts the next.
+    /// Kills the agent at any moment, runs `meanwhile` without an agent, and starts the next.
     async fn kill(&mut self, meanwhile: impl FnOnce(&mut Self) -> &'static str) {
         let is_called = self.node.calls.try_write().is_err();
         self.agent.kill();
@@ -179,7 +179,7 @@ impl Strikes {
         removed(&self.node.plugin_socket());
     }
 
-    /// The kubelet finds the driver by its registration socket, which comes again.
+    /// Deletes the driver's sockets. The kubelet finds the registration socket again once it is bound again.
     async fn delete_driver_sockets(&mut self) {
         self.happened("driver's sockets deleted");
         removed(&self.node.registration_socket());
@@ -195,16 +195,16 @@ impl Strikes {
         let mut driver = RegistrationClient::new(channel);
         if driver.get_info(InfoRequest {}).await.is_ok() {
             let status = RegistrationStatus { plugin_registered: true, error: String::new() };
-            // It is told again at the next registration.
+            // The driver gets the status again at the next registration.
             let _ = driver.notify_registration_status(status).await;
         }
     }
 
-    /// The agent's record of claims is gone, or half of it, when the next one starts. Its copy stands in, or the
-    /// kubelet's record. Where that is out of sight, and the copy is lost too, claims have left documents, and pod
-    /// resources tell of them: one of the two is not to be touched until all of them have ended.
+    /// Removes the agent's state file of claims, or half of it, before the next agent starts. The copy or the kubelet's
+    /// checkpoint replaces it. If the copy is lost too and the checkpoint is not mounted, CDI documents and pod
+    /// resources show the claims: the walk leaves one of the two alone until all of these claims have ended.
     async fn lose_record(&mut self) {
-        // It is seconds then until everything was let go.
+        // Then it takes seconds until everything is released.
         if self.mounts == Mounts::Shipped && self.chance.below(2) == 0 {
             return self.kill(|_| "agent killed").await;
         }
@@ -234,7 +234,7 @@ impl Strikes {
         .await;
     }
 
-    /// With the record, unless they are to be what is left to tell of claims.
+    /// Removes the documents, unless they are the only trace of claims.
     fn lose_documents(&mut self) {
         let facts = self.node.facts();
         let mut prepared = facts.hands.holders();
@@ -250,7 +250,7 @@ impl Strikes {
     }
 
     fn delete_documents(&mut self) {
-        // The copy of a record that was lost is there.
+        // The state file was lost, and only its copy exists.
         let is_lost = !records(&self.config.places)[0].exists();
         let is_witnessed = self.is_witnessed() && self.node.facts().tells != Tells::Truth;
         if is_witnessed || is_lost && self.mounts == Mounts::Shipped {
@@ -275,7 +275,7 @@ impl Strikes {
         self.node.objects.wipe_slices(NODE);
     }
 
-    /// Pod resources tell otherwise from now on.
+    /// Changes the answer of pod resources.
     fn tell_otherwise(&mut self) {
         let all = [Tells::Truth, Tells::Nothing, Tells::Error, Tells::Late];
         let tells = all[self.chance.below(all.len())];
@@ -285,7 +285,7 @@ impl Strikes {
         }
     }
 
-    /// It knows its own record, and of no pod until its API server answers.
+    /// Restarts the kubelet. It reads its checkpoint, and knows no pod until its API server answers.
     fn restart_kubelet(&mut self) {
         self.happened("kubelet restarted");
         self.front = None;
@@ -320,7 +320,8 @@ impl Strikes {
         self.api().come_back();
     }
 
-    /// Everybody has let go of everything: all is free, now and for the next agent. Gives how often what happened.
+    /// Ends the walk, and checks that every device is free for this agent and for the next. Returns the number of each
+    /// event.
     pub(super) async fn end(mut self) -> BTreeMap<String, u64> {
         assert!(self.node.facts().hands.holders().is_empty());
         let is_long = self.node.steps() >= LONG;
@@ -332,7 +333,7 @@ impl Strikes {
         std::mem::take(&mut self.node.facts().tally)
     }
 
-    /// Waits until everything is healthy, nothing is left of claims, and so many GPUs are free for new ones.
+    /// Waits until every device is healthy, nothing is left of claims, and this number of GPUs is free for new ones.
     async fn is_settled(&mut self, expected: usize) {
         let begun = Instant::now();
         loop {
@@ -351,7 +352,7 @@ impl Strikes {
         }
     }
 
-    /// Entries of the record and documents that are left of claims.
+    /// Entries of the state file, and documents, that are left of claims.
     fn left(&self) -> Vec<String> {
         let record = fs::read(self.config.places.state_dir.join("claims.json")).unwrap_or_default();
         let record: Value = serde_json::from_slice(&record).unwrap_or_default();

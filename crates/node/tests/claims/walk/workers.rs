@@ -1,4 +1,4 @@
-//! The kubelet's workers for pods with claims, side by side, and the scheduler, whose sight of the node is old.
+//! The kubelet's concurrent workers for pods with claims, and a scheduler with an outdated view of the node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use windlass_testkit::{GPU, LIMIT};
 use super::node::{Node, is_of_the_connection};
 use crate::claims::{chance::Chance, wish::SPACE, world::DRIVER};
 
-/// Has claims prepared and released.
+/// Prepares and releases claims through the driver.
 pub(super) struct Worker {
     node: Arc<Node>,
     number: usize,
@@ -36,7 +36,7 @@ pub(super) const WORKERS: usize = 5;
 /// Maximum number of claims per worker.
 const MAX: usize = 3;
 
-/// A caller that gives up waits for less, in milliseconds.
+/// Longest wait of a caller that cancels its call, in milliseconds.
 const LONGEST_MS: usize = 50;
 
 /// Waiting time of other workers.
@@ -68,7 +68,7 @@ impl Worker {
         self.living.keys().nth(index).expect("one of them").clone()
     }
 
-    /// A claim gets devices from the scheduler, if there are any.
+    /// Allocates devices to a new claim, if any are free.
     async fn schedule(&mut self) {
         let uid = format!("w{}-{}", self.number, self.begun);
         self.begun += 1;
@@ -80,8 +80,8 @@ impl Worker {
         self.living.insert(uid, devices);
     }
 
-    /// Devices that no other claim has by the scheduler's account, whatever containers have; now and then it is
-    /// mistaken.
+    /// Devices that no other claim has by the scheduler's allocations, which ignore containers and are sometimes
+    /// outdated.
     fn choose(&mut self, uid: &str) -> Vec<String> {
         let is_mistaken = self.chance.below(50) == 0;
         let count = 1 + usize::from(self.chance.below(4) == 0);
@@ -115,7 +115,7 @@ impl Worker {
         let _call = node.calls.read().await;
         node.remember(&uids);
         let Some(driver) = node.driver(&mut self.chance).await else { return node.hung_up().await };
-        node.facts().hands.tell(&format!("Prepare {uids:?}"));
+        node.facts().hands.log(&format!("Prepare {uids:?}"));
         let claims = uids.iter().map(|uid| claim(uid)).collect();
         let mut driver = DraPluginClient::new(driver);
         let asked = driver.node_prepare_resources(NodePrepareResourcesRequest { claims });
@@ -125,13 +125,13 @@ impl Worker {
                 self.prepared(&uid, prepared.devices);
                 node.step("claims prepared");
             } else {
-                node.facts().hands.tell(&format!("{uid} refused: {}", prepared.error));
+                node.facts().hands.log(&format!("{uid} refused: {}", prepared.error));
                 node.step("claims refused");
             }
         }
     }
 
-    /// The kubelet writes down what a claim has, and its containers start.
+    /// Writes a prepared claim to the kubelet's checkpoint; its containers start.
     fn prepared(&self, uid: &str, devices: Vec<Device>) {
         let names: BTreeSet<_> = devices.iter().map(|it| it.device_name.clone()).collect();
         let chosen = self.living[uid].iter().map(|id| id.to_lowercase());
@@ -151,8 +151,8 @@ impl Worker {
         self.living[uid].iter().for_each(|id| facts.hands.take(id, uid));
     }
 
-    /// Containers end, and their claim is released; of some the object has gone by force before, and the scheduler has
-    /// given on what they had.
+    /// Ends containers, and releases their claim. Some objects were deleted by force before, so that the scheduler has
+    /// allocated their devices again.
     async fn end_one(&mut self) {
         let uid = self.pick();
         if self.chance.below(3) == 0 {
@@ -197,12 +197,12 @@ impl Worker {
         }
     }
 
-    /// The answer, if the caller did not give up before, and the connection did not break.
+    /// The answer, unless the caller cancelled the call or the connection broke.
     async fn answer<T, E>(&self, answer: Result<Result<Response<T>, Status>, E>) -> Option<T> {
         match answer {
             Ok(Ok(answer)) => return Some(answer.into_inner()),
             Ok(Err(status)) if is_of_the_connection(&status) => self.node.hung_up().await,
-            Ok(Err(status)) => panic!("failures are told claim by claim: {status}"),
+            Ok(Err(status)) => panic!("failures are reported for each claim: {status}"),
             Err(_) => self.node.step("calls given up"),
         }
         None

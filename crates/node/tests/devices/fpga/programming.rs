@@ -1,5 +1,5 @@
-//! Boards that are programmed before a container has them, by a program that writes what the driver would
-//! show afterwards.
+//! Boards that are programmed before a container gets them, by a script that writes the driver's files as they are
+//! afterwards.
 
 use std::{fs, path::PathBuf};
 
@@ -23,12 +23,12 @@ const SAID: &str = "/sys/bus/pci/devices/0000:1a:00.0/fpga_region/region0/dfl-po
 const WANTED: &str = "d8424dc4a4a3c413f89e433683f9040b";
 const OTHER: &str = "f7df405cbd7acf7222f144b0b93acd18";
 
-/// A machine of which one board is programmed by scripts, in which `$0` is the file that says with what.
+/// A machine with one board that scripts program; in them `$0` is the file that names the board's bitstream.
 fn world(config: &str, prepare: &str, release: &str) -> Node {
     programmed(machine("dfl", config), SAID, prepare, release)
 }
 
-/// A machine whose FPGAs are programmed by scripts, in which `$0` is that file.
+/// A machine whose FPGAs are programmed by scripts; in them `$0` is that file.
 fn programmed(mut world: Node, file: &str, prepare: &str, release: &str) -> Node {
     let file = world.host(file).display().to_string();
     let steps = |script: &str| {
@@ -56,7 +56,7 @@ async fn until_obstacle(agent: &Running, id: &str, why: &str) {
 }
 
 #[tokio::test]
-async fn a_board_is_programmed_before_a_container_starts_and_is_what_was_asked_for() {
+async fn a_board_is_programmed_before_a_container_starts_as_requested() {
     let script = format!("echo \"$WINDLASS_DEVICE_ID $1 $2\" > $0.log; echo {WANTED} > $0");
     let world = world("", &script, "");
     let (kubelet, _agent) = (world.kubelet(), world.agent());
@@ -68,7 +68,7 @@ async fn a_board_is_programmed_before_a_container_starts_and_is_what_was_asked_f
 }
 
 #[tokio::test]
-async fn a_board_that_became_something_else_is_kept_back_and_undone() {
+async fn a_board_with_a_wrong_bitstream_is_withheld_and_restored() {
     let (program, undo) = (format!("echo {OTHER} > $0"), format!("echo {WANTED} > $0"));
     let world = world("", &program, &undo);
     let (kubelet, agent) = (world.kubelet(), world.agent());
@@ -82,7 +82,7 @@ async fn a_board_that_became_something_else_is_kept_back_and_undone() {
 }
 
 #[tokio::test]
-async fn a_board_is_not_taken_for_what_it_became_at_the_second_try() {
+async fn a_board_with_a_wrong_bitstream_is_refused_at_the_second_try_too() {
     let world = world("", &format!("echo {OTHER} > $0"), "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, FUNCTION, 1).await;
@@ -96,7 +96,7 @@ async fn a_board_is_not_taken_for_what_it_became_at_the_second_try() {
 }
 
 #[tokio::test]
-async fn a_chip_that_could_not_be_programmed_is_given_to_nobody_whatever_the_program_said() {
+async fn a_chip_that_could_not_be_programmed_is_withheld_even_if_the_program_reported_success() {
     let state = "/sys/class/fpga_manager/fpga0/state";
     let (program, undo) = ("echo 'write error' > $0", "echo operating > $0");
     // A script identifies its board by an address that chips lack.
@@ -117,7 +117,7 @@ async fn a_chip_that_could_not_be_programmed_is_given_to_nobody_whatever_the_pro
 }
 
 #[tokio::test]
-async fn what_a_region_is_to_be_programmed_with_can_be_said() {
+async fn a_region_is_checked_for_the_configured_bitstream() {
     let expect = format!("fpga.intel.com/afuId: {OTHER}");
     let config =
         format!("fpga: {{mode: region, prepare: [{{command: [/x]}}], expect: {{{expect}}}}}");

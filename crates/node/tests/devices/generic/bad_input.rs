@@ -1,4 +1,4 @@
-//! Invalid input is refused or bounded with its reason, and affects no other device.
+//! Invalid input is refused or limited, with a reason, and affects no other device.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -17,7 +17,7 @@ fn described(keys: &str) -> String {
 }
 
 #[test]
-fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
+fn dangerous_sources_are_refused_with_the_reason_unless_allowed() {
     for (keys, expected) in [
         ("find: {nodes: /dev/mem}", "/dev/mem: it exposes the memory of the whole machine"),
         ("find: {nodes: '/dev/*'}", "/dev/* fits /dev/mem"),
@@ -64,7 +64,7 @@ fn a_node_is_spelled_in_one_way() {
 }
 
 #[test]
-fn what_no_such_device_says_is_told_with_what_is_right() {
+fn impossible_conditions_are_refused_with_a_correction() {
     for (keys, expected) in [
         (
             "find: {bus: pci}, match: 'device.attributes[\"windlass.dev\"].pciClass == 3'",
@@ -89,7 +89,7 @@ fn what_no_such_device_says_is_told_with_what_is_right() {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_its_place() {
+fn impossible_values_are_refused_with_their_place() {
     for (keys, expected) in [
         ("find: {nodes: /etc/shadow}", "/etc/shadow is not a device node"),
         ("find: {nodes: /dev/../etc/shadow}", "without .."),
@@ -135,7 +135,7 @@ fn what_cannot_be_is_told_with_its_place() {
 
 /// Rules check the type of an attribute, which therefore must not differ on a machine.
 #[tokio::test]
-async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
+async fn every_attribute_of_a_device_may_be_used_in_a_rule() {
     for name in MachineProfile::names() {
         let world = node_of(&MachineProfile::named(name).expect("a profile"), "");
         let inventory = world.survey().await.inventory;
@@ -191,8 +191,8 @@ sources:
     let state = world.survey().await;
     assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it exposes the kernel's log"));
     assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it exposes"));
-    let told = source(&state, "etc");
-    assert!(told.contains("/dev/etcdir/shadow leads to no device node"), "{told}");
+    let text = source(&state, "etc");
+    assert!(text.contains("/dev/etcdir/shadow leads to no device node"), "{text}");
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
     assert_eq!(state.offerings()["card-0000-1b-00-0"].obstacle, None);
 }
 
-/// Why a device is not handed out.
+/// Reason for a device's withholding.
 fn obstacle(state: &NodeState, id: &str) -> String {
     state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is withheld")
 }
@@ -246,7 +246,7 @@ sources:
 }
 
 #[tokio::test]
-async fn loops_crowds_and_selectors_without_an_answer_are_told_and_others_go_on() {
+async fn loops_crowds_and_selectors_without_a_match_are_reported_and_affect_no_other() {
     let config = r#"
 sources:
 - {name: crowd, find: {class: crowd}}
@@ -262,7 +262,7 @@ sources:
     symlink("b", world.host("/sys/class/loops/a")).expect("linked");
     symlink("a", world.host("/sys/class/loops/b")).expect("linked");
     symlink("/", world.host("/sys/class/loops/root")).expect("linked");
-    // A source that does not come to an end says nothing of what is asked below.
+    // If the scan of the source did not end, the checks below would prove nothing.
     let state = world.survey().await;
     let crowd = "failing: /sys/class/crowd has more than 10000 entries: none is scanned";
     assert_eq!(source(&state, "crowd"), crowd);
@@ -274,7 +274,7 @@ sources:
 }
 
 #[test]
-fn resources_of_sources_are_names_that_are_known_beforehand() {
+fn resources_of_sources_have_names_that_are_known_in_advance() {
     let policy: Policy =
         crate::devices::world::policy(&described("resource: a.com/x, find: {nodes: /dev/kvm}"));
     let names: Vec<_> = policy.known_names().iter().map(|name| name.as_str().to_owned()).collect();

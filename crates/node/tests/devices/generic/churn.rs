@@ -1,4 +1,4 @@
-//! A host that changes while it is walked.
+//! A host that changes during a scan.
 
 use std::{
     sync::mpsc::{self, TryRecvError},
@@ -21,7 +21,7 @@ sources:
   match: 'device.attributes["windlass.dev"].usbVendor == "0403"'
 "#;
 
-/// Duration of the walk.
+/// Duration of the scans.
 const WALKED: Duration = Duration::from_secs(2);
 
 /// The steady stick, and another at port 5.
@@ -38,7 +38,7 @@ fn nodes(stick: &Device) -> Vec<String> {
 }
 
 #[test]
-fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_but_its_own() {
+fn a_device_that_comes_and_goes_during_scans_affects_no_other_and_has_only_its_own_nodes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (runtime, world) = (runtime.expect("a runtime"), node(&two_sticks(), BY_IDS));
     let walk = || runtime.block_on(world.survey()).inventory;
@@ -51,7 +51,7 @@ fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_b
         while begun.elapsed() < WALKED {
             let found = walk();
             assert_eq!(nodes(device(&found, "stick-FT4X9")), steady);
-            // Half of it may be seen, and its name be missed: that one look found it so is not believed.
+            // A scan may see half of it, without its name: a single scan with such a result is not believed.
             let is_other = |it: &&Device| it.id.as_str() != "stick-FT4X9";
             let others: Vec<_> = found.devices.iter().filter(is_other).collect();
             match &*others {
@@ -68,7 +68,7 @@ fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_b
     assert!(there > 0 && away > 0, "there {there} times and away {away} times");
 }
 
-/// Until the other side of the channel is dropped.
+/// Adds and removes a stick, until the other side of the channel is dropped.
 fn come_and_go(world: &Node, stopped: &mpsc::Receiver<()>) {
     while stopped.try_recv() == Err(TryRecvError::Empty) {
         world.inject("unplug:other");

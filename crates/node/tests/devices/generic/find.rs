@@ -1,4 +1,4 @@
-//! Found devices, their places and names.
+//! Found devices, their paths and names.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -264,7 +264,7 @@ sources:
 }
 
 #[tokio::test]
-async fn a_virtual_function_is_told_from_a_physical_one() {
+async fn virtual_and_physical_functions_are_distinguished() {
     let config = r#"
 sources:
 - name: whole

@@ -1,4 +1,4 @@
-//! Changes of an offered device: removal, return elsewhere, loss of its driver, another number.
+//! Changes of an offered device: removal, return at another place, loss of its driver, another number.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -69,20 +69,20 @@ async fn a_stick_keeps_its_name_when_another_of_its_serial_number_is_plugged_in(
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_read_says_nothing_of_what_is_in_it() {
+async fn an_unreadable_folder_removes_no_device() {
     let config = "sources: [{name: board, resource: zj.com/board, find: {files: /etc/board}, give: {found: none}}]";
     let world = node("", config);
     world.write("/etc/board/one", "");
     let agent = world.agent();
     agent.until_health("board-one", "Healthy").await;
-    // A link to itself cannot be opened, by root neither.
+    // A link to itself cannot be opened, not even by root.
     let (folder, aside) = (world.host("/etc/board"), world.host("/etc/aside"));
     fs::rename(&folder, &aside).expect("renamed");
     symlink("board", &folder).expect("linked");
     agent
         .until(|state| source(state, "board").starts_with("failing: cannot read /etc/board: "))
         .await;
-    // Looks that another file gives notice of would miss it by now.
+    // Scans that a notification of another file causes would have missed it by now.
     for name in ["two", "three"] {
         fs::remove_file(&folder).expect("removed");
         fs::rename(&aside, &folder).expect("renamed");
@@ -105,7 +105,7 @@ async fn sticks_of_one_serial_number_are_told_apart_by_their_ports() {
 }
 
 #[tokio::test]
-async fn a_device_without_its_driver_is_there_and_says_so() {
+async fn a_device_without_its_driver_is_listed_with_that_reason() {
     let config = r#"
 sources:
 - name: apex
@@ -175,7 +175,7 @@ async fn a_number_that_the_agent_has_not_seen_change_is_refused_all_the_same() {
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/card", 1).await;
-    // In the device's own folder, of which nobody gives notice.
+    // In the device's own folder, which sends no notifications.
     let link = world.host("/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0/iommu_group");
     fs::remove_file(&link).expect("removed");
     symlink("../../../../kernel/iommu_groups/13", &link).expect("linked");
@@ -184,7 +184,7 @@ async fn a_number_that_the_agent_has_not_seen_change_is_refused_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_dropped_into_a_folder_is_a_device_before_the_next_regular_look() {
+async fn a_file_that_is_added_to_a_folder_is_a_device_before_the_next_regular_scan() {
     let config = r#"
 sources:
 - {name: board, resource: zj.com/darwin3, find: {files: /etc/darwin3}, give: {env: {Darwin3: "{name}"}}}
@@ -202,7 +202,7 @@ sources:
 }
 
 #[tokio::test]
-async fn what_is_gone_and_free_is_noted_no_longer_than_until_the_record_says_so() {
+async fn a_removed_device_stays_noted_only_while_a_container_may_have_it() {
     let config = "sources: [{name: board, resource: zj.com/old, find: {files: /etc/board}, give: {found: none}}]";
     let world = node("", config);
     world.write("/etc/board/one", "");
@@ -220,7 +220,7 @@ async fn what_is_gone_and_free_is_noted_no_longer_than_until_the_record_says_so(
     agent.follow(policy(&config.replace("zj.com/old", "zj.com/new")));
     allocatable(&kubelet, "zj.com/new", 1).await;
     let forgotten = async || if is_noted("board-one") { Err("noted") } else { Ok(()) };
-    until("the device that is gone is noted no longer", forgotten).await;
+    until("the removed device is no longer noted", forgotten).await;
     assert!(is_noted("board-two"));
 }
 
@@ -256,7 +256,7 @@ async fn a_stick_that_is_held_is_not_offered_again_by_a_source_of_another_name()
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, STICKS, 1).await;
     kubelet.admit(pod("holder", STICKS, 1)).await.expect("admitted");
-    // A rule takes both, so that nothing about the resource tells of the change.
+    // One rule takes both, so that the change is not visible at the resource.
     let rules = "\nresources: [{name: example.com/stick, devices: {kind: other}}]";
     let mut seen = agent.state.clone();
     let renamed = BY_IDS.replace("name: stick", "name: serial") + rules;

@@ -1,4 +1,4 @@
-//! Probes as an operator sees them: a device is offered once it has answered, and not while it does not.
+//! Probes as an operator sees them: a device is offered after its first answer, and withheld while it does not answer.
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -12,7 +12,7 @@ use windlass_testkit::allocatable;
 
 use crate::devices::world::{attribute, device, node};
 
-/// A board's server, which answers well or not at all.
+/// A board's server, which answers correctly or not at all.
 async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("an address").to_string();
@@ -77,7 +77,7 @@ sources:
 }
 
 #[tokio::test]
-async fn a_command_that_hangs_is_told_and_keeps_no_other_device_waiting() {
+async fn a_command_that_hangs_is_reported_and_delays_no_other_device() {
     let config = r#"
 sources:
 - {name: hangs, find: {endpoints: [a]}, give: {env: {A: b}}, probe: {command: [/bin/sleep, "3600"], timeout: 100ms}}
@@ -92,7 +92,7 @@ sources:
 }
 
 #[tokio::test]
-async fn a_device_whose_file_is_not_answered_costs_no_other_anything_and_stays_what_it_was() {
+async fn a_device_whose_file_hangs_keeps_its_identity_and_affects_no_other() {
     let board = |number: u32| {
         format!(
             "- {{name: board{number}, folder: platform/board{number}, bus: platform, driver: board, \

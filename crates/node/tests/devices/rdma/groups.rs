@@ -1,4 +1,4 @@
-//! IOMMU groups: a function that user space drives, and those that go with it.
+//! IOMMU groups: a function that user space drives, and the other functions of its group.
 
 use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
@@ -6,11 +6,11 @@ use windlass_machine::profile::VirtualFunction;
 use windlass_resources::NodeState;
 use windlass_testkit::{allocatable, pod_with as pod};
 
-use super::{VFS, functions, told, world};
+use super::{VFS, functions, states, world};
 use crate::devices::world::device;
 
 #[tokio::test]
-async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {
+async fn a_group_whose_number_changed_is_given_by_its_new_number() {
     let world = world(VFS);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/vf", 3).await;
@@ -34,12 +34,12 @@ async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {
 }
 
 #[tokio::test]
-async fn a_group_in_which_another_function_is_by_now_is_refused_before_anyone_looked() {
+async fn a_group_with_an_added_function_is_refused_before_the_next_scan() {
     let mut world = world(&VFS.replace("isSriovVf'", "driver == \"vfio-pci\"'"));
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/vf", 1).await;
-    // In the function's own folder, of which nobody gives notice; the node of its old group stays.
+    // In the function's own folder, which sends no notifications; the node of its old group stays.
     let link = world.host("/sys/bus/pci/devices/0000:17:00.3/iommu_group");
     fs::remove_file(&link).expect("removed");
     symlink("../../../../kernel/iommu_groups/70", &link).expect("linked");
@@ -48,40 +48,40 @@ async fn a_group_in_which_another_function_is_by_now_is_refused_before_anyone_lo
 }
 
 #[tokio::test]
-async fn a_group_with_a_member_that_another_driver_has_is_given_to_no_one() {
+async fn a_group_with_a_member_of_another_driver_is_withheld() {
     let world = world(VFS);
     world.machine.update(|model| functions(model)[0].group = Some(62)).expect("changed");
     let state = world.survey().await;
     let why = "0000:17:00.2 is in its IOMMU group 62 and has the driver mlx5_core";
-    assert!(told(&state).contains(why), "{}", told(&state));
+    assert!(states(&state).contains(why), "{}", states(&state));
 }
 
 #[tokio::test]
-async fn a_group_whose_members_cannot_be_read_is_given_to_no_one() {
+async fn a_group_whose_members_cannot_be_read_is_withheld() {
     let world = world(VFS);
     let groups = world.host("/sys/kernel/iommu_groups");
     fs::rename(&groups, world.host("/sys/kernel/elsewhere")).expect("moved");
-    let told = told(&world.survey().await);
+    let states = states(&world.survey().await);
     let why = "vfio/62 vfio/vfio; the members of its IOMMU group 62 cannot be read: the agent needs \
                /sys/kernel/iommu_groups";
-    assert!(told.contains(why), "{told}");
+    assert!(states.contains(why), "{states}");
 }
 
 #[tokio::test]
-async fn of_two_functions_in_one_group_one_is_given_away() {
+async fn of_two_functions_in_one_group_only_one_is_allocated() {
     let world = world(VFS);
     let both = |model: &mut windlass_machine::state::Model| {
         let functions = functions(model);
         functions[0] = VirtualFunction { netdev: None, rdma: None, ..functions[1].clone() };
     };
     world.machine.update(both).expect("changed");
-    let told = told(&world.survey().await);
+    let states = states(&world.survey().await);
     assert!(
-        told.contains("0000:17:00.2: vfio-pci ens1f0np0 0; vfio/62 vfio/vfio; offered"),
-        "{told}"
+        states.contains("0000:17:00.2: vfio-pci ens1f0np0 0; vfio/62 vfio/vfio; offered"),
+        "{states}"
     );
     let why = "0000:17:00.2 is in the same IOMMU group, and is offered";
-    assert!(told.contains(&format!("vfio/62 vfio/vfio; {why}")), "{told}");
+    assert!(states.contains(&format!("vfio/62 vfio/vfio; {why}")), "{states}");
 }
 
 #[tokio::test]

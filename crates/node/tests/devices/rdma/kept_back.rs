@@ -4,7 +4,7 @@ use std::fs;
 
 use windlass_core::device::DeviceId;
 
-use super::{told, world};
+use super::{states, world};
 use windlass_testkit::Node;
 
 use crate::devices::world::source;
@@ -12,17 +12,17 @@ use crate::devices::world::source;
 /// Every interface, to one container each.
 const ALL: &str = "resources: [{name: example.com/nic, devices: {kind: nic}}]";
 
-/// State of every interface if the host has these routes beside the one over `bond0`.
+/// State of every interface if the host has these routes in addition to the one over `bond0`.
 async fn with_routes(world: &Node, lines: &str) -> String {
     let head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n";
     let default = "bond0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\n";
     world.write("/proc/1/net/route", &format!("{head}{default}{lines}"));
     world.write("/proc/1/net/ipv6_route", "");
-    told(&world.survey().await)
+    states(&world.survey().await)
 }
 
 #[tokio::test]
-async fn what_the_host_needs_is_given_to_no_one_alone_and_its_rdma_device_to_many() {
+async fn interfaces_that_the_host_needs_are_not_exclusive_and_their_rdma_devices_are_shared() {
     let ids = "ids: [nic-0000-01-00-0, nic-0000-17-00-0, nic-0000-98-00-0]";
     let alone = world(&format!("resources: [{{name: a.com/x, devices: {{kind: nic, {ids}}}}}]"));
     assert_eq!(alone.survey().await.resources().len(), 0, "no id overrules the host's needs");
@@ -39,12 +39,12 @@ async fn what_the_host_needs_is_given_to_no_one_alone_and_its_rdma_device_to_man
     shared.write("/sys/module/ib_core/parameters/netns_mode", "N\n");
     let state = shared.survey().await;
     assert_eq!(state.resources().len(), 0);
-    assert!(told(&state).contains("rdma system set netns shared"));
+    assert!(states(&state).contains("rdma system set netns shared"));
     assert!(source(&state, "nics").ends_with("RDMA network namespaces: exclusive"));
 }
 
 #[tokio::test]
-async fn a_route_over_an_interface_that_is_made_of_another_is_over_both() {
+async fn a_route_over_a_stacked_interface_is_also_over_the_lower_one() {
     let world = world("resources: [{name: example.com/nic, devices: {kind: nic}}]");
     world.write("/sys/class/net/ens1f1np1/upper_ens1f1.7/ifindex", "40");
     let routes = fs::read_to_string(world.host("/proc/1/net/route")).expect("routes");
@@ -52,8 +52,8 @@ async fn a_route_over_an_interface_that_is_made_of_another_is_over_both() {
     world.write("/proc/1/net/ipv6_route", "");
     let state = world.survey().await;
     let why = "the host's default route is over ens1f1.7, which is made of ens1f1np1";
-    assert!(told(&state).contains(why), "{}", told(&state));
-    assert!(told(&state).contains("tg3 eno3; ; offered"), "{}", told(&state));
+    assert!(states(&state).contains(why), "{}", states(&state));
+    assert!(states(&state).contains("tg3 eno3; ; offered"), "{}", states(&state));
 }
 
 #[tokio::test]
@@ -64,60 +64,66 @@ async fn a_port_of_a_switch_is_in_use_though_the_switch_is_down() {
     let port = world.host("/sys/class/net/eno3");
     std::os::unix::fs::symlink(world.host(switch), port.join("master")).expect("linked");
     std::os::unix::fs::symlink(switch, world.host("/sys/class/net/ovs-system")).expect("linked");
-    // The host's own way is over the switch's internal port, which is made of nothing.
-    let told = with_routes(&world, "br-ex\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\n").await;
-    assert!(told.contains("tg3 eno3; ; eno3 is a part of ovs-system"), "{told}");
+    // The host's route is over the switch's internal port, which has no physical interface.
+    let states = with_routes(&world, "br-ex\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\n").await;
+    assert!(states.contains("tg3 eno3; ; eno3 is a part of ovs-system"), "{states}");
 }
 
 #[tokio::test]
-async fn a_bond_that_is_down_and_has_no_route_is_used_by_no_one() {
+async fn a_bond_that_is_down_and_has_no_route_is_not_in_use() {
     let world = world(ALL);
     world.write("/sys/class/net/bond0/operstate", "down\n");
-    let told = told(&world.survey().await);
-    assert!(told.contains("eno1 mlx5_2; infiniband/uverbs2 infiniband/rdma_cm; offered"), "{told}");
+    let states = states(&world.survey().await);
+    assert!(
+        states.contains("eno1 mlx5_2; infiniband/uverbs2 infiniband/rdma_cm; offered"),
+        "{states}"
+    );
 }
 
 #[tokio::test]
 async fn an_interface_at_which_the_host_has_an_address_is_kept_back() {
     let world = world(ALL);
     let connected = "eno3\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\n";
-    let told = with_routes(&world, connected).await;
-    assert!(told.contains("tg3 eno3; ; a route of the host is over eno3"), "{told}");
+    let states = with_routes(&world, connected).await;
+    assert!(states.contains("tg3 eno3; ; a route of the host is over eno3"), "{states}");
     assert!(
-        told.contains("eno1 mlx5_2; infiniband/uverbs2 infiniband/rdma_cm; the host's default")
+        states.contains("eno1 mlx5_2; infiniband/uverbs2 infiniband/rdma_cm; the host's default")
     );
 }
 
 #[tokio::test]
-async fn while_the_routes_cannot_be_read_no_interface_is_given_away() {
+async fn while_the_routes_cannot_be_read_no_interface_is_allocated() {
     let world = world(ALL);
     let table = world.host("/proc/1/net/route");
     fs::rename(&table, world.host("/proc/1/net/elsewhere")).expect("moved");
     let state = world.survey().await;
     let why = "the host's routes cannot be read, and one may be over it: /proc/1/net/route: ";
     assert!(
-        told(&state)
+        states(&state)
             .contains(&format!("ens1f1np1 mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; {why}")),
         "{}",
-        told(&state)
+        states(&state)
     );
-    assert!(told(&state).contains("vfio/62 vfio/vfio; offered"), "a function without an interface");
+    assert!(
+        states(&state).contains("vfio/62 vfio/vfio; offered"),
+        "a function without an interface"
+    );
     assert!(source(&state, "nics").ends_with("the host's routes cannot be read"));
 }
 
 #[tokio::test]
-async fn of_more_routes_than_are_looked_at_any_may_be_over_an_interface() {
+async fn beyond_the_limit_of_routes_every_interface_counts_as_used() {
     let world = world(ALL);
     let far = "eno3\t0000000A\t0100A8C0\t0003\t0\t0\t0\t000000FF\n".repeat(100_000);
-    let told = with_routes(&world, &far).await;
-    assert!(told.contains("mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; the host's routes cannot be read, and one may be over it: /proc/1/net/route: it has more than 100000"), "{told}");
+    let states = with_routes(&world, &far).await;
+    assert!(states.contains("mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; the host's routes cannot be read, and one may be over it: /proc/1/net/route: it has more than 100000"), "{states}");
 }
 
 #[tokio::test]
-async fn a_function_of_which_others_are_made_is_given_to_no_one_alone() {
+async fn a_function_with_subfunctions_is_not_given_exclusively() {
     let world = world(ALL);
     let none = |model: &mut windlass_machine::state::Model| super::functions(model).clear();
     world.machine.update(none).expect("changed");
-    let told = told(&world.survey().await);
-    assert!(told.contains("nic-0000-17-00-0: mlx5_core ens1f0np0 mlx5_0; infiniband/uverbs0 infiniband/rdma_cm; 1 subfunction is made of it"), "{told}");
+    let states = states(&world.survey().await);
+    assert!(states.contains("nic-0000-17-00-0: mlx5_core ens1f0np0 mlx5_0; infiniband/uverbs0 infiniband/rdma_cm; 1 subfunction is made of it"), "{states}");
 }

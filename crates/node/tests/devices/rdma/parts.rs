@@ -1,8 +1,8 @@
-//! Files in a function's folder that are its own.
+//! Files in a function's folder that belong to the function itself.
 
 use windlass_testkit::Node;
 
-use super::{told, world};
+use super::{states, world};
 use crate::devices::world::{attribute, device, source};
 
 #[tokio::test]
@@ -18,9 +18,9 @@ async fn a_subfunction_goes_by_the_number_that_it_was_given() {
 }
 
 #[tokio::test]
-async fn interfaces_that_stand_for_others_are_not_the_functions_own() {
+async fn representors_are_not_the_functions_own_interfaces() {
     let world = world("");
-    // Each comes before the function's own by name.
+    // Each name sorts before the function's own.
     for (name, port) in [("a", "pf0sf88"), ("b", "c1pf0sf3"), ("c", "pf0hpf"), ("d", "pf0vf1")] {
         let folder = format!("/sys/bus/pci/devices/0000:17:00.0/net/{name}");
         world.write(&format!("{folder}/phys_port_name"), &format!("{port}\n"));
@@ -52,13 +52,13 @@ async fn software_rdma_over_hardware_is_not_the_hardwares_own() {
     add_rdma(&world, function, "renamed", "parent", "eno3\n");
     add_rdma(&world, function, "siw0", "node_desc", "Software iWARP stack\n");
     let state = world.survey().await;
-    let told = told(&state);
-    assert!(told.contains("nic-0000-01-00-0: tg3 eno3; ;"), "{told}");
+    let states = states(&state);
+    assert!(states.contains("nic-0000-01-00-0: tg3 eno3; ;"), "{states}");
     let names = "software RDMA devices skipped: renamed rxe0 siw0";
     assert!(source(&state, "nics").ends_with(names), "{}", source(&state, "nics"));
 }
 
-/// Adds an RDMA device below another device, with one file that tells what it is.
+/// Adds an RDMA device below another device, with one file that identifies it.
 fn add_rdma(world: &Node, parent: &str, name: &str, file: &str, text: &str) {
     let folder = format!("{parent}/infiniband/{name}");
     world.write(&format!("{folder}/node_type"), "1: CA\n");
@@ -69,7 +69,7 @@ fn add_rdma(world: &Node, parent: &str, name: &str, file: &str, text: &str) {
     std::os::unix::fs::symlink(real, link).expect("linked");
 }
 
-/// Takes the RDMA devices of every adapter and its functions, but of so many at the beginning.
+/// Removes the RDMA devices of all adapters and their functions, except the first ones.
 fn take_rdma(world: &Node, but_first: usize) {
     let take = |model: &mut windlass_machine::state::Model| {
         for nic in model.nics.iter_mut().skip(but_first) {
@@ -94,7 +94,7 @@ async fn rdma_devices_that_go_with_their_module_are_a_failure() {
     let state = agent.until_health("0000:ca:00.0", GONE).await;
     let in_bond = device(&state.inventory, "0000:98:00.0");
     assert!(in_bond.health.is_healthy(), "a bond has one RDMA device for all its parts");
-    // The module is back, and makes none for this one.
+    // The module is back, and creates no RDMA device for this function.
     for module in ["ib_core", "mlx5_core"] {
         world.write(&format!("/sys/module/{module}/holders/mlx5_ib/refcnt"), "0");
     }
@@ -117,7 +117,7 @@ async fn an_rdma_device_that_is_taken_from_a_function_is_no_failure() {
 }
 
 #[tokio::test]
-async fn an_rdma_device_that_nobody_is_given_may_go() {
+async fn an_rdma_device_that_no_container_gets_may_vanish() {
     let world = world("nics: {ids: pciAddress, rdmaNodes: []}");
     let agent = world.agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
@@ -128,7 +128,7 @@ async fn an_rdma_device_that_nobody_is_given_may_go() {
 }
 
 #[tokio::test]
-async fn crowds_are_told_and_take_no_interface_down() {
+async fn too_many_entries_are_reported_and_affect_no_interface() {
     let world = world("");
     let lists = ["/sys/class/infiniband", "/sys/bus/vdpa/devices", "/sys/bus/auxiliary/devices"];
     for list in lists {
