@@ -75,21 +75,21 @@ struct ScanEnv<'a> {
     kubelet_dir: &'a Path,
 }
 
-/// Devices of one source, with notes.
+/// Result of a source's scan: its devices, and notes on skipped entries.
 #[derive(Default)]
 struct SourceScan {
     made: Vec<BuiltDevice>,
     notes: Vec<String>,
-    /// Selector error that is no missing attribute.
+    /// Error of the selector, other than a missing attribute.
     failing: Option<String>,
 }
 
 // === impl Described ===
 
 impl Described {
-    /// The scanner and the task that probes its devices.
+    /// Creates the scanner, and the task that probes its devices.
     pub(super) fn new(places: &Places, policy: &Policy, host: &Host) -> (Self, Prober) {
-        let (desk, prober) = probe::channel(host.clone());
+        let (handle, prober) = probe::channel(host.clone());
         let described = Self {
             rules: policy.sources.clone(),
             kubelet_dir: places.kubelet_dir.clone(),
@@ -97,7 +97,7 @@ impl Described {
             serials: Serials::default(),
             file_attributes: FileAttributes::default(),
             probe_interval: policy.health.probe_interval,
-            probes: desk,
+            probes: handle,
         };
         (described, prober)
     }
@@ -201,7 +201,7 @@ fn scan_source(
     for (index, group) in (0..).zip(&groups) {
         let Some(mut made) = builder.build(index, group) else { continue };
         if ids.insert(made.device.id.clone()) {
-            own(&mut owners, &mut made.device);
+            claim_nodes(&mut owners, &mut made.device);
             seen.made.push(made);
         } else {
             seen.notes.push(format!("two devices have the name {}", made.device.id));
@@ -214,7 +214,7 @@ fn scan_source(
 type Owners = BTreeMap<PathBuf, DeviceId>;
 
 /// Withholds a device whose unshared node belongs to another device, so that no node has two owners.
-fn own(owners: &mut Owners, device: &mut Device) {
+fn claim_nodes(owners: &mut Owners, device: &mut Device) {
     if device.withheld.is_some() {
         return;
     }
@@ -241,7 +241,7 @@ impl SourceScan {
         drivers: &mut BTreeMap<String, String>,
     ) -> Vec<Candidate> {
         let Some(expression) = &builder.rule.expression else { return candidates };
-        let (mut picked, mut lack, several) = (Vec::new(), None, candidates.len());
+        let (mut picked, mut missing, total) = (Vec::new(), None, candidates.len());
         for (index, mut candidate) in (0..).zip(candidates) {
             let driver = candidate.text("driver").map(str::to_owned);
             match expression.matches(&builder.preview(index, &candidate)) {
@@ -252,7 +252,7 @@ impl SourceScan {
                     continue;
                 }
                 Ok(false) => {}
-                Err(error) if error.is_missing_attribute() => drop(lack.get_or_insert(error)),
+                Err(error) if error.is_missing_attribute() => drop(missing.get_or_insert(error)),
                 Err(error) => drop(self.failing.get_or_insert_with(|| error.to_string())),
             }
             if let Some(known) = drivers.get(&candidate.identity).filter(|_| driver.is_none()) {
@@ -261,9 +261,9 @@ impl SourceScan {
                 picked.push(candidate);
             }
         }
-        if picked.is_empty() && several > 0 {
-            let lack = lack.map(|lack| format!(", {lack}")).unwrap_or_default();
-            self.notes.push(format!("none of {several} matches{lack}"));
+        if picked.is_empty() && total > 0 {
+            let missing = missing.map(|missing| format!(", {missing}")).unwrap_or_default();
+            self.notes.push(format!("none of {total} matches{missing}"));
         }
         picked
     }
@@ -285,5 +285,5 @@ impl SourceScan {
     }
 }
 
-/// Remarks that are reported; further ones are counted.
+/// Limit on notes in a source's state; further ones are only counted.
 const MAX_NOTES: usize = 3;

@@ -1,4 +1,4 @@
-//! Limits on folder entries. Entries beyond are skipped and reported.
+//! Limits on the entries that a scan reads of a folder. Entries beyond the limit are skipped and reported.
 
 use std::{collections::BTreeMap, fmt, path::Path};
 
@@ -31,7 +31,7 @@ impl EntryLimits {
 }
 
 impl fmt::Display for EntryLimits {
-    /// The skipped entries; empty without any.
+    /// The folders with skipped entries; empty if none was skipped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = |(folder, most)| {
             format!("{folder} has more than {most} entries: the others are left out")

@@ -140,8 +140,8 @@ impl DeviceBuilder<'_> {
         made.device.nodes.push(DeviceNode { path: target, inside, access, shared, proof });
     }
 
-    /// Sysfs folder that proves the node's number. A VFIO group node belongs to the function of the group,
-    /// whose number may change.
+    /// Sysfs folder that confirms the node's device number at allocation. The number of a VFIO group may
+    /// change, so the confirming folder is that of a function in the group.
     fn proof(&self, path: &Path, group: &Group) -> Option<PathBuf> {
         let function = || {
             let folders = group.members.iter().filter_map(|member| member.folder.clone());
@@ -197,7 +197,7 @@ impl DeviceBuilder<'_> {
         }
     }
 
-    /// Marks a device without any container edits as unusable.
+    /// Fails a device that has no container edit, since it would give a container nothing.
     fn check_not_empty(&self, made: &mut BuiltDevice, group: &Group) {
         let nothing = made.device.nodes.is_empty() && made.device.extras.is_empty();
         if !nothing || self.rule.give.found.is_none() {
@@ -248,13 +248,14 @@ impl BuiltDevice {
     }
 }
 
-/// The device with the node paths of a container.
+/// The device with its nodes at their paths inside the container.
 fn from_inside(device: &Device) -> Device {
     let inside = |node: &DeviceNode| DeviceNode::new(node.inside());
     let nodes = device.own_nodes().map(inside);
     Device { nodes: nodes.collect(), ..device.clone() }
 }
 
+/// The parts of the members' places that all members share.
 fn common_place(members: &[Candidate]) -> Place {
     let Some((first, others)) = members.split_first() else { return Place::default() };
     let same = |differs: &dyn Fn(&Place) -> bool| !others.iter().any(|other| differs(&other.place));

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_told_from_the_end_of_an_address() {
+    fn a_port_is_distinguished_from_the_end_of_an_ipv6_address() {
         for (endpoint, host, port) in [
             ("172.31.111.35", "172.31.111.35", None),
             ("board-1.lab:6001", "board-1.lab", Some("6001")),

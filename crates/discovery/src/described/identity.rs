@@ -17,7 +17,7 @@ pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
     } else {
         whole
     };
-    id.parse().expect("letters, digits and what ids may have, and no more than they may have")
+    id.parse().expect("spelled in the characters of an id, and cut to its length")
 }
 
 /// The identity in characters of an id, and true if that loses information. `:` and `.` of addresses become
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_say_what_the_device_is() {
+    fn ids_contain_the_identity() {
         for (identity, expected) in [
             ("0000:1b:00.0", "coral-0000-1b-00-0"),
             ("FT4X.9", "coral-FT4X.9"),

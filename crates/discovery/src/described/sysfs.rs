@@ -53,8 +53,8 @@ fn listed(
     Ok(found)
 }
 
-/// Numbers parts of one device by name without digits, in order: the digits change with other devices on the
-/// bus. `dvb0.frontend0` contains the digit of its card too.
+/// Numbers the parts of one device by their name without digits, in order. The kernel's digits would change with
+/// other devices on the bus, as the first one of `dvb0.frontend0` does.
 pub(super) fn number_parts(candidates: &mut [Candidate]) {
     candidates.sort_by_cached_key(|candidate| natural(&candidate.origin));
     let mut seen = std::collections::BTreeMap::<String, u32>::new();
@@ -127,13 +127,14 @@ impl<'a> Sysfs<'a> {
 // === impl Candidate ===
 
 impl Candidate {
-    /// True for a part of a device with its own identity. USB devices are whole.
+    /// True for a part of a bus device: a candidate with another name than the device's identity. An entry of the
+    /// USB bus is a device, although it is identified by serial number or port.
     fn is_part(&self) -> bool {
         let name = self.text("name").filter(|_| self.text("subsystem") != Some("usb"));
         name.is_some_and(|name| name != self.identity)
     }
 
-    /// Kind of a part. Names with `:` are bus addresses, `0003:1050:0407.000A`, so the subsystem counts.
+    /// Kind of a part: its name without digits, or its subsystem if the name is a bus address, `0003:1050:0407.000A`.
     fn stem(&self) -> String {
         let name = self.text("name").unwrap_or_default();
         let subsystem = self.text("subsystem").filter(|_| name.contains(':'));

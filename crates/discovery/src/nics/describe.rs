@@ -9,9 +9,9 @@ use windlass_core::{
 
 use super::{NicScan, function::Function, rdma::RdmaNetns};
 
-const NO_RDMA: &str = "no RDMA device, which is what containers could share";
+const NO_RDMA: &str = "no RDMA device that containers could share";
 
-const NO_NODES: &str = "nics.rdmaNodes names none, so that containers get nothing to share";
+const NO_NODES: &str = "nics.rdmaNodes is empty: no RDMA node for containers to share";
 
 const ONE_NETWORK: &str = "RDMA devices of this host belong to one network namespace each, so that \
     containers cannot share them: rdma system set netns shared";
@@ -42,7 +42,7 @@ impl NicScan<'_> {
     fn id(&self, function: &Function) -> Option<DeviceId> {
         match self.policy.ids {
             NicIds::PciAddress => function.name.parse().ok(),
-            NicIds::Name => lasting_name(function).parse().ok(),
+            NicIds::Name => stable_name(function).parse().ok(),
         }
     }
 
@@ -70,7 +70,7 @@ impl NicScan<'_> {
 
 /// Name that survives reboots. The bus numbers subfunctions in creation order; the administrator's number is
 /// stable.
-fn lasting_name(function: &Function) -> String {
+fn stable_name(function: &Function) -> String {
     let address = function.address.dashed();
     match function.subfunction_number {
         Some(number) => format!("nic-{address}-sf{number}"),
