@@ -60,7 +60,7 @@ pub enum DrmError {
     #[error("there are too many {0}: {MOST_ENTRIES} are read at most")]
     TooMany(String),
     /// The GPU's driver does not tell the memory of a client.
-    #[error("the driver does not say how much memory a process holds")]
+    #[error("the driver does not report how much memory a process uses")]
     Unmeasured,
 }
 
