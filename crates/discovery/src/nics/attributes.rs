@@ -1,7 +1,7 @@
 //! Attributes of a network function, under the names of Windlass, Kubernetes and DRANET.
 //!
 //! DRA permits 32 attributes per device, and a virtual function with RDMA and vDPA has as many: a new one must
-//! replace another. So only those of DRANET's names are here by which dranet users select. Two are left out: the PCI
+//! replace another. So only those of DRANET's names are here by which its users select. Two are left out: the PCI
 //! address has Kubernetes' name, and the kind of device is known without an attribute.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
@@ -18,7 +18,7 @@ const DRANET: &str = "dra.net";
 
 /// Driver that is bound to the function.
 pub const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
-/// Name of a subfunction on dranet bus.
+/// Name of a subfunction on its bus.
 pub const AUXILIARY_DEVICE: AttributeName = AttributeName::new(DOMAIN, "auxiliaryDevice");
 /// Name of the first RDMA device, `mlx5_0`.
 pub const RDMA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "rdmaDevice");
