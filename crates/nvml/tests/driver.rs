@@ -161,7 +161,7 @@ fn garbage_is_an_error_and_never_a_value() {
 }
 
 #[test]
-fn a_sample_of_each_process_with_work_is_told_once() {
+fn one_sample_of_each_working_process_is_returned() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("the driver answers");
     let gpu = nvml.gpu(0).expect("a GPU");
