@@ -18,7 +18,7 @@ pub struct OwnProcess {
     pub max_fds: Option<u64>,
 }
 
-/// Fields of `/proc/<pid>/stat` behind the program's name, counted from the state, field 3 (proc(5)).
+/// Fields of `/proc/<pid>/stat` after the program's name, as indexes from the state, which is field 3 (proc(5)).
 const USER_TIME: usize = 11;
 const SYSTEM_TIME: usize = 12;
 const START_TIME: usize = 19;
@@ -34,7 +34,7 @@ impl OwnProcess {
     /// Reads the current values.
     pub fn read() -> Self {
         let resident = own("status").and_then(|status| resident_bytes(&status));
-        // The folder's own descriptor is among them.
+        // One of them is the descriptor of this folder, which is subtracted below.
         let fds = fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as u64);
         Self {
             cpu_seconds: own("stat").and_then(|stat| cpu_seconds(&stat)),
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_used_time_memory_and_descriptors_and_began_before_now() {
+    fn values_of_this_process_are_plausible() {
         let before = OwnProcess::read();
         let used = before.cpu_seconds.expect("known");
         // Reading takes time of its own.
