@@ -101,7 +101,7 @@ const PREFETCH_TTL: Duration = Duration::from_secs(1);
 /// Kind of whole GPUs and MIG instances.
 const GPU: Kind = Kind::new("gpu");
 
-/// Keeps NVIDIA's container runtime, if installed, from adding GPUs of its own choice.
+/// Variable that keeps NVIDIA's container runtime, if it is installed, from adding GPUs that were not allocated.
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
 /// The kind of a device: its family's, or else its source's.

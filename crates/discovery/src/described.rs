@@ -222,7 +222,7 @@ fn claim_nodes(owners: &mut Owners, device: &mut Device) {
     let taken = nodes.iter().find_map(|node| Some((node, owners.get(&node.path)?)));
     if let Some((node, owner)) = taken {
         let node = node.path.display();
-        let why = format!("{node} is also that of {owner}: group them, or write shared: true");
+        let why = format!("{node} also belongs to {owner}: group them, or write shared: true");
         device.withheld = Some(why);
         return;
     }

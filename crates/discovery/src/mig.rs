@@ -19,7 +19,7 @@
 //! # Guarantees
 //!
 //! - Making a partition that exists returns its device; removing one that is missing succeeds.
-//! - A half-made instance is reverted before the answer. If that fails, the error says so, and the next
+//! - A half-made instance is removed before the answer. If that fails, the error reports it, and the next
 //!   task for the placement continues from there.
 //! - Instances in use stay, and so do instances that an administrator divided. The mode changes at once, without
 //!   compute processes and instances, or not at all: no change stays pending until a reset.
@@ -29,8 +29,9 @@
 //!
 //! # Errors
 //!
-//! [`PartitionError`] names the failed task; its source has the reason. [`MigFailure::NoRoom`] and [`MigFailure::InUse`]
-//! end when a holder releases its instance, [`MigFailure::NoDriver`] and [`MigFailure::Overdue`] without action.
+//! [`PartitionError`] names the failed task; its source has the reason. [`MigFailure::NoRoom`] and
+//! [`MigFailure::InUse`] end when a holder releases its instance, [`MigFailure::NoDriver`] and
+//! [`MigFailure::Overdue`] without action.
 
 mod instance;
 mod mode;
@@ -214,13 +215,13 @@ impl MigHandle {
         self.request(task, job).await
     }
 
-    /// Turns MIG on. The caller ensures that nobody holds the GPU.
+    /// Turns MIG on. The caller ensures that no container holds the GPU.
     pub async fn turn_mig_on(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
         self.request(MigTask::TurnOn(id.clone()), move |nvml: &Nvml| mode::turn_on(nvml, &id)).await
     }
 
-    /// Turns MIG off. The caller ensures that nobody holds a part of the GPU.
+    /// Turns MIG off. The caller ensures that no container holds an instance of the GPU.
     pub async fn turn_mig_off(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
         self.request(MigTask::TurnOff(id.clone()), move |nvml: &Nvml| mode::turn_off(nvml, &id))

@@ -1,4 +1,4 @@
-//! Telemetry of scanned devices, read from sysfs at the probe interval on a thread of its own.
+//! Telemetry of scanned devices, read from sysfs at the probe interval on a separate thread.
 //!
 //! Telemetry is separate from the scan: a failing sensor is no reason to distrust a device, and the first device
 //! list must not wait for it. Firmware answers some files, and may hang: a device is not read again while a read

@@ -26,7 +26,7 @@ pub struct ContainerId {
 pub struct GpuProcess {
     /// Process id on the host.
     pub pid: u32,
-    /// Its container.
+    /// Container of the process.
     pub container: ContainerId,
     /// GPU memory of the process in bytes, its contexts included.
     pub memory_bytes: u64,

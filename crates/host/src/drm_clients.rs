@@ -413,13 +413,13 @@ mod tests {
     #[test]
     fn a_gpu_whose_driver_reports_no_memory_is_unmeasured() {
         let proc = Proc::new();
-        let tells = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
+        let reporting = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
         for silent in [
             client("0000:03:00.0", 1, "drm-engine-gfx: 5 ns"),
             "drm-pdev:\t0000:03:00.0\ndrm-resident-vram: 1 MiB\n".to_owned(),
             "drm-pdev:\t0000:03:00.0\ndrm-client-id:\t-1\ndrm-resident-vram: 1 MiB".to_owned(),
         ] {
-            proc.process(30, "a", &[silent, tells.clone()]);
+            proc.process(30, "a", &[silent, reporting.clone()]);
             let found = proc.read().expect("read").of(gpu("0000:03:00.0"));
             assert!(matches!(found, Err(DrmError::Unmeasured)), "{found:?}");
         }

@@ -165,8 +165,11 @@ mod tests {
             let script = format!("umask {umask}; exec \"$0\" --exact {test}");
             let mut command = std::process::Command::new("sh");
             let output = command.args(["-c", &script]).arg(&program).output().expect("sh runs");
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && said.contains("1 passed"), "umask {umask}: {said}");
+            let stdout_text = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && stdout_text.contains("1 passed"),
+                "umask {umask}: {stdout_text}"
+            );
         }
     }
 }

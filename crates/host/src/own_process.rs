@@ -90,7 +90,7 @@ mod tests {
     fn values_of_this_process_are_plausible() {
         let before = OwnProcess::read();
         let used = before.cpu_seconds.expect("known");
-        // Reading takes time of its own.
+        // Each read uses CPU time itself.
         while OwnProcess::read().cpu_seconds.is_some_and(|seconds| seconds <= used) {}
         assert!(OwnProcess::read().cpu_seconds.is_some_and(|seconds| seconds > used));
         assert!(before.resident_bytes.is_some_and(|bytes| bytes > 100 * KIB));

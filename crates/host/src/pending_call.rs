@@ -104,7 +104,7 @@ mod tests {
         assert!(!call.became_overdue(start));
         let overdue = overdue_at(&mut call);
         assert_eq!(overdue - start, DEADLINE);
-        assert!(!call.became_overdue(overdue), "told once");
+        assert!(!call.became_overdue(overdue), "returned once");
         assert!(!call.begin(overdue, DEADLINE), "it still hangs");
         assert!(call.is_settled() && !call.is_idle());
         call.settle();
@@ -116,7 +116,7 @@ mod tests {
         let (start, mut call) = (Instant::now(), PendingCall::default());
         assert!(call.begin(start, DEADLINE));
         let woken = start + DEADLINE * 10;
-        assert!(!call.became_overdue(woken), "nobody listened");
+        assert!(!call.became_overdue(woken), "the agent was stopped");
         assert_eq!(overdue_at(&mut call) - woken, DEADLINE, "and it hangs indeed");
     }
 }

@@ -265,12 +265,12 @@ mod tests {
             for size in [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 7] {
                 let text = "x".repeat(size);
                 fs::write(root.path().join(folder).join("file"), &text).expect("written");
-                let said = host.text(format!("/{folder}/file"));
-                assert_eq!(said.map(|said| said.len()), Some(size), "{folder}");
+                let text_read = host.text(format!("/{folder}/file"));
+                assert_eq!(text_read.map(|text_read| text_read.len()), Some(size), "{folder}");
             }
         }
         fs::write(root.path().join("sys/file"), vec![b'x'; MAX_BYTES + 1]).expect("written");
-        assert!(host.text("/sys/file").is_some_and(|said| said.len() == MAX_BYTES));
+        assert!(host.text("/sys/file").is_some_and(|text_read| text_read.len() == MAX_BYTES));
     }
 
     #[test]

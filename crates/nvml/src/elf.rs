@@ -82,7 +82,7 @@ mod tests {
         }
         for text in ["", "no library"] {
             fs::write(&path, text).expect("written");
-            check_length(&path).expect("the linker says what it is");
+            check_length(&path).expect("the linker reports the format");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     library::{Table, Zeros, call, get, get_at_most, get_text, text_in},
 };
 
-/// A GPU, or a MIG instance where a method says so.
+/// A GPU, or a MIG instance for methods whose documentation allows one.
 #[derive(Clone)]
 pub struct Gpu {
     pub(crate) table: Arc<Table>,

@@ -1,7 +1,7 @@
 //! Memory limits per cgroup, which the driver enforces since version 615.
 //!
 //! A limit counts all processes of a cgroup together. An allocation beyond the hard limit fails with "out of memory".
-//! The driver keeps the limits in the kernel's `dmem` controller or in a table of its own. Managed memory is not
+//! The driver keeps the limits in the kernel's `dmem` controller or in its own table. Managed memory is not
 //! charged.
 
 use std::{

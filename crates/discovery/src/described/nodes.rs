@@ -236,7 +236,7 @@ impl<'a> Nodes<'a> {
         listed.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
     }
 
-    /// Reason against giving a node to containers.
+    /// Reason why containers must not get a node.
     pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
         let block = || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));

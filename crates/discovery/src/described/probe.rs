@@ -208,7 +208,7 @@ impl ProbeSchedule {
     }
 }
 
-/// Shortest probe interval, whatever is configured.
+/// Shortest probe interval. A shorter configured one is raised to it.
 pub(super) const SHORTEST: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

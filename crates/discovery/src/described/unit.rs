@@ -111,7 +111,7 @@ fn of_several_boards(members: &[Candidate]) -> Option<String> {
     let boards = Vec::from_iter(boards);
     (boards.len() > 1).then(|| {
         let boards = boards.join(" and ");
-        format!("its nodes are of {boards}: their grouping is ambiguous")
+        format!("its nodes belong to {boards}: their grouping is ambiguous")
     })
 }
 
@@ -142,7 +142,7 @@ fn joined(
 fn ranked(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Group> {
     let counts = columns.iter().map(|column| column.len().to_string()).collect::<Vec<_>>();
     let (patterns, counts) = (patterns.join(", "), counts.join(", "));
-    let doubt = || format!("{patterns} fit {counts} nodes: their grouping is ambiguous");
+    let doubt = || format!("{patterns} match {counts} nodes: their grouping is ambiguous");
     let rows = columns.iter().map(Vec::len).max().unwrap_or_default();
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
     let group = |_| {
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn equal_numbers_on_two_boards_are_ambiguous() {
         let found = [("tx0", "A"), ("tx1", "A"), ("rx0", "A"), ("rx1", "B")];
-        let doubt = "its nodes are of A and B: their grouping is ambiguous";
+        let doubt = "its nodes belong to A and B: their grouping is ambiguous";
         assert_eq!(grouped(&found), ["tx0: tx0+rx0".to_owned(), format!("tx1: tx1+rx1, {doubt}")]);
         let channels = [("tx0", "a"), ("tx1", "b"), ("rx0", "c"), ("rx1", "d")];
         assert_eq!(grouped(&channels), ["tx0: tx0+rx0", "tx1: tx1+rx1"], "each is a device");
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn matches_with_different_bus_devices_are_ambiguous_by_rank() {
         let found = [("tx4", "a"), ("tx5", "b"), ("rx0", "c"), ("rx1", "d")];
-        let doubt = "/dev/tx*, /dev/rx* fit 2, 2 nodes: their grouping is ambiguous";
+        let doubt = "/dev/tx*, /dev/rx* match 2, 2 nodes: their grouping is ambiguous";
         let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5+rx1, {doubt}")];
         assert_eq!(grouped(&found), expected);
     }
@@ -282,7 +282,7 @@ mod tests {
     fn matches_with_nothing_in_common_group_by_rank_if_none_is_missing() {
         let found = [("tx4", ""), ("tx5", ""), ("rx0", ""), ("rx1", "")];
         assert_eq!(grouped(&found), ["tx4: tx4+rx0", "tx5: tx5+rx1"]);
-        let doubt = "/dev/tx*, /dev/rx* fit 2, 1 nodes: their grouping is ambiguous";
+        let doubt = "/dev/tx*, /dev/rx* match 2, 1 nodes: their grouping is ambiguous";
         let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5, {doubt}")];
         assert_eq!(grouped(&found[..3]), expected);
     }

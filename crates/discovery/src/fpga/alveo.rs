@@ -3,7 +3,7 @@
 //!
 //! Both are functions of one PCI device, in varying order. A virtual machine has only the user function, a board
 //! without a shell only the management function. Containers get the management node only if the configuration
-//! says so.
+//! asks for it.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -34,7 +34,7 @@ pub(super) const SHELL: AttributeName = AttributeName::new(DOMAIN, SHELL_NAME);
 /// Build time of the shell.
 pub(super) const SHELL_TIMESTAMP: AttributeName = AttributeName::new(DOMAIN, TIMESTAMP_NAME);
 
-/// Vendors of such boards: AMD (formerly Xilinx), Arista, Amazon, Advantech.
+/// Vendors of boards with XRT: AMD (formerly Xilinx), Arista, Amazon, Advantech.
 const VENDORS: [&str; 4] = ["10ee", "3475", "1d0f", "13fe"];
 
 /// Marker files of XRT's drivers.
@@ -181,7 +181,9 @@ impl BoardReader<'_> {
             return not_ready("it reports no shell");
         }
         if self.logic_uuid(&folder).is_some_and(|uuid| !is_identifier(&uuid)) {
-            return not_ready("its logic has no identifier but f: its firmware crashed");
+            return not_ready(
+                "the identifier of its logic is all ones (ffff...): its firmware crashed",
+            );
         }
         if self.host.text(folder.join("ready")).is_some_and(|ready| is_zero(&ready)) {
             return not_ready("its driver reports it as not ready");

@@ -88,9 +88,9 @@ struct RegionReport {
 struct Region {
     host: Host,
     driver: &'static DriverNames,
-    /// Its PCI function.
+    /// Address of the board's PCI function.
     address: PciAddress,
-    /// Position among the regions of that function.
+    /// Index among the regions of that function.
     nth: usize,
     folder: PathBuf,
     engine: Option<PathBuf>,

@@ -46,7 +46,8 @@ impl NicScan<'_> {
         }
     }
 
-    /// Reason against exclusive use: the host needs the function. Sharing its RDMA device takes nothing away.
+    /// Reason why a container cannot use the function exclusively: the host needs it. Sharing its RDMA device is still
+    /// possible, because the host keeps the function.
     fn not_alone(&self, function: &Function) -> Option<String> {
         let interfaces = function.interfaces.iter();
         let mut uses = interfaces.filter_map(|it| self.uses.of(self.host, &it.name));
@@ -58,6 +59,7 @@ impl NicScan<'_> {
             .or_else(|| in_use_by_parts(parts.unwrap_or(0), "subfunction"))
     }
 
+    /// Reason why containers cannot share the function's RDMA device.
     fn not_shared(&self, function: &Function) -> Option<String> {
         match self.networks {
             _ if function.rdma.is_empty() => Some(NO_RDMA.to_owned()),

@@ -87,7 +87,7 @@ impl HostUse {
         }
     }
 
-    /// Reason against exclusive use of an interface.
+    /// Reason why an interface cannot be used exclusively by a container.
     pub(super) fn of(&self, host: &Host, interface: &str) -> Option<String> {
         let all = with_upper_interfaces(host, interface);
         let over = |routes: &BTreeSet<String>, what: &str| {

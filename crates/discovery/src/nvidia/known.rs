@@ -109,7 +109,7 @@ impl KnownDevices {
         let now = self.clock.now();
         let Some(entry) = self.devices.get_mut(id) else { return };
         if let Observation::Failed(Reason::Vanished | Reason::DriverGone, _) = observation {
-            // Its DRM nodes may belong to another device.
+            // The DRM nodes of this device may belong to another device by now.
             entry.device.extras = Extras::default();
         }
         let change = entry.tracker.observe(observation, now);

@@ -1,4 +1,4 @@
-//! GPU telemetry, read after each passed probe on a thread of its own.
+//! GPU telemetry, read after each passed probe on a separate thread.
 //!
 //! Telemetry is separate from the probe: a failing sensor is no reason to distrust a GPU, and the first device list
 //! must not wait for it. While a read hangs, its GPU is not read again. Numbers that the probe reads for health are

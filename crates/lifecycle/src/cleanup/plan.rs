@@ -213,8 +213,8 @@ mod tests {
     fn steps_write_where_the_devices_files_are() {
         let write = StepAction::Write { file: "reset".into(), text: "1".to_owned() };
         let folder = Some("/sys/devices/virtual/misc/b".into());
-        let told = Device { folder: folder.clone(), ..board() };
-        assert_eq!(plan_of(&policy(write.clone()), told).folder, folder);
+        let with_folder = Device { folder: folder.clone(), ..board() };
+        assert_eq!(plan_of(&policy(write.clone()), with_folder).folder, folder);
         assert_eq!(
             plan_of(&policy(write), board()).folder,
             None,

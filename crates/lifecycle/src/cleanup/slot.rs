@@ -18,7 +18,7 @@ use super::{
 
 pub(super) struct Slot {
     pub(super) state: State,
-    /// Its steps; `None` if no step is configured now.
+    /// Plan of the device; `None` if no step is configured now.
     pub(super) plan: Option<CleanupPlan>,
     /// Required identity as of before the first step. The steps themselves may change the reported one.
     pub(super) required_identity: Option<FpgaIdentity>,

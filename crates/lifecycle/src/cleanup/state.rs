@@ -286,8 +286,8 @@ impl State {
         }
     }
 
-    /// Reason against allocating the device now. A device in use stays listed: the kubelet marks pods of
-    /// unhealthy devices.
+    /// Reason why the device cannot be allocated now. A device in use has none and stays healthy for the kubelet, which
+    /// marks the pods of unhealthy devices.
     pub fn obstacle(&self) -> Option<String> {
         if let Some(Failure { why, .. }) = self.failure() {
             return Some(format!("cleanup failed: {why}"));
@@ -299,7 +299,7 @@ impl State {
         }
     }
 
-    /// Reason against allocating the device now, in one word.
+    /// Reason why the device cannot be allocated now, in one word.
     pub fn unready(&self) -> Option<&'static str> {
         match self {
             _ if self.failure().is_some() => Some("quarantined"),

@@ -207,7 +207,7 @@ impl Env {
     }
 }
 
-/// Makes a folder with exactly this mode, whatever the umask is.
+/// Makes a folder with exactly this mode, independent of the umask.
 fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     fs::create_dir_all(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))

@@ -51,13 +51,13 @@ impl Outcome<'_> {
                 match others.iter().filter(|device| !same(device)).count() {
                     0 => {
                         format!(
-                            "{}, as all {} of its rule",
+                            "{}, like all {} devices of its rule",
                             self.description_of(first),
                             selected.len()
                         )
                     }
                     _ => format!(
-                        "{}, and {} more of its rule",
+                        "{}, and {} more devices of its rule",
                         self.description_of(first),
                         others.len()
                     ),
@@ -94,7 +94,10 @@ impl Outcome<'_> {
             None => format!("this node has no {wanted}{}", self.source_of(selector)),
             Some((device, why)) if count == 1 => format!("{}, the only {wanted}, {why}", device.id),
             Some((device, why)) => {
-                format!("none of {count} is the {wanted} that its rule means: {} {why}", device.id)
+                format!(
+                    "none of {count} is the {wanted} that its rule selects: {} {why}",
+                    device.id
+                )
             }
         }
     }

@@ -727,7 +727,7 @@ fn a_resource_without_a_device_has_a_reason() {
     let mut node = Node::with(gpus(2)).rules(of(Selector::all(DeviceKind::Fpga)));
     assert_eq!(why(&mut node), ["a.com/x: this node has no device of kind fpga"]);
     node = node.rules(of(asking("device.kind == 'gpu' && device.index == 7")));
-    let expected = "a.com/x: none of 2 is the device of kind gpu that its rule means: g0 does not match: \
+    let expected = "a.com/x: none of 2 is the device of kind gpu that its rule selects: g0 does not match: \
                     device.index == 7 is false: index is 0";
     assert_eq!(why(&mut node), [expected]);
     node = node.rules(of(asking("device.attributes['nvidia.com'].brand == 'x'")));
@@ -745,6 +745,6 @@ fn a_resource_without_a_device_has_a_reason() {
     node.policy.exclude = vec![Selector::all(DeviceKind::Gpu)];
     node.plan.offers.clear();
     let expected =
-        "a.com/x: g0 is not offered: excluded by the configuration, as all 2 of its rule";
+        "a.com/x: g0 is not offered: excluded by the configuration, like all 2 devices of its rule";
     assert_eq!(why(&mut node), [expected]);
 }

@@ -53,7 +53,11 @@ fn a_shared_device_is_prepared_for_the_first_pod_and_kept_for_others() {
     let both = run(first, [Input::Start(pods(&["a", "b"]))]);
     assert_eq!(both, State::InUse { tenants: pods(&["a", "b"]) });
     let second = run(both, [Input::Start(pods(&["b", "c"]))]);
-    assert_eq!(second, State::InUse { tenants: pods(&["b", "c"]) }, "the first let go meanwhile");
+    assert_eq!(
+        second,
+        State::InUse { tenants: pods(&["b", "c"]) },
+        "the first pod released it meanwhile"
+    );
     assert_eq!(
         run(State::Unsure, [Input::Start(pods(&["a", "b"]))]),
         State::InUse { tenants: pods(&["a", "b"]) },
@@ -81,7 +85,11 @@ fn a_claim_is_one_tenant_and_announces_its_release() {
     let cleaning = run(dirty, [Input::Due]);
     assert_eq!(cleaning.work(), Some(Work::Clean { again: false }));
     let stale = run(first, [join("claim:b", &["claim:b"])]);
-    assert_eq!(stale.work(), Some(Work::Prepare { clean_first: true }), "nobody has the first");
+    assert_eq!(
+        stale.work(),
+        Some(Work::Prepare { clean_first: true }),
+        "no container has the first claim any more"
+    );
     let failed = run(State::Clean, [join("claim:a", &["claim:a"]), failed()]);
     assert_eq!(failed.unready(), Some("quarantined"));
     let released = run(failed, [leave("claim:a"), Input::Due]);
@@ -132,17 +140,17 @@ struct Model {
     state: State,
     /// Pod whose data is on the device.
     data: Option<String>,
-    /// The pod that has it.
+    /// The pod that has the device.
     pod: u32,
 }
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// The pod that has it starts its container.
+    /// The pod that has the device starts its container.
     Start,
-    /// The kubelet gives it to the next pod.
+    /// The kubelet allocates the device to the next pod.
     NextPod,
-    /// The agent sees that nobody has it.
+    /// The agent sees that no pod has the device.
     Released,
     Due,
     Done,
