@@ -1,4 +1,4 @@
-//! Atomic replacement of files: readers see the old or the new content.
+//! Replacement of files in one atomic step: readers see the old or the new content.
 
 pub mod folder;
 mod regular;

@@ -58,12 +58,12 @@ impl Gpu {
             .optional()
     }
 
-    /// Current clock of the streaming multiprocessors in MHz.
+    /// Current clock of the streaming multiprocessors in megahertz.
     pub fn compute_clock_mhz(&self) -> Result<Option<u32>> {
         self.clock_mhz(sys::nvmlClockType_enum_NVML_CLOCK_SM)
     }
 
-    /// Current clock of the memory in MHz.
+    /// Current clock of the memory in megahertz.
     pub fn memory_clock_mhz(&self) -> Result<Option<u32>> {
         self.clock_mhz(sys::nvmlClockType_enum_NVML_CLOCK_MEM)
     }
