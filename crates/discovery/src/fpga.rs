@@ -44,7 +44,7 @@ pub(super) struct Fpga {
     /// Boards as the last scan saw them.
     boards: BTreeMap<DeviceId, Device>,
     /// Serial numbers of cards that some scan saw complete.
-    whole: BTreeSet<String>,
+    complete_cards: BTreeSet<String>,
     pool: ScanPool<PciAddress, Option<ObservedDevice>>,
     regions: Regions,
     managers: Managers,
@@ -101,9 +101,9 @@ impl Scanner for Fpga {
 impl Fpga {
     /// Alveo boards, each read with a deadline. A board that misses it keeps its last attributes.
     fn read(&mut self, host: &Host) -> Vec<ObservedDevice> {
-        let (mut found, mut there) = (Vec::new(), BTreeSet::new());
+        let (mut found, mut present) = (Vec::new(), BTreeSet::new());
         for (address, board) in alveo::boards(host) {
-            there.insert(address);
+            present.insert(address);
             let Some(bare) = board.device() else { continue };
             let (host, rules) = (host.clone(), self.rules.clone());
             let observed = self.pool.call(address, move || board.observe(&host, &rules));
@@ -112,7 +112,7 @@ impl Fpga {
                 Some((last.unwrap_or(bare), no_answer()))
             }));
         }
-        self.pool.end_scan(|address| there.contains(address));
+        self.pool.end_scan(|address| present.contains(address));
         found
     }
 
@@ -124,11 +124,11 @@ impl Fpga {
         };
         if !found.iter().any(is_unclear) {
             let serials = found.iter().filter_map(|(board, _)| serial(board));
-            self.whole = serials.map(str::to_owned).collect();
+            self.complete_cards = serials.map(str::to_owned).collect();
             return;
         }
         for (board, observation) in found {
-            let is_partial = serial(board).is_some_and(|of| !self.whole.contains(of));
+            let is_partial = serial(board).is_some_and(|of| !self.complete_cards.contains(of));
             if is_partial && *observation == Observation::Passed {
                 *observation = not_ready("a board that does not answer may be a part of it");
             }
@@ -138,8 +138,8 @@ impl Fpga {
     /// Adds the missing boards of present cards as not ready, since a card is allocated whole. Forgets a card once
     /// all its boards are missing.
     fn with_absent(&mut self, found: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
-        let there: BTreeSet<_> = found.iter().filter_map(|(board, _)| serial(board)).collect();
-        self.boards.retain(|_, board| serial(board).is_some_and(|of| there.contains(of)));
+        let present: BTreeSet<_> = found.iter().filter_map(|(board, _)| serial(board)).collect();
+        self.boards.retain(|_, board| serial(board).is_some_and(|of| present.contains(of)));
         let mut boards: BTreeMap<_, _> = std::mem::take(&mut self.boards)
             .into_iter()
             .map(|(id, board)| (id, (board, not_ready("an FPGA of the card is not there"))))

@@ -56,25 +56,25 @@ pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, S
     let nodes = Nodes::new(&host, &serials);
     let builder =
         DeviceBuilder { host: &host, rule, kubelet_dir: &places.kubelet_dir, nodes: &nodes };
-    let (mut verdicts, mut picked) = (Vec::new(), Vec::new());
+    let (mut verdicts, mut selected) = (Vec::new(), Vec::new());
     for (index, candidate) in (0..).zip(candidates) {
         let why = rule.expression.as_ref();
         let why = why.and_then(|it| it.why_not(&builder.preview(index, &candidate)));
         match why {
             Some(why) => verdicts.push(CandidateVerdict::without_device(&candidate, why)),
-            None => picked.push(candidate),
+            None => selected.push(candidate),
         }
     }
-    let (devices, left) = grouped(rule, picked);
-    notes.extend(left);
+    let (devices, leftover) = grouped(rule, selected);
+    notes.extend(leftover);
     let candidates = devices.into_iter().chain(verdicts).collect();
     Ok(SourceDiagnosis { places: examined(&rule.find), notes, candidates })
 }
 
 /// Verdicts on selected candidates, and a diagnostic about leftovers.
-fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>, Option<String>) {
-    let all: Vec<_> = picked.iter().map(Candidate::blank_verdict).collect();
-    let (groups, left) = unit::groups(rule, picked);
+fn grouped(rule: &SourceRule, selected: Vec<Candidate>) -> (Vec<CandidateVerdict>, Option<String>) {
+    let all: Vec<_> = selected.iter().map(Candidate::blank_verdict).collect();
+    let (groups, leftover) = unit::groups(rule, selected);
     let (mut verdicts, mut ids) = (Vec::new(), Vec::new());
     for group in groups {
         let id = id(&rule.name, &group.identity);
@@ -96,7 +96,7 @@ fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>,
             |verdict| CandidateVerdict { reason: Some(NO_PARTNER.to_owned()), ..verdict };
         verdicts = all.into_iter().map(without_partner).collect();
     }
-    (verdicts, left)
+    (verdicts, leftover)
 }
 
 const NO_PARTNER: &str = "a device needs a match of every pattern, and another pattern has none";

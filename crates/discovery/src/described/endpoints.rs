@@ -12,10 +12,10 @@ fn candidate(endpoint: &str) -> Candidate {
     let (host, port) = split(endpoint);
     let (identity, origin) = (endpoint.to_owned(), endpoint.to_owned());
     let mut candidate = Candidate { identity, origin, ..Candidate::default() };
-    candidate.note("endpoint", Some(endpoint));
-    candidate.note("host", Some(host));
-    candidate.note("port", port);
-    candidate.note("name", Some(host));
+    candidate.add_text("endpoint", Some(endpoint));
+    candidate.add_text("host", Some(host));
+    candidate.add_text("port", port);
+    candidate.add_text("name", Some(host));
     candidate
 }
 

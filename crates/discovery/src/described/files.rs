@@ -40,8 +40,8 @@ pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
 fn board(host: &Host, name: &str, path: &Path, target: &Path) -> Candidate {
     let (identity, origin) = (name.to_owned(), path.display().to_string());
     let mut board = Candidate { identity, origin, ..Candidate::default() };
-    board.note("name", Some(name));
-    board.note("path", path.to_str());
+    board.add_text("name", Some(name));
+    board.add_text("path", path.to_str());
     let text = read(host, target).unwrap_or_default();
     // A file may contain anything; only a mapping has attributes.
     if let Ok(Value::Object(facts)) = serde_saphyr::from_str::<Value>(&text) {
@@ -70,8 +70,8 @@ impl Candidate {
         }
         if let Some(endpoint) = self.text("endpoint").map(str::to_owned) {
             let (host, port) = super::endpoints::split(&endpoint);
-            self.note("host", Some(host));
-            self.note("port", port);
+            self.add_text("host", Some(host));
+            self.add_text("port", port);
         }
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn find(
 
 impl Candidate {
     /// Sets a string attribute, unless it is set already or the value is empty.
-    pub(super) fn note(&mut self, name: &'static str, value: Option<impl Into<String>>) {
+    pub(super) fn add_text(&mut self, name: &'static str, value: Option<impl Into<String>>) {
         let Some(value) = value.map(Into::into).filter(|value| !value.is_empty()) else { return };
         let name = AttributeName::new(DOMAIN, name);
         self.attributes.entry(name).or_insert_with(|| AttributeValue::string(value));

@@ -180,7 +180,7 @@ impl<'a> Nodes<'a> {
                 folder
             }
         };
-        candidate.note("path", target.to_str());
+        candidate.add_text("path", target.to_str());
         candidate.origin = path.display().to_string();
         let node = |NamedNode { name, node }: NamedNode| {
             let inside = (name != node).then_some(name);

@@ -209,7 +209,7 @@ mod tests {
                 ..Candidate::default()
             };
             let is_usb = device.starts_with(|first: char| first.is_ascii_uppercase());
-            candidate.note("usbVendor", is_usb.then_some("0403"));
+            candidate.add_text("usbVendor", is_usb.then_some("0403"));
             candidate
         };
         names.iter().map(candidate).collect()

@@ -56,18 +56,18 @@ pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
 
 pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
     for (attribute, file) in FACTS {
-        candidate.note(attribute, host.line(device.join(file)));
+        candidate.add_text(attribute, host.line(device.join(file)));
     }
-    candidate.note("usbPort", port(host, device));
+    candidate.add_text("usbPort", port(host, device));
     let interfaces = interfaces(host, device);
     let of_each = |read: &dyn Fn(&PathBuf) -> Option<String>| {
         let all: BTreeSet<_> = interfaces.iter().filter_map(read).collect();
         all.into_iter().collect::<Vec<_>>().join(" ")
     };
     let class = of_each(&|interface| host.line(interface.join("bInterfaceClass")));
-    candidate.note("usbInterfaceClass", Some(class));
+    candidate.add_text("usbInterfaceClass", Some(class));
     let drivers = of_each(&|interface| host.link_name(interface.join("driver")));
-    candidate.note("driver", Some(drivers));
+    candidate.add_text("driver", Some(drivers));
 }
 
 pub(super) fn identity(host: &Host, device: &Path, serials: &Serials) -> String {
