@@ -36,12 +36,12 @@ impl fmt::Display for EntryLimits {
         let all = |(folder, most)| {
             format!("{folder} has more than {most} entries: the others are left out")
         };
-        f.write_str(&some(self.0.iter().map(all), "; "))
+        f.write_str(&first_names(self.0.iter().map(all), "; "))
     }
 }
 
 /// The first names of a list, and the number of further ones.
-pub(super) fn some(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+pub(super) fn first_names(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
     let more = names.len().saturating_sub(SHOWN);
     let shown = names.take(SHOWN).collect::<Vec<_>>().join(between);
     if more > 0 { format!("{shown} and {more} more") } else { shown }

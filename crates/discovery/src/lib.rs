@@ -180,7 +180,7 @@ impl SourceBuilder<'_> {
             keep: Some(Box::pin(nvidia.keep(stop.clone()))),
             telemetry: Some(nvidia.telemetry()),
             partitions: Some(handle),
-            driver: Some(nvidia.live()),
+            driver: Some(nvidia.live_driver()),
             run: Box::pin(nvidia.run(to, stop.clone())),
         };
         source.with_task(worker.run(stop.clone()))

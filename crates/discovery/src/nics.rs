@@ -46,7 +46,7 @@ use self::{
     uses::HostUse,
 };
 use super::{
-    entry_limits::{EntryLimits, some},
+    entry_limits::{EntryLimits, first_names},
     facts::counted,
     scanner::{PCI, Scan, Scanner},
 };
@@ -154,7 +154,7 @@ impl<'a> NicScan<'a> {
             parts.push(format!("RDMA network namespaces: {networks}"));
         }
         if !skipped.is_empty() {
-            let names = some(skipped.iter().cloned(), " ");
+            let names = first_names(skipped.iter().cloned(), " ");
             parts.push(format!("software RDMA devices skipped: {names}"));
         }
         parts.extend(Some(limits.to_string()).filter(|text| !text.is_empty()));

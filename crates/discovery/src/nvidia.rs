@@ -167,7 +167,7 @@ impl Nvidia {
     }
 
     /// The driver while it is in use.
-    pub(super) fn live(&self) -> LiveDriver {
+    pub(super) fn live_driver(&self) -> LiveDriver {
         let library = self.library_in_use.subscribe();
         LiveDriver::new(self.roots.clone(), self.library.clone(), library)
     }
@@ -399,7 +399,8 @@ fn load(
 ) -> Result<Driver, ConnectError> {
     let host = &roots.host;
     let found = roots.nvml_library(library);
-    let library = found.ok_or_else(|| ConnectError::NoLibrary { searched: searched(roots) })?;
+    let library =
+        found.ok_or_else(|| ConnectError::NoLibrary { searched: searched_folders(roots) })?;
     // Read before NVML is loaded, so that a driver change during loading is noticed.
     let fingerprint = procfs::fingerprint(host);
     let nvml = Nvml::load(&library).map_err(|error| ConnectError::unloaded(error, host))?;
@@ -410,7 +411,7 @@ fn load(
 }
 
 /// Searched folders: the driver root's, then the host's.
-fn searched(roots: &Roots) -> String {
+fn searched_folders(roots: &Roots) -> String {
     let (driver, host) = (roots.driver.nvml_folders(), roots.host.nvml_folders());
     if driver == host { host } else { format!("{driver}, {host}") }
 }

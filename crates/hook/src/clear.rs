@@ -43,7 +43,7 @@ pub(crate) fn is_in_force(note: &MemoryLimitNote, proc: &Path) -> bool {
 fn clear_gpu(nvml: Option<&Nvml>, gpu: &LimitedGpu, cgroup: &Path) -> Option<String> {
     let by_driver = || {
         let nvml = nvml.expect("a note with a GPU of the driver names its library");
-        lift(nvml, &gpu.uuid, cgroup).map_err(|error| error.to_string())
+        lift_driver_limit(nvml, &gpu.uuid, cgroup).map_err(|error| error.to_string())
     };
     let by_kernel = |region| dmem::lift(cgroup, region).map_err(|error| causes(&error));
     match gpu.region.as_ref().map_or_else(by_driver, by_kernel) {
@@ -54,7 +54,7 @@ fn clear_gpu(nvml: Option<&Nvml>, gpu: &LimitedGpu, cgroup: &Path) -> Option<Str
 }
 
 /// Lifts the driver's limit. A GPU that is gone has none.
-fn lift(nvml: &Nvml, uuid: &str, cgroup: &Path) -> Result<(), NvmlError> {
+fn lift_driver_limit(nvml: &Nvml, uuid: &str, cgroup: &Path) -> Result<(), NvmlError> {
     match nvml.gpu_with_uuid(uuid) {
         Err(error) if error.is_absent() => Ok(()),
         found => gpus::lift(&found?, cgroup),

@@ -91,7 +91,10 @@ pub enum HookError {
         source: NvmlError,
     },
     /// The driver or the kernel reads back another limit.
-    #[error("{uuid}: asked for a limit of {asked} bytes, the {by} reads back {}", or_none(*.found))]
+    #[error(
+        "{uuid}: asked for a limit of {asked} bytes, the {by} reads back {}",
+        limit_text(*.found)
+    )]
     Differs {
         /// UUID of the GPU.
         uuid: String,
@@ -120,6 +123,6 @@ pub enum HookError {
     },
 }
 
-fn or_none(limit: Option<u64>) -> String {
+fn limit_text(limit: Option<u64>) -> String {
     limit.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"))
 }

@@ -39,7 +39,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
                 any = Some((piece, at));
                 piece += 1;
             }
-            Some(other) if other.takes(name[at]) => (piece, at) = (piece + 1, at + 1),
+            Some(other) if other.accepts(name[at]) => (piece, at) = (piece + 1, at + 1),
             _ => match &mut any {
                 Some((star, begin)) => {
                     *begin += 1;
@@ -127,7 +127,7 @@ fn one_of(text: &str) -> Option<(Piece, &str)> {
 // === impl Piece ===
 
 impl Piece {
-    fn takes(&self, letter: char) -> bool {
+    fn accepts(&self, letter: char) -> bool {
         match self {
             Self::Letter(own) => *own == letter,
             Self::AnyLetter | Self::AnyText => true,

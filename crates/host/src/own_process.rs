@@ -33,11 +33,11 @@ const KIB: u64 = 1024;
 impl OwnProcess {
     /// Reads the current values.
     pub fn read() -> Self {
-        let resident = own("status").and_then(|status| resident_bytes(&status));
+        let resident = read_self("status").and_then(|status| resident_bytes(&status));
         // One of them is the descriptor of this folder, which is subtracted below.
         let fds = fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as u64);
         Self {
-            cpu_seconds: own("stat").and_then(|stat| cpu_seconds(&stat)),
+            cpu_seconds: read_self("stat").and_then(|stat| cpu_seconds(&stat)),
             resident_bytes: resident,
             open_fds: fds.map(|fds| fds.saturating_sub(1)),
             max_fds: getrlimit(Resource::Nofile).current,
@@ -48,12 +48,12 @@ impl OwnProcess {
     pub fn start_seconds(now: Timestamp) -> Option<f64> {
         let uptime = fs::read_to_string("/proc/uptime").ok()?;
         let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
-        let started = ticks(start_time(&own("stat")?)?);
+        let started = ticks(start_time(&read_self("stat")?)?);
         Some(now.as_duration().as_secs_f64() - uptime + started)
     }
 }
 
-fn own(file: &str) -> Option<String> {
+fn read_self(file: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/self/{file}")).ok()
 }
 

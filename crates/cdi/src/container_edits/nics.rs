@@ -36,7 +36,7 @@ impl AllocationRequest<'_> {
         let text = serde_json::to_string(&infos).expect("strings by strings");
         grant.envs.insert(format!("{variable}_INFO"), as_go_writes(&text));
         if self.nics.program_hints && !self.nics.rdma_nodes.is_empty() {
-            grant.envs.extend(hints(nics.iter().map(|(_, nic)| *nic)));
+            grant.envs.extend(rdma_variables(nics.iter().map(|(_, nic)| *nic)));
         }
     }
 
@@ -129,7 +129,7 @@ fn as_go_writes(json: &str) -> String {
 
 /// Variables that name the container's RDMA devices, since a container also sees the RDMA devices of others in a
 /// shared network namespace. For NCCL, `=` selects exact names instead of prefixes.
-fn hints<'a>(nics: impl Iterator<Item = &'a Device>) -> Vec<(String, String)> {
+fn rdma_variables<'a>(nics: impl Iterator<Item = &'a Device>) -> Vec<(String, String)> {
     let rdma: Vec<_> = nics.filter_map(|nic| text(nic, &RDMA_DEVICE)).collect();
     if rdma.is_empty() {
         return Vec::new();

@@ -135,14 +135,14 @@ impl DeviceBuilder<'_> {
         if built.device.nodes.iter().any(|known| known.path == target && known.inside == inside) {
             return;
         }
-        let proof = if given.shared { None } else { self.proof(&target, group) };
+        let proof = if given.shared { None } else { self.confirming_folder(&target, group) };
         let (access, shared) = (given.access, given.shared);
         built.device.nodes.push(DeviceNode { path: target, inside, access, shared, proof });
     }
 
     /// Sysfs folder that confirms the node's device number at allocation. The number of a VFIO group may
     /// change, so the confirming folder is that of a function in the group.
-    fn proof(&self, path: &Path, group: &Group) -> Option<PathBuf> {
+    fn confirming_folder(&self, path: &Path, group: &Group) -> Option<PathBuf> {
         let function = || {
             let folders = group.members.iter().filter_map(|member| member.folder.clone());
             let name = path.file_name()?.to_str()?.trim_start_matches("noiommu-");

@@ -31,7 +31,7 @@ pub(super) fn groups(
     candidates: Vec<Candidate>,
 ) -> (Vec<Group>, Option<String>) {
     match (&rule.find, rule.unit) {
-        (_, Unit::Each) => (candidates.into_iter().map(Group::alone).collect(), None),
+        (_, Unit::Each) => (candidates.into_iter().map(Group::single).collect(), None),
         (_, Unit::All) if candidates.is_empty() => (Vec::new(), None),
         (_, Unit::All) => (vec![Group::of(ALL, candidates)], None),
         (Find::Nodes(patterns), Unit::Zipped) => zipped(patterns, candidates),
@@ -70,9 +70,9 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
     let by_board = |it: &Candidate| board(it).map(|board| Key::Device(board.to_owned()));
     let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
     // Two boards, each without the other's node, share no pattern, but their identities keep them apart.
-    if meets(&columns, by_device) || distinguished(&columns, by_board).is_some() {
+    if is_common_key(&columns, by_device) || distinguished(&columns, by_board).is_some() {
         (joined(patterns, columns, by_device), None)
-    } else if meets(&columns, by_text) {
+    } else if is_common_key(&columns, by_text) {
         (joined(patterns, columns, by_text), None)
     } else {
         let is_guess = fewest < most || every(|it| it.device.is_some());
@@ -93,7 +93,7 @@ fn distinguished(
 }
 
 /// True if a key identifies every match, and some device has a match of every pattern.
-fn meets(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
+fn is_common_key(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
     let in_common = distinguished(columns, key)
         .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
     in_common.is_some_and(|keys| !keys.is_empty())
@@ -156,7 +156,7 @@ fn ranked(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Grou
 // === impl Group ===
 
 impl Group {
-    fn alone(candidate: Candidate) -> Self {
+    fn single(candidate: Candidate) -> Self {
         Self::of(&candidate.identity.clone(), vec![candidate])
     }
 

@@ -133,7 +133,7 @@ impl Serials {
         }
         self.0.retain(|key, _| present.contains_key(key));
         for (key, places) in present {
-            self.0.entry(key).or_default().see(places);
+            self.0.entry(key).or_default().update(places);
         }
     }
 
@@ -150,7 +150,7 @@ impl Serials {
 impl SerialHolders {
     /// Updates the ports at which the number is present. Devices that appear together are all identified by port,
     /// since none had the number before.
-    fn see(&mut self, places: BTreeSet<String>) {
+    fn update(&mut self, places: BTreeSet<String>) {
         self.others.retain(|place| places.contains(place));
         let is_alone = places.len() == 1;
         let known =
@@ -194,7 +194,7 @@ mod tests {
     fn the_first_device_keeps_its_serial_number_and_later_ones_have_their_port() {
         let mut holders = SerialHolders::default();
         let mut named = |places: &[&str]| {
-            holders.see(places.iter().map(|place| (*place).to_owned()).collect());
+            holders.update(places.iter().map(|place| (*place).to_owned()).collect());
             holders.named.clone().filter(|named| places.contains(&named.as_str()))
         };
         assert_eq!(named(&["a"]).as_deref(), Some("a"));

@@ -104,15 +104,15 @@ fn on_node<'a>(
     limits: &mut EntryLimits,
     patterns: &'a [String],
 ) -> (Vec<PathBuf>, Vec<PathBuf>, &'a [String]) {
-    let managers = on_chip(host, limits, MANAGERS);
+    let managers = chip_entries(host, limits, MANAGERS);
     match managers.as_slice() {
-        [_] => (managers, on_chip(host, limits, REGIONS), patterns),
+        [_] => (managers, chip_entries(host, limits, REGIONS), patterns),
         _ => (managers, Vec::new(), &[]),
     }
 }
 
 /// Entries of a class that belong to the chip rather than to a PCI function.
-fn on_chip(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
+fn chip_entries(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
     let names = limits.names(host, class, MAX).into_iter();
     let folders = names.filter_map(|name| host.canonicalize(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()

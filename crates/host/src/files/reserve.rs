@@ -24,7 +24,7 @@ pub(crate) fn keep(path: &Path) -> io::Result<()> {
     let wanted: usize = if has_room(path) { 1 } else { 2 };
     // An existing spare is not replaced: its content does not matter, and a full disk may have no room for a new one.
     let (present, missing): (Vec<_>, Vec<_>) =
-        spares(path)?.into_iter().partition(|it| has_room(it));
+        spare_paths(path)?.into_iter().partition(|it| has_room(it));
     for spare in missing.iter().take(wanted.saturating_sub(present.len())) {
         replace(spare, &vec![b' '; BYTES], Readers::Owner)?;
     }
@@ -33,7 +33,7 @@ pub(crate) fn keep(path: &Path) -> io::Result<()> {
 
 /// Replaces a file by a spare with this content. Blocks.
 pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    let spare = spares(path)?.into_iter().find(|spare| has_room(spare));
+    let spare = spare_paths(path)?.into_iter().find(|spare| has_room(spare));
     let spare = spare.ok_or(io::ErrorKind::NotFound)?;
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut file = File::options().write(true).custom_flags(flags).open(&spare)?;
@@ -53,7 +53,7 @@ pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-fn spares(path: &Path) -> io::Result<[PathBuf; 2]> {
+fn spare_paths(path: &Path) -> io::Result<[PathBuf; 2]> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     Ok(["spare", "spare2"].map(|end| path.with_file_name(format!(".{name}.{end}"))))
 }

@@ -8,7 +8,7 @@ use super::*;
 
 const FORMAT: Format = Format { what: "record of words", about: "words" };
 
-fn kept() -> (TempDir, StateFile<String>, PathBuf) {
+fn copied_file() -> (TempDir, StateFile<String>, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (path, copy) = (folder.path().join("state/words.json"), folder.path().join("run/words"));
     let host = Host::new(folder.path(), folder.path());
@@ -32,7 +32,7 @@ fn fail_writes(path: &Path) {
 
 #[test]
 fn document_or_copy_alone_is_enough() {
-    let (_folder, file, copy) = kept();
+    let (_folder, file, copy) = copied_file();
     write(&file, "one");
     fs::remove_file(file.path()).expect("it was there");
     assert_eq!(read(&file).as_deref(), Some("one"));
@@ -53,7 +53,7 @@ fn document_or_copy_alone_is_enough() {
 
 #[test]
 fn a_readable_or_newer_document_takes_precedence_over_its_copy() {
-    let (_folder, file, copy) = kept();
+    let (_folder, file, copy) = copied_file();
     write(&file, "one");
     let ahead = fs::read(&copy).expect("there");
     write(&file, "two");
@@ -66,7 +66,7 @@ fn a_readable_or_newer_document_takes_precedence_over_its_copy() {
 
 #[test]
 fn a_damaged_copy_or_a_link_counts_as_absent() {
-    let (folder, file, copy) = kept();
+    let (folder, file, copy) = copied_file();
     write(&file, "one");
     fs::remove_file(file.path()).expect("it was there");
     fs::write(&copy, "{").expect("damaged");
@@ -81,7 +81,7 @@ fn a_damaged_copy_or_a_link_counts_as_absent() {
 
 #[test]
 fn a_copy_that_cannot_be_written_holds_nothing_up_and_is_never_older_than_its_document() {
-    let (_folder, file, copy) = kept();
+    let (_folder, file, copy) = copied_file();
     write(&file, "one");
     fail_writes(&copy);
     write(&file, "two");
@@ -92,7 +92,7 @@ fn a_copy_that_cannot_be_written_holds_nothing_up_and_is_never_older_than_its_do
 
 #[test]
 fn a_failed_write_of_the_document_leaves_a_newer_copy() {
-    let (_folder, file, _copy) = kept();
+    let (_folder, file, _copy) = copied_file();
     write(&file, "one");
     fail_writes(file.path());
     file.write(&"two".to_owned()).expect_err("there is no room");

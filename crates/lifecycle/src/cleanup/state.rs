@@ -157,7 +157,7 @@ impl State {
         match (self, input) {
             (state, Input::Start(tenants)) => state.started(tenants),
             (state, Input::Join { claim, claims }) => state.joined(claim, &claims),
-            (state, Input::Leave(claim)) => state.left(&claim),
+            (state, Input::Leave(claim)) => state.after_release(&claim),
             (Self::InUse { .. } | Self::Dirty { .. }, Input::Released) => {
                 Self::Dirty { tenants: Tenants::new() }
             }
@@ -174,11 +174,11 @@ impl State {
             }
             (Self::Preparing { tenants, .. }, Input::Done) => Self::InUse { tenants },
             (Self::Preparing { tenants, failed, .. }, Input::Failed { why, at }) => {
-                Self::Quarantined { tenants, failed: Failure::again(failed, why, at) }
+                Self::Quarantined { tenants, failed: Failure::repeated(failed, why, at) }
             }
             (Self::Cleaning { .. }, Input::Done) => Self::Clean,
             (Self::Cleaning { failed }, Input::Failed { why, at }) => {
-                let failed = Failure::again(failed, why, at);
+                let failed = Failure::repeated(failed, why, at);
                 Self::Quarantined { tenants: Tenants::new(), failed }
             }
             (state, _) => state,
@@ -219,7 +219,7 @@ impl State {
     }
 
     /// A claim released the device; other tenants keep it.
-    fn left(self, claim: &str) -> Self {
+    fn after_release(self, claim: &str) -> Self {
         let without = |mut tenants: Tenants| {
             let was_tenant = tenants.remove(claim);
             (was_tenant, tenants)
@@ -328,7 +328,7 @@ impl State {
 // === impl Failure ===
 
 impl Failure {
-    fn again(before: Option<Self>, why: String, at: Timestamp) -> Self {
+    fn repeated(before: Option<Self>, why: String, at: Timestamp) -> Self {
         match before {
             Some(Self { attempts, why: known, since }) => {
                 let since = if known == why { since } else { at };

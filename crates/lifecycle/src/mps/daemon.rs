@@ -126,7 +126,7 @@ impl Daemon {
             }
             State::Settling { .. } => {
                 let spec = self.spec()?;
-                Some(Box::pin(async move { (None, settle(&env, &device, &spec).await) }))
+                Some(Box::pin(async move { (None, apply_limits(&env, &device, &spec).await) }))
             }
             State::Asking { .. } => {
                 Some(Box::pin(async move { (None, check(&env, &device).await) }))
@@ -195,7 +195,7 @@ impl Daemon {
 }
 
 /// Sets the limits, with retries: a daemon that was just started may not answer yet.
-async fn settle(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), CallError> {
+async fn apply_limits(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), CallError> {
     let share = spec.share().map_err(|error| (Outcome::Impossible, error.to_string()))?;
     let program = env.program().map_err(failed)?;
     let (place, settings) = (env.places.of(device), &env.settings);

@@ -84,7 +84,7 @@ impl Outcome<'_> {
     /// Reason why a selector matches no device.
     fn why_none(self, selector: &Selector) -> String {
         let devices = self.inventory.devices.iter().filter(|it| selector.is_about(it));
-        let (wanted, mut first) = (wanted(selector), None);
+        let (wanted, mut first) = (selector_text(selector), None);
         let mut count = 0_usize;
         for device in devices {
             count += 1;
@@ -113,7 +113,7 @@ impl Outcome<'_> {
 }
 
 /// A selector's kind and source, in words.
-fn wanted(selector: &Selector) -> String {
+fn selector_text(selector: &Selector) -> String {
     let kind = selector.kind.map(|kind| format!("of kind {kind}"));
     let source = selector.source.as_ref().filter(|source| {
         selector.kind.is_none_or(|kind| Selector::all(kind).source() != Some(source))
