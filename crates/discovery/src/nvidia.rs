@@ -121,7 +121,7 @@ enum Ended {
 /// PCI vendor id of NVIDIA.
 const VENDOR: &str = "10de";
 
-/// Longest time between initialisations for a lost GPU.
+/// Maximum time between initialisations for a lost GPU.
 const MAX_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Channel capacity of MIG notices. If one is dropped, the next regular probe finds the change.

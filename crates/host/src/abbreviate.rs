@@ -4,8 +4,8 @@ use std::fmt::Display;
 
 pub use windlass_core::name::checksum;
 
-/// Longest name in a list, in bytes. Callers may pass names of any length.
-const LONGEST: usize = 100;
+/// Maximum length of a name in a list, in bytes. Callers may pass names of any length.
+const MAX_BYTES: usize = 100;
 
 /// An ASCII name in at most `most` characters. A checksum replaces the end of a longer name.
 pub fn shortened(name: &str, most: usize) -> String {
@@ -30,7 +30,7 @@ pub fn first_few<T: Display>(
 
 /// A name, cut to a readable length.
 pub fn cut(name: &str) -> String {
-    match beginning(name, LONGEST) {
+    match beginning(name, MAX_BYTES) {
         whole if whole == name => name.to_owned(),
         part => format!("{part}..."),
     }

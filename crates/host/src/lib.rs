@@ -89,7 +89,7 @@ const SIMULATED: &str = "/run/windlass/simulated";
 /// File that marks a recorded host, with its origin.
 const RECORDED: &str = "/run/windlass/recorded";
 
-/// Most links to follow, as in the kernel (`path_resolution(7)`).
+/// Maximum number of links to follow, as in the kernel (`path_resolution(7)`).
 const MAX_LINKS: usize = 40;
 
 /// File name of NVML; also the dynamic linker's name for it.

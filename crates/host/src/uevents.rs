@@ -14,14 +14,14 @@ use tokio::net::UnixDatagram;
 pub struct Uevents {
     /// The netlink socket, in tokio's type for datagram sockets, of which only `recv` is used.
     socket: UnixDatagram,
-    buffer: Box<[u8; LONGEST]>,
+    buffer: Box<[u8; MAX_BYTES]>,
 }
 
 /// Multicast group of the kernel's own messages. Those of udev have group 2.
 const KERNEL: u32 = 1;
 
-/// Longest message with its header (`UEVENT_BUFFER_SIZE`).
-const LONGEST: usize = 4096;
+/// Maximum size of a message with its header, in bytes (`UEVENT_BUFFER_SIZE`).
+const MAX_BYTES: usize = 4096;
 
 /// Subsystems without allocatable devices, whose events come constantly or with every container.
 const NOISY: &[&str] = &[
@@ -60,7 +60,7 @@ impl Uevents {
         let socket = socket_with(family, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT))?;
         bind(&socket, &SocketAddrNetlink::new(0, KERNEL))?;
         let socket = UnixDatagram::from_std(StdDatagram::from(socket))?;
-        Ok(Self { socket, buffer: Box::new([0; LONGEST]) })
+        Ok(Self { socket, buffer: Box::new([0; MAX_BYTES]) })
     }
 
     /// Waits for a relevant message. An overflow of the socket's buffer counts as one, since messages were lost.

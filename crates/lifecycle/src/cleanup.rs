@@ -7,8 +7,8 @@
 //!      └── states: why a device waits <────────────┘   └── PreStartContainer waits for its devices
 //! ```
 //!
-//! The file of [`State`] has a drawing of a device's states. The cleanup knows devices, steps and allocations, but does
-//! not discover devices. After the steps of a programmable device it runs the identity check of the device's family.
+//! [`State`] has the states of a device; its module draws them. Plans name the devices, since the cleanup discovers
+//! none. After the steps of a programmable device it runs the identity check of the device's family.
 //!
 //! # Guarantees
 //!
@@ -197,7 +197,7 @@ impl Cleanup {
             tokio::select! {
                 Ok(()) = self.deps.plans.changed() => self.follow().await,
                 Some(request) = self.requests.recv() => {
-                    // The caller knows the devices of the newest plans.
+                    // The request may name a device that only the newest plans have.
                     if self.deps.plans.has_changed().unwrap_or(false) {
                         self.follow().await;
                     }

@@ -25,7 +25,7 @@ pub struct MemoryLimits {
     /// Guaranteed memory. The driver also adds it to the cgroup's ancestors, where it stays after the cgroup is
     /// removed.
     pub soft: u64,
-    /// Largest use of memory; `None` for no limit.
+    /// Maximum use of memory in bytes; `None` for no limit.
     pub hard: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ pub struct MemoryLimits {
 pub struct MemoryLimitsInUse {
     /// Guaranteed memory.
     pub soft: u64,
-    /// Largest use of memory; `None` for no limit.
+    /// Maximum use of memory in bytes; `None` for no limit.
     pub hard: Option<u64>,
     /// Memory of all processes of the cgroup.
     pub used: u64,

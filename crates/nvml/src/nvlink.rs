@@ -19,7 +19,7 @@ pub enum Remote {
     Other,
 }
 
-/// Most links of a GPU (`NVML_NVLINK_MAX_LINKS` in `nvml.h`).
+/// Maximum number of links of a GPU (`NVML_NVLINK_MAX_LINKS` in `nvml.h`).
 const MAX_LINKS: u32 = sys::NVML_NVLINK_MAX_LINKS;
 
 impl Gpu {

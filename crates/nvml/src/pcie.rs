@@ -22,7 +22,7 @@ pub struct PcieLink {
 /// Bound on generations.
 const MAX_GENERATION: u32 = 16;
 
-/// Most lanes of a link (PCI Express Base Specification).
+/// Maximum number of lanes of a link (PCI Express Base Specification).
 const MAX_WIDTH: u32 = 32;
 
 impl Gpu {

@@ -18,7 +18,7 @@ pub struct MigProfile {
     pub name: String,
     /// Compute slices.
     pub slices: u32,
-    /// Largest number of instances per GPU.
+    /// Maximum number of instances per GPU.
     pub most: u32,
     /// Capacities of an instance.
     pub share: MigShare,

@@ -164,7 +164,7 @@ impl NodeState {
         (self.inventory.generation > 0).then(|| all.collect())
     }
 
-    /// Each device's resource, or the reason why it has none. Devices that no rule is about are left out.
+    /// Each device's resource, or the reason why it has none. Devices that no rule selects are left out.
     pub fn offerings(&self) -> BTreeMap<DeviceId, Offering> {
         let enforcement = |id: &DeviceId| self.enforcement(self.inventory.get(id.as_str())?);
         let withheld = self.withheld.iter().map(|(id, why)| {

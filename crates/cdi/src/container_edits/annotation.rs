@@ -3,7 +3,7 @@
 use windlass_config::AnnotationPrefix;
 use windlass_core::{name::digest, resource::ResourceName};
 
-/// Longest name of an annotation key, after the slash.
+/// Maximum length of the name in an annotation key, after the slash.
 const MAX_NAME: usize = 63;
 
 /// Annotation key of a resource. The kubelet merges annotations by key, so each resource has its own.

@@ -23,7 +23,7 @@ use super::{
 /// Domain of attributes that Kubernetes does not define.
 pub(super) const DOMAIN: &str = "windlass.dev";
 
-/// Most entries of a folder. The largest machines have a few thousand PCI functions.
+/// Maximum number of entries of a folder. The largest machines have a few thousand PCI functions.
 pub(super) const MAX_ENTRIES: usize = 10_000;
 
 /// A possible device.

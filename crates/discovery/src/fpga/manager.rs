@@ -47,7 +47,7 @@ const NO_NODE: &str = "it is programmed, but no driver made a node that is known
 /// XRT's driver for logic on a system on a chip.
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
-/// Most entries of a class that are read. Machines have a few dozen.
+/// Maximum number of entries read per class. Machines have a few dozen.
 const MAX: usize = 1_000;
 
 /// FPGA managers, read with a deadline each.

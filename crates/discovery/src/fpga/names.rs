@@ -9,7 +9,7 @@ use super::{
     regions::{self, FUNCTION, INTERFACE},
 };
 
-/// Longest part of a resource name after the slash.
+/// Maximum length of a resource name after the slash.
 const MAX_CHARS: usize = 63;
 
 /// Hexadecimal digits of a region or function id.

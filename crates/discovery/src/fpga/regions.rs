@@ -66,7 +66,7 @@ const DRIVERS: [DriverNames; 2] = [
     },
 ];
 
-/// Most entries of a class or folder that are read. Machines have a few dozen.
+/// Maximum number of entries read per class or folder. Machines have a few dozen.
 const MAX: usize = 1_000;
 
 /// Regions, read with a deadline each.

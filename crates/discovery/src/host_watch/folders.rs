@@ -38,7 +38,7 @@ const CONTENTS: WatchMask = ENTRIES.union(WatchMask::CLOSE_WRITE);
 /// Buffer for some dozens of events per read.
 const BUFFER_BYTES: usize = 4096;
 
-/// Most watched folders; the others rely on regular scans.
+/// Maximum number of watched folders. Changes in further folders are found by regular scans.
 const MAX_FOLDERS: usize = 512;
 
 /// Device lists of sysfs. Real sysfs sends no inotify events; a simulated one does.

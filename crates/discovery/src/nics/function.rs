@@ -49,7 +49,7 @@ pub(super) struct Function {
     pub(super) vdpa: Vec<Vdpa>,
     /// Physical function of a virtual function.
     pub(super) physical: Option<Physical>,
-    /// Largest and current number of virtual functions.
+    /// Maximum and current number of virtual functions.
     pub(super) virtual_functions: Option<(u32, u32)>,
     /// Number of a subfunction, chosen by the administrator.
     pub(super) subfunction_number: Option<u32>,
@@ -74,7 +74,7 @@ pub(super) const INFINIBAND: &str = "/sys/class/infiniband";
 /// PCI class of network controllers (PCI Code and ID Assignment).
 const NETWORK: &str = "0x02";
 
-/// Most entries of a list that are read. Large machines have two thousand functions.
+/// Maximum number of entries read per list. Large machines have two thousand functions.
 pub(super) const MAX_LISTED: usize = 4_000;
 
 /// Infix in names of subfunctions, `mlx5_core.sf.2`.

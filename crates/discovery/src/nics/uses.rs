@@ -26,11 +26,11 @@ pub(super) struct HostUse {
 const IPV4: &str = "/proc/1/net/route";
 const IPV6: &str = "/proc/1/net/ipv6_route";
 
-/// Most routes that are read. Kubernetes networks have thousands; internet routers have a million, too many
+/// Maximum number of routes to read. Kubernetes networks have thousands; internet routers have a million, too many
 /// for every scan.
 const MAX_ROUTES: usize = 100_000;
 
-/// Most bytes of a table: the kernel writes up to 150 characters per route.
+/// Maximum size of a table in bytes: the kernel writes up to 150 characters per route.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 pub(super) const NET: &str = "/sys/class/net";

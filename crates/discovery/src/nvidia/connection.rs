@@ -141,7 +141,7 @@ impl Connection {
         self.round.call.is_settled() && self.slots.iter().all(Slot::is_settled)
     }
 
-    /// Baselines for the next initialisation, of absent and silent GPUs too.
+    /// Baselines for the next initialisation, including those of absent and unresponsive GPUs.
     pub(super) fn baselines(&self) -> Baselines {
         let mut baselines = (*self.earlier).clone();
         baselines.extend(self.slots.iter().filter_map(Slot::baseline));

@@ -32,7 +32,7 @@ struct TrackedDevice {
     is_removed: bool,
 }
 
-/// Most vanished MIG instances: several layouts of eight GPUs.
+/// Maximum number of vanished MIG instances to remember: several layouts of eight GPUs.
 const MAX_VANISHED_PARTS: usize = 256;
 
 // === impl KnownDevices ===

@@ -41,7 +41,7 @@ pub enum ProgramError {
     },
 }
 
-/// Most bytes of output in an error.
+/// Maximum number of bytes of output in an error.
 const MAX_OUTPUT_BYTES: u64 = 4096;
 
 /// Time to read output after the program's end.

@@ -95,7 +95,7 @@ pub enum Moves {
 pub struct Plan {
     /// The resources.
     pub offers: Offers,
-    /// Devices outside every resource, with the reason. Devices that no rule is about are left out.
+    /// Devices outside every resource, with the reason. Devices that no rule selects are left out.
     pub withheld: BTreeMap<DeviceId, String>,
     /// True if a device waits for its move.
     pub waiting: bool,
