@@ -16,7 +16,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-/// Everything that one allocation adds to a container.
+/// Container edits of one allocation, as the kubelet takes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Environment variables.
@@ -27,11 +27,11 @@ pub struct Grant {
     pub mounts: Vec<Mount>,
     /// Qualified CDI names, in the order of the request.
     pub cdi_devices: Vec<String>,
-    /// Device nodes that the kubelet must add, since no runtime does.
+    /// Device nodes that the kubelet adds, because no CDI document has them.
     pub nodes: BTreeSet<DeviceNode>,
 }
 
-/// A bind mount, both paths by the container runtime.
+/// A bind mount, with paths as the container runtime sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// The path on the node.
@@ -56,7 +56,7 @@ pub enum Access {
 pub struct AllocationRequest<'a> {
     /// The requested resource.
     pub resource: &'a ResourceName,
-    /// The devices, each once, in the order of the request.
+    /// The allocated devices, each once, in the order of the request.
     pub devices: &'a [&'a Device],
     /// Delivery of devices to containers.
     pub delivery: &'a Delivery,
@@ -66,9 +66,9 @@ pub struct AllocationRequest<'a> {
     pub node_extras: &'a NodeExtras,
     /// Edits for a client of the device's MPS daemon.
     pub mps: Option<&'a MpsGrant>,
-    /// CDI names of the memory limits of replicas, in the document of the devices.
+    /// CDI names of the memory limits of replicas, in the same document as the devices.
     pub limits: &'a [String],
-    /// Machine profile of a simulated host.
+    /// Machine profile, if the host is simulated.
     pub simulated: Option<&'a str>,
 }
 
@@ -92,7 +92,7 @@ pub struct NodeExtras {
     pub cdi_extras: Vec<String>,
 }
 
-/// Variable that marks a simulated machine.
+/// Variable that marks a simulated machine, with its machine profile.
 const SIMULATED: &str = "WINDLASS_SIMULATED";
 
 /// Variable that NVIDIA's container runtime reads.
@@ -101,7 +101,7 @@ const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Folder of mounts in which NVIDIA's container runtime finds device names.
 const MOUNTED_DEVICES: &str = "/var/run/nvidia-container-devices";
 
-/// Edits for an allocation. The same request gets the same edits.
+/// Edits for an allocation. Equal requests get equal edits.
 pub fn grant(request: AllocationRequest<'_>) -> Grant {
     let mut grant = Grant::default();
     if let Some(profile) = request.simulated {
@@ -116,7 +116,7 @@ pub fn grant(request: AllocationRequest<'_>) -> Grant {
         }));
     }
     if request.delivery.uses_cdi() {
-        request.by_cdi(&mut grant);
+        request.add_cdi_names(&mut grant);
     }
     if request.has_toolkit() {
         request.nvidia(&mut grant);
@@ -127,7 +127,7 @@ pub fn grant(request: AllocationRequest<'_>) -> Grant {
     grant
 }
 
-/// Edits for a share by amounts. Its CDI document is written before the container starts.
+/// Edits for a share by amounts. `name` is its CDI name, whose document is written before the container starts.
 pub fn grant_share(
     name: String,
     resource: &ResourceName,
@@ -181,7 +181,7 @@ impl AllocationRequest<'_> {
         self.devices.iter().map(|device| crate::device_name(device, self.delivery.ids)).collect()
     }
 
-    fn by_cdi(&self, grant: &mut Grant) {
+    fn add_cdi_names(&self, grant: &mut Grant) {
         grant.envs.insert(variable(self.resource), self.ids().join(","));
         let ids = self.delivery.ids;
         let in_documents = self.devices.iter().filter(|device| crate::has_edits(device));
@@ -217,22 +217,21 @@ impl AllocationRequest<'_> {
             }
         }
         if self.uses(Strategy::VolumeMounts) {
-            self.by_mounts(grant);
+            self.add_name_mounts(grant);
         }
-        let by_runtime_alone = self.uses(Strategy::Envvar) || self.uses(Strategy::VolumeMounts);
-        // With CDI, the nodes are in the container's own configuration and survive updates of it.
-        if by_runtime_alone && self.delivery.pass_device_specs {
+        let is_by_runtime = self.uses(Strategy::Envvar) || self.uses(Strategy::VolumeMounts);
+        // With CDI the nodes are in the container's own configuration, so the kubelet need not add them.
+        if is_by_runtime && self.delivery.pass_device_specs {
             let devices = self.devices.iter().flat_map(|device| device.nodes.clone());
             let channels = self.node_extras.imex_channels.iter().map(|n| crate::imex_node(*n));
             let control = self.node_extras.control_nodes.iter().cloned();
-            let beside = control.chain(channels).map(DeviceNode::shared);
-            grant.nodes = devices.chain(beside).collect();
+            let node_wide = control.chain(channels).map(DeviceNode::shared);
+            grant.nodes = devices.chain(node_wide).collect();
         }
     }
 
-    /// Names devices by mounts. A pod cannot forge these as it can a variable: only the kubelet adds
-    /// mounts.
-    fn by_mounts(&self, grant: &mut Grant) {
+    /// Names the devices by mounts. A pod can set the variable itself, but cannot forge these mounts.
+    fn add_name_mounts(&self, grant: &mut Grant) {
         let folder = Path::new(MOUNTED_DEVICES);
         grant.envs.insert(VISIBLE_DEVICES.to_owned(), MOUNTED_DEVICES.to_owned());
         let channels = self.node_extras.imex_channels.iter();
@@ -254,23 +253,24 @@ fn feature_variable(feature: Feature) -> &'static str {
     }
 }
 
-/// True if a variable depends on the allocated devices, not on the node alone.
+/// True for a variable whose value depends on the allocated devices. The values of others are the same for all
+/// containers of a node.
 pub fn depends_on_devices(name: &str) -> bool {
     name != SIMULATED && !Feature::ALL.iter().any(|feature| feature_variable(*feature) == name)
 }
 
-/// Variable that lists a resource's ids. The kubelet merges the variables of a container's resources by
-/// name, so each resource has its own, except for resources that differ in punctuation alone.
+/// Variable that lists the allocated ids of a resource. The kubelet merges the variables of a container's resources
+/// by name, so each resource has its own. Resources whose names differ only in punctuation share one.
 pub fn variable(resource: &ResourceName) -> String {
     format!("WINDLASS_{}", upper(resource.as_str()))
 }
 
-/// The text in capitals, as part of a variable's name.
+/// The text in capitals, with `_` for other characters than letters and digits.
 pub fn upper(text: &str) -> String {
     plain(text).to_ascii_uppercase()
 }
 
-/// The text as part of a variable's name.
+/// The text with `_` for other characters than letters and digits, for the name of a variable.
 pub fn plain(text: &str) -> String {
     text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }

@@ -1,4 +1,4 @@
-//! The driver's part in the edits of every GPU container: a pure function of the installation.
+//! Edits that give every GPU container the driver's files: a pure function of the installation.
 //!
 //! A program finds `libcuda.so.1` through the loader's cache, or in the few folders that every loader
 //! searches.
@@ -6,11 +6,11 @@
 //! With NVIDIA's toolkit on the host, libraries keep their folder, and the toolkit's hooks make the links
 //! and refresh the container's cache.
 //!
-//! Without the toolkit nothing can run in the container. So the libraries go into the loader's folders
-//! under every name that programs load. Debian's loader searches its multiarch folder, those of Red Hat and
-//! SUSE `/usr/lib64`; an image's loader is unknown, so both folders get them. `LD_LIBRARY_PATH` is no
-//! alternative: a document's variable replaces the image's. A document cannot have links: each name is a
-//! mount of the same file.
+//! Without the toolkit no hook makes links or refreshes the cache. So the libraries go into the loader's folders under
+//! every name that programs load. Debian's loader searches its multiarch folder, those of Red Hat and SUSE
+//! `/usr/lib64`; an image's loader is unknown, so both folders get the libraries. `LD_LIBRARY_PATH` is no alternative:
+//! a document's variable would replace the image's. A document cannot have links, so each name is a mount of the same
+//! file.
 
 use std::{
     collections::BTreeSet,
@@ -33,7 +33,7 @@ const LIB64: &str = "/usr/lib64";
 /// Suffix of Debian's multiarch folders.
 const MULTIARCH: &str = "-linux-gnu";
 
-/// Names the folder of CUDA's library to the toolkit's hooks and to programs.
+/// Variable with the folder of CUDA's library, for the toolkit's hooks and for programs.
 const LIBCUDA_FOLDER: &str = "NVIDIA_CTK_LIBCUDA_DIR";
 
 pub(super) fn edits(
@@ -42,16 +42,16 @@ pub(super) fn edits(
     toolkit: Option<&Toolkit>,
 ) -> ContainerEdits {
     let libraries = &installation.libraries;
-    let placing = toolkit.filter(|toolkit| toolkit.places_libraries());
-    let mut mounts = match placing {
-        Some(_) => in_own_folders(driver, libraries),
-        None => in_loaders_folders(driver, libraries),
+    let placing_toolkit = toolkit.filter(|toolkit| toolkit.places_libraries());
+    let mut mounts = match placing_toolkit {
+        Some(_) => mounts_in_own_folders(driver, libraries),
+        None => mounts_in_loader_folders(driver, libraries),
     };
     mounts.extend(installation.files.iter().chain(&installation.sockets).cloned());
     let mut taken = BTreeSet::new();
     mounts.retain(|mount| taken.insert(mount.container_path.clone()));
     let cuda = libraries.iter().filter(|library| library.name.starts_with("libcuda.so."));
-    let cuda = cuda.map(|library| match placing {
+    let cuda = cuda.map(|library| match placing_toolkit {
         Some(_) => library.folder.display().to_string(),
         None => loader_folders(libraries).map(|folder| folder.display().to_string()).join(":"),
     });
@@ -60,7 +60,7 @@ pub(super) fn edits(
     ContainerEdits { env: env.collect(), mounts, hooks, ..ContainerEdits::default() }
 }
 
-fn in_own_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
+fn mounts_in_own_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
     let mount = |library: &Library| {
         let path = library.folder.join(&library.name);
         Mount::read_only(driver.path_on_node(&library.file), path)
@@ -68,7 +68,7 @@ fn in_own_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
     libraries.iter().map(mount).collect()
 }
 
-fn in_loaders_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
+fn mounts_in_loader_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
     let mut mounts = Vec::new();
     for folder in loader_folders(libraries) {
         for library in libraries {
@@ -81,7 +81,8 @@ fn in_loaders_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
     mounts
 }
 
-/// Library folders of all loaders. The libraries' own folder gives the architecture, or else the agent's.
+/// Library folders of all loaders. The name of the multiarch folder comes from the libraries' own folder, or else from
+/// the agent's architecture.
 fn loader_folders(libraries: &[Library]) -> [PathBuf; 2] {
     let folders = libraries.iter().flat_map(|library| library.folder.ancestors());
     let is_multiarch = |folder: &&Path| folder.to_string_lossy().ends_with(MULTIARCH);
@@ -96,7 +97,7 @@ fn hooks(installation: &Installation, toolkit: &Toolkit) -> Vec<windlass_core::c
     if libraries.is_empty() {
         return Vec::new();
     }
-    // Without the hooks, mounts have all the names already.
+    // If the toolkit does not place libraries, mounts have all names already.
     let placed = if toolkit.places_libraries() { libraries.as_slice() } else { &[] };
     let folders: BTreeSet<_> = placed.iter().map(|library| &library.folder).collect();
     let folders =

@@ -21,7 +21,7 @@ pub(super) struct Features {
     pub(super) missing_channels: Vec<u32>,
 }
 
-/// Name of a feature's only device.
+/// Name of the single device in a feature's document.
 const ALL: &str = "all";
 
 const IMEX_CHANNEL: Kind = Kind::new("imex-channel");

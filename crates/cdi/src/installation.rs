@@ -1,4 +1,4 @@
-//! The driver's files below the driver root, as far as containers need them.
+//! Files of the driver, below the driver root, that containers need.
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +17,14 @@ pub(super) struct Installation {
     pub(super) files: Vec<Mount>,
     /// Sockets of the driver's daemons.
     pub(super) sockets: Vec<Mount>,
-    /// A missing part, in the operator's words.
+    /// A missing part of the driver, described for the operator.
     pub(super) problem: Option<String>,
 }
 
 /// Version of the loaded kernel module. Libraries must match it.
 const MODULE_VERSION: &str = "/sys/module/nvidia/version";
 
-/// The same in a sentence, for an agent with a restricted `/sys`.
+/// The same version within a sentence, for an agent with a restricted `/sys`.
 const MODULE_SENTENCE: &str = "/proc/driver/nvidia/version";
 
 /// Programs that containers use.
@@ -38,7 +38,7 @@ const PROGRAMS: &[&str] = &[
     "nvidia-imex-ctl",
 ];
 
-/// Folder in a container of programs whose own folder no `PATH` has.
+/// Folder in a container for programs whose own folder is in no `PATH`.
 const PROGRAM_FOLDER: &str = "/usr/bin";
 
 /// Files for graphics and `OpenCL`, below [`CONFIG_FOLDERS`].
@@ -58,7 +58,7 @@ const CONFIGS: &[&str] = &[
     "vulkan/implicit_layer.d/nvidia_layers.json",
 ];
 
-/// Folders of these files, and their place in a container. GKE has `vulkan` in the driver's tree itself.
+/// Folders of these files, each with its path in a container. On GKE, `vulkan` is in the driver's own folder.
 const CONFIG_FOLDERS: &[(&str, &str)] =
     &[("/etc", "/etc"), ("/usr/share", "/usr/share"), ("/", "/etc"), (driver_folders::GKE, "/etc")];
 
@@ -75,13 +75,13 @@ const SOCKETS: [&str; 2] = ["nvidia-persistenced/socket", "nvidia-fabricmanager/
 /// Folders of these sockets; one often is a link to the other.
 const RUN_FOLDERS: [&str; 2] = ["/run", "/var/run"];
 
-/// Pipe folder of an MPS daemon that is not ours.
+/// Default pipe folder of an MPS daemon that somebody other than the agent started.
 const MPS_PIPES: &str = "/tmp/nvidia-mps";
 
 // === impl Installation ===
 
 impl Installation {
-    /// Finds the driver's files. `known` spares reading unchanged folders.
+    /// Finds the driver's files. `known` is the cache of library folders.
     pub(super) fn find(roots: &Roots, known: &mut Libraries) -> Self {
         let driver = &roots.driver;
         let version = loaded(&roots.host).or_else(|| version_of_files(driver));

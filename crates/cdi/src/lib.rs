@@ -1,7 +1,7 @@
-//! CDI documents of this node: built from the inventory and the driver's files, kept on disk.
+//! CDI documents of this node: built from the inventory and the driver's files, and written to disk.
 //!
-//! Each kind has its document: `gpu` with whole GPUs and MIG instances, `nic`, and one for each configured
-//! feature. No document has a device `all`: that one name would give a container the GPUs of others.
+//! Each kind has its document: `gpu` with whole GPUs and MIG instances, `nic`, and one for each configured feature. No
+//! document of devices has a name `all`, by which a container would get the GPUs of others.
 
 pub mod container_edits;
 pub mod memory_limits;
@@ -40,10 +40,10 @@ pub struct CdiFiles {
     dir: PathBuf,
     roots: Roots,
     delivery: Delivery,
-    /// True once devices were named by index.
+    /// True once the configuration has named devices by index.
     by_position: bool,
     libraries: Libraries,
-    /// The driver's files, found before the first device, with the time.
+    /// Driver files that were found before the first device, and the time of their search.
     prefetched: Option<(Instant, Installation)>,
 }
 
@@ -64,7 +64,7 @@ pub struct Generated {
 pub struct Lacks {
     /// Descriptions for the operator.
     pub problems: Vec<String>,
-    /// IMEX channels.
+    /// Configured IMEX channels that the host lacks.
     pub channels: Vec<u32>,
 }
 
@@ -101,7 +101,7 @@ const PREFETCH_TTL: Duration = Duration::from_secs(1);
 /// Kind of whole GPUs and MIG instances.
 const GPU: Kind = Kind::new("gpu");
 
-/// Keeps NVIDIA's container runtime, if installed, from adding GPUs of its own choice.
+/// Variable that keeps NVIDIA's container runtime, if it is installed, from adding GPUs that were not allocated.
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
 /// The kind of a device: its family's, or else its source's.
@@ -123,16 +123,16 @@ pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
     }
 }
 
-/// True if a document can name the device. A device without edits makes a runtime refuse the whole
-/// document. The nodes of a vanished part or network function may belong to another one.
+/// True if a document can name the device. A runtime refuses a document with a device that has no edits. The nodes of
+/// a vanished part or network function may belong to another device now.
 fn is_nameable(device: &Device) -> bool {
-    let renumbered = device.parent.is_some() || device.kind.is_network();
-    let is_stale = renumbered && device.health.has_vanished();
-    has_edits(device) && !is_stale
+    let has_unstable_nodes = device.parent.is_some() || device.kind.is_network();
+    let has_stale_nodes = has_unstable_nodes && device.health.has_vanished();
+    has_edits(device) && !has_stale_nodes
 }
 
-/// True if a document has anything to say about the device. A network function that a CNI plugin moves into
-/// the container has no node, for example.
+/// True if the device has edits for a document. A network function that a CNI plugin moves into the container has no
+/// node, for example.
 pub(crate) fn has_edits(device: &Device) -> bool {
     !(device.nodes.is_empty() && device.extras.mounts.is_empty())
 }
@@ -140,7 +140,7 @@ pub(crate) fn has_edits(device: &Device) -> bool {
 // === impl CdiFiles ===
 
 impl CdiFiles {
-    /// Documents by this configuration. Reads and writes nothing yet.
+    /// Creates the documents' writer for this configuration. Reads and writes nothing yet.
     pub fn new(places: &Places, delivery: Delivery) -> Self {
         Self {
             dir: places.cdi_dir.clone(),
@@ -152,9 +152,9 @@ impl CdiFiles {
         }
     }
 
-    /// Writes the documents that changed, and returns all paths. Documents and failed GPUs are never
-    /// removed: a restarting container needs the names that it was created with. `limits` are further devices
-    /// of the documents.
+    /// Writes the documents that changed, and returns all paths. Documents are never removed, nor failed GPUs in them:
+    /// a restarting container needs the names that it was created with. `limits` are further devices for the
+    /// documents. Blocks.
     pub fn write(&mut self, inventory: &Inventory, limits: ReplicaDevices) -> WriteOutcome {
         let Generated { mut documents, lacks, extra_names, kinds } = self.generate(inventory);
         for (kind, devices) in limits {
@@ -165,7 +165,7 @@ impl CdiFiles {
         let mut outcome = WriteOutcome { extra_names, lacks, ..WriteOutcome::default() };
         for kind in kinds {
             let path = self.dir.join(kind.file_name());
-            match write_one(&path, &documents[&kind.file_name()]) {
+            match write_document(&path, &documents[&kind.file_name()]) {
                 Ok(()) => drop(outcome.documents.insert(kind, path)),
                 Err(error) => {
                     let why = error.to_string();
@@ -176,7 +176,7 @@ impl CdiFiles {
         outcome
     }
 
-    /// Devices of the documents of GPUs on disk; none of one that cannot be read. Blocks.
+    /// Devices in the GPUs' documents on disk. An unreadable document is skipped. Blocks.
     pub fn gpus_on_disk(&self) -> ReplicaDevices {
         let on_disk = SourceName::with_limited_memory().filter_map(|source| {
             let kind = kind_of_source(&source);
@@ -194,7 +194,7 @@ impl CdiFiles {
         }
     }
 
-    /// Documents that a read-only file system makes unwritable. Writes nothing.
+    /// Kinds of documents that cannot be written because their file system is read-only. Writes nothing.
     pub fn unwritable(&self, inventory: &Inventory) -> Unwritten {
         let present = self.dir.ancestors().find(|folder| folder.exists());
         let flags = present.and_then(|folder| rustix::fs::statvfs(folder).ok());
@@ -207,7 +207,7 @@ impl CdiFiles {
         inventory.devices.iter().map(|device| (kind_of(device), error.clone())).collect()
     }
 
-    /// Finds the driver's files early, for the first documents.
+    /// Finds the driver's files ahead of the first documents, which then need no search.
     pub fn find_files(&mut self) {
         let found = Installation::find(&self.roots.for_one_scan(), &mut self.libraries);
         self.prefetched = Some((Instant::now(), found));
@@ -235,8 +235,8 @@ impl CdiFiles {
         generated
     }
 
-    /// Devices and their names, by kind. A present device takes the name of a vanished one: it may have its
-    /// index.
+    /// Devices and their names, by kind. If a present and a vanished device have the same name, such as an index, the
+    /// present one gets it.
     fn by_kind<'a>(&self, inventory: &'a Inventory) -> BTreeMap<Kind, Vec<(String, &'a Device)>> {
         let mut kinds: BTreeMap<Kind, Vec<(String, &Device)>> = BTreeMap::new();
         for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
@@ -252,8 +252,8 @@ impl CdiFiles {
         kinds
     }
 
-    /// Names of a device: its id, and its index once that was configured. Running containers may have
-    /// either.
+    /// Names of a device: its id, and also its index once the configuration has named devices by index. Running
+    /// containers may have either.
     fn names(&self, device: &Device) -> BTreeSet<String> {
         let mut names = BTreeSet::from([device_name(device, DeviceIds::Uuid)]);
         if self.by_position {
@@ -326,7 +326,7 @@ pub fn text(document: &Spec) -> String {
     format!("{text}\n")
 }
 
-fn write_one(path: &Path, document: &Spec) -> io::Result<()> {
+fn write_document(path: &Path, document: &Spec) -> io::Result<()> {
     if files::replace(path, text(document).as_bytes(), files::Readers::Everyone)? {
         tracing::info!(path = %path.display(), devices = document.devices.len(), "CDI document written");
     }

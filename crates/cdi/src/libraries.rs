@@ -13,7 +13,7 @@ use windlass_host::{Entry, Host, driver_folders};
 pub(super) struct Library {
     /// Folder in the driver's tree.
     pub(super) folder: PathBuf,
-    /// Subfolder of the loader's folder in a container, such as `vdpau`.
+    /// Subfolder of the loader's folder in a container, such as `vdpau`; empty for the folder itself.
     pub(super) below: &'static str,
     /// File name, with the version.
     pub(super) name: String,
@@ -35,9 +35,9 @@ pub(super) struct Libraries {
 struct CachedFolder {
     /// Modification time by the file system's clock.
     modified: SystemTime,
-    /// Time of the discovery by the agent's clock: a host clock that is set makes no change old or new.
+    /// Time at which the agent noticed this modification, by a clock that the administrator cannot set.
     noticed: Instant,
-    /// True if the folder was searched after [`UNSETTLED`] had passed.
+    /// True if the folder was searched when [`UNSETTLED`] had passed, so that its content is final.
     is_settled: bool,
     libraries: Vec<Library>,
 }
@@ -45,7 +45,7 @@ struct CachedFolder {
 /// Subfolders of library folders, each with its subfolder in a container.
 const BELOW: [(&str, &str); 3] = [("", ""), ("vdpau", "vdpau"), ("xorg/modules/extensions", "")];
 
-/// Libraries of the driver with versions of their own.
+/// Libraries of the driver that have another version than the driver.
 const OF_OTHER_VERSION: [&str; 4] = [
     "libnvidia-egl-gbm.so.",
     "libnvidia-egl-wayland.so.",
@@ -53,7 +53,7 @@ const OF_OTHER_VERSION: [&str; 4] = [
     "libnvidia-nvvm70.so.",
 ];
 
-/// Names that programs load and some installations lack, by library.
+/// Link names that programs load, by library. Some installations lack these links.
 const REQUIRED_LINKS: &[(&str, &str)] = &[
     ("libcuda.so.", "libcuda.so.1"),
     ("libcuda.so.", "libcuda.so"),
@@ -65,8 +65,8 @@ const REQUIRED_LINKS: &[(&str, &str)] = &[
     ("libnvidia-vulkan-producer.so.", "libnvidia-vulkan-producer.so"),
 ];
 
-/// Time in which a second change of a folder may keep its modification time: the file system's clock has
-/// ticks.
+/// Time in which a second change of a folder may leave its modification time unchanged, because the file system's clock
+/// is coarse.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
 // === impl Libraries ===
@@ -172,7 +172,7 @@ mod tests {
 
     const VERSION: &str = "570.133.20";
 
-    /// A driver's tree with one folder, which says that it was changed at a time, whatever it has.
+    /// A driver root with one library folder, whose modification time is fixed.
     struct Tree(tempfile::TempDir, SystemTime);
 
     impl Tree {
@@ -190,7 +190,7 @@ mod tests {
             Host::new(self.0.path(), self.0.path())
         }
 
-        fn has(&self, libraries: &[&str]) {
+        fn replace_libraries(&self, libraries: &[&str]) {
             for entry in fs::read_dir(self.folder()).expect("there").flatten() {
                 fs::remove_file(entry.path()).expect("removed");
             }
@@ -208,29 +208,28 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_did_not_change_is_not_read_for_ever_and_one_in_doubt_is_wherever_the_clock_is()
-    {
+    fn a_folder_is_read_again_until_its_modification_time_is_certain() {
         const HOUR: Duration = Duration::from_secs(3600);
         let clock = SystemTime::now();
         for changed in [clock - HOUR, clock, clock + HOUR] {
             let (tree, mut known, begun) =
                 (Tree::new(changed), Libraries::default(), Instant::now());
-            tree.has(&["libcuda"]);
+            tree.replace_libraries(&["libcuda"]);
             assert_eq!(tree.find(&mut known, begun), ["libcuda.so"]);
             // Within the tick of the file system's clock: the time of the change is the same.
-            tree.has(&["libcuda", "libnvcuvid"]);
+            tree.replace_libraries(&["libcuda", "libnvcuvid"]);
             let soon = tree.find(&mut known, begun + UNSETTLED / 2);
             assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
             assert_eq!(tree.find(&mut known, begun + 2 * UNSETTLED).len(), 2);
             // A late change with the same time would be missed: this shows that the folder is not read.
-            tree.has(&[]);
+            tree.replace_libraries(&[]);
             let later = tree.find(&mut known, begun + 3 * UNSETTLED);
             assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");
         }
     }
 
     #[test]
-    fn the_drivers_files_are_known_by_their_version() {
+    fn the_drivers_files_are_recognised_by_their_version() {
         for (name, expected) in [
             ("libcuda.so.570.133.20", true),
             ("libnvidia-egl-gbm.so.1.1.2", true),

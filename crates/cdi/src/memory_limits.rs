@@ -1,4 +1,4 @@
-//! Memory limits of shares: the means of the node, the driver's limit of a container, and the records on disk.
+//! Memory limits of shared GPUs: the means of the node, the limit of a container, and the records on disk.
 
 mod driver_limits;
 mod hook_limit;
@@ -30,25 +30,25 @@ pub struct GpuMemory {
     pub limit_mib: u64,
     /// Memory of the whole GPU in MiB.
     pub total_mib: u64,
-    /// True if an MPS daemon limits it.
+    /// True if an MPS daemon limits the memory.
     pub is_by_mps: bool,
-    /// The weakest enforcement that the method of its sharing requires.
+    /// The weakest enforcement that the method of sharing requires.
     pub required: Enforcement,
-    /// PCI address of a GPU that the kernel limits; `None` for one of NVIDIA's.
+    /// PCI address of a GPU whose memory the kernel limits (DRM); `None` for an NVIDIA GPU.
     pub drm: Option<PciAddress>,
 }
 
 // === impl GpuMemory ===
 
 impl GpuMemory {
-    /// Memory of a replica; `None` if replicas have no given memory, or the GPU's is unknown.
+    /// Memory of a replica; `None` if the configuration gives replicas no memory, or the GPU's memory is unknown.
     pub fn of_replica(gpu: &Device, shared: Shared) -> Option<Self> {
         let is_by_mps = shared.method == SharingMethod::Mps;
         let required = shared.method.required();
         Some(Self { is_by_mps, required, ..Self::of(gpu, shared.memory_mib?)? })
     }
 
-    /// Memory of a GPU that no MPS daemon limits; `None` if the GPU's own is unknown.
+    /// Limit on a GPU without an MPS daemon; `None` if the GPU's memory is unknown.
     pub fn of(gpu: &Device, limit_mib: u64) -> Option<Self> {
         let (device, total_mib) = (gpu.id.clone(), gpu.memory_mib()?);
         Some(Self {
@@ -67,7 +67,7 @@ impl GpuMemory {
         Self { limit_mib, ..self.clone() }
     }
 
-    /// True for a part of the GPU, which a limit makes sense for.
+    /// True if the limit is a part of the GPU's memory, so that it has to be enforced.
     fn is_part(&self) -> bool {
         (1..self.total_mib).contains(&self.limit_mib)
     }

@@ -23,9 +23,9 @@ const KFD: &str = "/dev/kfd";
 
 /// Edits for one device.
 ///
-/// Groups are added for the driver's own nodes only: where an administrator restricts these, a container
-/// that does not run as root needs the group. Graphics nodes and AMD's compute node have a group nearly
-/// everywhere. They alone must not raise the document to a version that containerd 1.7 may not know.
+/// Where an administrator restricts a driver's own nodes, a container that does not run as root needs their group.
+/// Groups of graphics nodes and of AMD's compute node are not added: nearly every host has them, and groups raise the
+/// document to a CDI version that containerd 1.7 may not know.
 pub(super) fn of_device(
     roots: &Roots,
     device: &Device,
@@ -42,7 +42,7 @@ pub(super) fn of_device(
     ContainerEdits {
         device_nodes: own
             .iter()
-            .map(|own| of_its_own(roots, own))
+            .map(|own| given_node(roots, own))
             .chain(extras.nodes.iter().map(|path| node(roots, path)))
             .collect(),
         mounts: extras.mounts.iter().map(|it| mount(roots, it)).collect(),
@@ -58,8 +58,8 @@ pub(super) fn of_nvidia_driver(roots: &Roots) -> Vec<DeviceNode> {
     present.map(|path| node(roots, Path::new(path))).collect()
 }
 
-/// A node with the path and the access that its source wants in the container.
-fn of_its_own(roots: &Roots, own: &device::DeviceNode) -> DeviceNode {
+/// A node with the path in the container and the access that its source specifies.
+fn given_node(roots: &Roots, own: &device::DeviceNode) -> DeviceNode {
     let on_node = roots.dev.path_on_node(&own.path);
     let inside = own.inside();
     DeviceNode {

@@ -11,7 +11,7 @@ use super::*;
 
 type Counts = BTreeMap<(Access, PathBuf), u32>;
 
-fn taken(log: &AccessLog) -> Counts {
+fn take_counts(log: &AccessLog) -> Counts {
     let mut counts = Counts::new();
     for asked in log.take() {
         *counts.entry(asked).or_default() += 1;
@@ -38,14 +38,14 @@ fn no_file_of_the_driver_is_looked_for_twice_and_none_again_for_the_first_docume
     files.roots = Roots { driver: host.clone(), dev: host.clone(), host };
 
     files.find_files();
-    let ahead = taken(&log);
+    let ahead = take_counts(&log);
     let twice: Vec<_> = ahead.iter().filter(|(_, count)| **count > 1).collect();
     assert!(ahead.len() > 100 && twice.is_empty(), "{twice:#?}");
     let first = files.generate(&with_a_gpu()).documents;
-    let again: Vec<_> = taken(&log).into_keys().filter(|it| ahead.contains_key(it)).collect();
+    let again: Vec<_> = take_counts(&log).into_keys().filter(|it| ahead.contains_key(it)).collect();
     assert!(again.is_empty(), "{again:#?}");
     assert_eq!(files.generate(&with_a_gpu()).documents, first);
-    let later = taken(&log);
+    let later = take_counts(&log);
     assert!(later.values().all(|count| *count == 1), "{later:#?}");
     assert!(later.keys().any(|asked| ahead.contains_key(asked)), "the second looks for itself");
 }

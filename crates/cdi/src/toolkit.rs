@@ -11,7 +11,7 @@ use windlass_host::Host;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Toolkit {
-    /// Its program, by the container runtime's path.
+    /// Path of the toolkit's program, as the container runtime sees it.
     program: PathBuf,
     disabled: BTreeSet<String>,
 }
@@ -29,7 +29,7 @@ pub(super) enum Task {
     DisableDeviceNodeModification,
 }
 
-/// Paths of the program, by packages and by NVIDIA's operator. The program with hooks only comes first.
+/// Paths of the toolkit's program in packages and in NVIDIA's operator. The program with hooks only comes first.
 const PROGRAMS: [&str; 4] = [
     "/usr/bin/nvidia-cdi-hook",
     "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
@@ -37,7 +37,7 @@ const PROGRAMS: [&str; 4] = [
     "/usr/local/nvidia/toolkit/nvidia-ctk",
 ];
 
-/// This program has its hooks below a subcommand.
+/// Program whose hooks are below a subcommand.
 const CTK: &str = "nvidia-ctk";
 
 /// Value that disables every hook.
@@ -46,8 +46,8 @@ const ALL: &str = "all";
 // === impl Toolkit ===
 
 impl Toolkit {
-    /// Finds the host's toolkit. A configured program that is missing is an error: with its hooks in a
-    /// document, no container would start.
+    /// Finds the host's toolkit. Fails if a configured program is missing: with its hooks in a document, no container
+    /// would start.
     pub(super) fn find(host: &Host, hooks: &Hooks) -> Result<Option<Self>, String> {
         let found = match &hooks.program {
             Some(named) if !host.has(named) => {
@@ -65,14 +65,14 @@ impl Toolkit {
         }))
     }
 
-    /// True if its hooks let programs find libraries in any folder.
+    /// True if its hooks make programs find libraries in any folder.
     pub(super) fn places_libraries(&self) -> bool {
-        [Task::CreateSymlinks, Task::UpdateLdcache].iter().all(|task| self.does(*task))
+        [Task::CreateSymlinks, Task::UpdateLdcache].iter().all(|task| self.is_enabled(*task))
     }
 
     /// A hook for the task, unless it is disabled.
     pub(super) fn hook(&self, task: Task, arguments: Vec<String>) -> Option<cdi::Hook> {
-        if !self.does(task) {
+        if !self.is_enabled(task) {
             return None;
         }
         let name = self.program.file_name()?.to_string_lossy().into_owned();
@@ -94,7 +94,7 @@ impl Toolkit {
         if arguments.is_empty() { None } else { self.hook(Task::CreateSymlinks, arguments) }
     }
 
-    fn does(&self, task: Task) -> bool {
+    fn is_enabled(&self, task: Task) -> bool {
         !self.disabled.contains(task.name())
     }
 }

@@ -152,8 +152,8 @@ async fn members_that_disagree_are_refused_and_name_the_other() {
     let (one, _) = (member(&rig, "one", 1, 2), member(&rig, "two", 1, 3));
     extender.sees("pods", "2.0").await;
     let answer = extender.ask("filter", &json!({"Pod": one, "NodeNames": ["a"]})).await;
-    let said = "pods of gang train differ in windlass.dev/gang-size or windlass.dev/gang-within, two for one: let all \
-                have the same";
+    let said = "pods of gang train differ in windlass.dev/gang-size or windlass.dev/gang-within, pod two for one: set \
+                equal values on all";
     assert_eq!(answer["Error"], said);
     extender.stop().await;
 }

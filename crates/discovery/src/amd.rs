@@ -35,7 +35,7 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct Amd {
     topology: kfd::Topology,
-    /// Last reported unique id of each GPU: GPUs without driver report none.
+    /// Last reported unique id of each GPU, because a GPU without a driver reports none.
     unique: BTreeMap<PciAddress, String>,
     conditions: ConditionReader,
 }
@@ -57,13 +57,13 @@ struct AmdGpu<'a> {
     xgmi: BTreeMap<PciAddress, u32>,
 }
 
-/// KFD nodes that are unreadable to the agent, for GPUs without a readable node.
+/// KFD nodes that the agent cannot read, compared with the GPUs that have no readable node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnreadableNodes {
     None,
-    /// One node per such GPU: each is listed and whole.
+    /// One node for each such GPU: KFD lists each GPU, and none is partitioned.
     OneEach,
-    /// Ambiguous: listed GPUs and partitions are unknown.
+    /// Any other number: the agent cannot tell which GPUs KFD lists, nor their partitions.
     Ambiguous,
 }
 
@@ -113,8 +113,8 @@ impl Scanner for Amd {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let is_meant = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
-        let functions = host.pci_functions(is_meant);
+        let is_amd_gpu = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
+        let functions = host.pci_functions(is_amd_gpu);
         self.topology.refresh(host);
         let addresses = functions.iter().map(|function| function.address).collect();
         let nodes = self.topology.by_function(&addresses);
@@ -152,15 +152,16 @@ impl Scanner for Amd {
 }
 
 impl Amd {
-    /// Id by unique id, else by PCI address. Duplicate unique ids do not count.
+    /// Device id from the unique id, or from the PCI address if there is no unique id or two GPUs report the same.
     fn id(&self, function: &PciFunction) -> String {
         let unique = self.unique.get(&function.address);
         let is_own = |unique: &&String| self.unique.values().filter(|it| it == unique).count() == 1;
-        let place = || function.id();
-        format!("{}-{}", SourceName::AMD, unique.filter(is_own).cloned().unwrap_or_else(place))
+        let address = || function.id();
+        format!("{}-{}", SourceName::AMD, unique.filter(is_own).cloned().unwrap_or_else(address))
     }
 }
 
+/// Updates the unique id of each GPU from its driver, or else from its KFD node.
 fn remember(
     unique: &mut BTreeMap<PciAddress, String>,
     host: &Host,
@@ -181,7 +182,7 @@ fn remember(
     }
 }
 
-/// Matches unreadable nodes with GPUs without a node: equal numbers mean whole GPUs.
+/// Compares the number of unreadable nodes with the GPUs that have no readable node.
 fn unreadable_nodes(host: &Host, unlisted: &[&PciFunction], nodes: usize) -> UnreadableNodes {
     let has_driver = |function: &&&PciFunction| function.driver.as_deref() == Some(DRIVER);
     let unlisted: Vec<_> = unlisted.iter().filter(has_driver).collect();
@@ -217,15 +218,15 @@ impl AmdGpu<'_> {
             }
             [] | [_] => {
                 let node = self.nodes.first().copied();
-                let device = self.computing(self.gpu(), node, &self.function.folder());
-                vec![self.judged(device, failure)]
+                let device = self.with_nodes(self.gpu(), node, &self.function.folder());
+                vec![self.with_health(device, failure)]
             }
             several => {
                 let whole = Device { partitioned: true, ..self.gpu() };
                 let parts = kfd::numbered(several, self.function.address);
                 let parts = parts.filter_map(|(part, node)| self.part(&whole, part, node));
                 let parts: Vec<_> =
-                    parts.map(|device| self.judged(device, failure.clone())).collect();
+                    parts.map(|device| self.with_health(device, failure.clone())).collect();
                 let whole = (whole, failure::observation(failure));
                 [whole].into_iter().chain(parts).collect()
             }
@@ -260,12 +261,12 @@ impl AmdGpu<'_> {
             ..whole.clone()
         };
         let folder = format!("/sys/class/drm/renderD{}/device", node.render_minor);
-        Some(self.computing(device, Some(node), Path::new(&folder)))
+        Some(self.with_nodes(device, Some(node), Path::new(&folder)))
     }
 
     /// A device with nodes, attributes and capacities. Without a KFD node, the graphics driver gives device
     /// nodes and memory size.
-    fn computing(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
+    fn with_nodes(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
         let folder = self.host.canonicalize(folder);
         let own = folder.iter().flat_map(|folder| graphics::nodes(self.host, folder));
         let nodes = [DeviceNode::shared(KFD)].into_iter().chain(own).collect();
@@ -276,7 +277,7 @@ impl AmdGpu<'_> {
         Device { attributes, capacity, nodes, ..device }
     }
 
-    fn judged(&self, device: Device, failure: Option<Failure>) -> (Device, Observation) {
+    fn with_health(&self, device: Device, failure: Option<Failure>) -> (Device, Observation) {
         let failure = failure.or_else(|| failure::of_nodes(self.host, &device.nodes));
         (device, failure::observation(failure))
     }
@@ -288,6 +289,7 @@ impl AmdGpu<'_> {
             .or_else(|| self.condition.clone())
     }
 
+    /// Failure of a GPU that KFD does not list, or lists in part only.
     fn unlisted(&self) -> Option<Failure> {
         let is_partitioned =
             self.mode.as_ref().is_some_and(describe::PartitionMode::is_partitioned);
@@ -298,7 +300,7 @@ impl AmdGpu<'_> {
                  deploy/daemonset.yaml"
             }
             [] => "the compute driver does not list it: it cannot compute, or is being reset",
-            // During partitioning the driver lists parts one by one; the first is not the whole.
+            // During partitioning the driver lists partitions one by one: a single node is not yet the whole GPU.
             [_] if is_partitioned => {
                 "it is being partitioned: the compute driver lists one part so far"
             }
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_plugged_in_elsewhere_keeps_its_number() {
+    fn a_gpu_in_another_slot_keeps_its_id() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         let (before, after) = (function("0000:0a:00.0"), function("0000:1b:00.0"));

@@ -75,21 +75,21 @@ struct ScanEnv<'a> {
     kubelet_dir: &'a Path,
 }
 
-/// Devices of one source, with notes.
+/// Result of a source's scan: its devices, and notes on skipped entries.
 #[derive(Default)]
 struct SourceScan {
-    made: Vec<BuiltDevice>,
+    built: Vec<BuiltDevice>,
     notes: Vec<String>,
-    /// Selector error that is no missing attribute.
+    /// Error of the selector, other than a missing attribute.
     failing: Option<String>,
 }
 
 // === impl Described ===
 
 impl Described {
-    /// The scanner and the task that probes its devices.
+    /// Creates the scanner, and the task that probes its devices.
     pub(super) fn new(places: &Places, policy: &Policy, host: &Host) -> (Self, Prober) {
-        let (desk, prober) = probe::channel(host.clone());
+        let (handle, prober) = probe::channel(host.clone());
         let described = Self {
             rules: policy.sources.clone(),
             kubelet_dir: places.kubelet_dir.clone(),
@@ -97,7 +97,7 @@ impl Described {
             serials: Serials::default(),
             file_attributes: FileAttributes::default(),
             probe_interval: policy.health.probe_interval,
-            probes: desk,
+            probes: handle,
         };
         (described, prober)
     }
@@ -110,11 +110,11 @@ impl Described {
     fn observe(
         &self,
         rule: &SourceRule,
-        made: &BuiltDevice,
+        built: &BuiltDevice,
         specs: &mut ProbeSpecs,
     ) -> Observation {
-        let device = &made.device;
-        if let Some((reason, detail)) = made.failure.clone() {
+        let device = &built.device;
+        if let Some((reason, detail)) = built.failure.clone() {
             return Observation::Failed(reason, detail);
         }
         let Some(probe) = &rule.probe else { return Observation::Passed };
@@ -146,18 +146,18 @@ impl Scanner for Described {
         for rule in &self.rules {
             let drivers = self.drivers.entry(rule.name.clone()).or_default();
             let env = ScanEnv { host, serials: &self.serials, kubelet_dir: &self.kubelet_dir };
-            let seen = scan_source(rule, env, &mut self.file_attributes, drivers);
-            let state = match &seen {
-                Ok(seen) => seen.state(),
+            let source_scan = scan_source(rule, env, &mut self.file_attributes, drivers);
+            let state = match &source_scan {
+                Ok(source_scan) => source_scan.state(),
                 Err(why) => {
                     scan.unanswered.insert(rule.name.clone());
                     SourceState::Failing(why.clone())
                 }
             };
             scan.states.insert(rule.name.clone(), state);
-            for made in seen.unwrap_or_default().made {
-                let observation = self.observe(rule, &made, &mut specs);
-                scan.found.push((made.device, observation));
+            for built in source_scan.unwrap_or_default().built {
+                let observation = self.observe(rule, &built, &mut specs);
+                scan.found.push((built.device, observation));
             }
         }
         self.file_attributes.end_scan();
@@ -193,28 +193,28 @@ fn scan_source(
     file_attributes.add_to(host, rule, &mut candidates);
     let nodes = Nodes::new(host, serials);
     let builder = DeviceBuilder { host, rule, kubelet_dir, nodes: &nodes };
-    let mut seen = SourceScan { notes, ..SourceScan::default() };
-    let picked = seen.pick(&builder, candidates, drivers);
-    let (groups, left) = unit::groups(rule, picked);
-    seen.notes.extend(left);
+    let mut source_scan = SourceScan { notes, ..SourceScan::default() };
+    let selected = source_scan.select(&builder, candidates, drivers);
+    let (groups, left) = unit::groups(rule, selected);
+    source_scan.notes.extend(left);
     let (mut ids, mut owners) = (BTreeSet::new(), Owners::new());
     for (index, group) in (0..).zip(&groups) {
-        let Some(mut made) = builder.build(index, group) else { continue };
-        if ids.insert(made.device.id.clone()) {
-            own(&mut owners, &mut made.device);
-            seen.made.push(made);
+        let Some(mut built) = builder.build(index, group) else { continue };
+        if ids.insert(built.device.id.clone()) {
+            claim_nodes(&mut owners, &mut built.device);
+            source_scan.built.push(built);
         } else {
-            seen.notes.push(format!("two devices have the name {}", made.device.id));
+            source_scan.notes.push(format!("two devices have the name {}", built.device.id));
         }
     }
-    Ok(seen)
+    Ok(source_scan)
 }
 
 /// Owners of unshared nodes.
 type Owners = BTreeMap<PathBuf, DeviceId>;
 
 /// Withholds a device whose unshared node belongs to another device, so that no node has two owners.
-fn own(owners: &mut Owners, device: &mut Device) {
+fn claim_nodes(owners: &mut Owners, device: &mut Device) {
     if device.withheld.is_some() {
         return;
     }
@@ -222,7 +222,7 @@ fn own(owners: &mut Owners, device: &mut Device) {
     let taken = nodes.iter().find_map(|node| Some((node, owners.get(&node.path)?)));
     if let Some((node, owner)) = taken {
         let node = node.path.display();
-        let why = format!("{node} is also that of {owner}: group them, or write shared: true");
+        let why = format!("{node} also belongs to {owner}: group them, or write shared: true");
         device.withheld = Some(why);
         return;
     }
@@ -234,38 +234,38 @@ fn own(owners: &mut Owners, device: &mut Device) {
 impl SourceScan {
     /// Candidates that the selector matches. A missing attribute is no match, since buses hold many kinds of
     /// devices. Any other evaluation error is reported.
-    fn pick(
+    fn select(
         &mut self,
         builder: &DeviceBuilder<'_>,
         candidates: Vec<Candidate>,
         drivers: &mut BTreeMap<String, String>,
     ) -> Vec<Candidate> {
         let Some(expression) = &builder.rule.expression else { return candidates };
-        let (mut picked, mut lack, several) = (Vec::new(), None, candidates.len());
+        let (mut selected, mut missing, total) = (Vec::new(), None, candidates.len());
         for (index, mut candidate) in (0..).zip(candidates) {
             let driver = candidate.text("driver").map(str::to_owned);
             match expression.matches(&builder.preview(index, &candidate)) {
                 Ok(true) => {
                     let identity = candidate.identity.clone();
                     drivers.extend(driver.map(|driver| (identity, driver)));
-                    picked.push(candidate);
+                    selected.push(candidate);
                     continue;
                 }
                 Ok(false) => {}
-                Err(error) if error.is_missing_attribute() => drop(lack.get_or_insert(error)),
+                Err(error) if error.is_missing_attribute() => drop(missing.get_or_insert(error)),
                 Err(error) => drop(self.failing.get_or_insert_with(|| error.to_string())),
             }
             if let Some(known) = drivers.get(&candidate.identity).filter(|_| driver.is_none()) {
                 let text = format!("its driver {known} is no longer bound");
                 candidate.failure = Some((Reason::DriverUnbound, text));
-                picked.push(candidate);
+                selected.push(candidate);
             }
         }
-        if picked.is_empty() && several > 0 {
-            let lack = lack.map(|lack| format!(", {lack}")).unwrap_or_default();
-            self.notes.push(format!("none of {several} matches{lack}"));
+        if selected.is_empty() && total > 0 {
+            let missing = missing.map(|missing| format!(", {missing}")).unwrap_or_default();
+            self.notes.push(format!("none of {total} matches{missing}"));
         }
-        picked
+        selected
     }
 
     fn state(&self) -> SourceState {
@@ -273,7 +273,7 @@ impl SourceScan {
         if self.notes.len() > MAX_NOTES {
             notes.push(format!("and {} more", self.notes.len() - MAX_NOTES));
         }
-        match (&self.failing, self.made.len()) {
+        match (&self.failing, self.built.len()) {
             (Some(why), _) => SourceState::Failing(why.clone()),
             (None, 0) if notes.is_empty() => SourceState::Absent("nothing matches".to_owned()),
             (None, 0) => SourceState::Absent(notes.join("; ")),
@@ -285,5 +285,5 @@ impl SourceScan {
     }
 }
 
-/// Remarks that are reported; further ones are counted.
+/// Limit on notes in a source's state; further ones are only counted.
 const MAX_NOTES: usize = 3;

@@ -1,4 +1,4 @@
-//! Limits on folder entries. Entries beyond are skipped and reported.
+//! Limits on the entries that a scan reads of a folder. Entries beyond the limit are skipped and reported.
 
 use std::{collections::BTreeMap, fmt, path::Path};
 
@@ -31,17 +31,17 @@ impl EntryLimits {
 }
 
 impl fmt::Display for EntryLimits {
-    /// The skipped entries; empty without any.
+    /// The folders with skipped entries; empty if none was skipped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = |(folder, most)| {
             format!("{folder} has more than {most} entries: the others are left out")
         };
-        f.write_str(&some(self.0.iter().map(all), "; "))
+        f.write_str(&first_names(self.0.iter().map(all), "; "))
     }
 }
 
 /// The first names of a list, and the number of further ones.
-pub(super) fn some(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+pub(super) fn first_names(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
     let more = names.len().saturating_sub(SHOWN);
     let shown = names.take(SHOWN).collect::<Vec<_>>().join(between);
     if more > 0 { format!("{shown} and {more} more") } else { shown }

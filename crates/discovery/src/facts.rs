@@ -1,4 +1,4 @@
-//! Attributes from sysfs facts; missing facts are skipped.
+//! Attributes from facts in sysfs. A fact that sysfs lacks gives no attribute.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 use windlass_host::{Host, PciFunction};

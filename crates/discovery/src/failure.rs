@@ -1,4 +1,4 @@
-//! Failures of devices, as far as files show them.
+//! Failures of devices that files of the host show.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -18,13 +18,13 @@ use super::graphics;
 /// Failure of a device: reason and detail.
 pub(super) type Failure = (Reason, String);
 
-/// Reader of device conditions from files that firmware answers, possibly never during a reset.
+/// Reader of device conditions. Firmware serves these files, and may block a read forever during a reset.
 #[derive(Debug, Default)]
 pub(super) struct ConditionReader {
     pool: ScanPool<PciAddress, Option<Failure>>,
 }
 
-/// The device missed its deadline.
+/// Failure of a device that missed its deadline.
 pub(super) fn no_answer() -> Failure {
     (Reason::NotReady, "it does not answer".to_owned())
 }
@@ -33,7 +33,7 @@ pub(super) fn observation(failure: Option<Failure>) -> Observation {
     failure.map_or(Observation::Passed, |(reason, detail)| Observation::Failed(reason, detail))
 }
 
-/// No driver, or the wrong one, is bound.
+/// Failure of a function with no driver, or another than these.
 pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Failure> {
     let wanted = drivers.join(" or ");
     let detail = match function.driver.as_deref() {
@@ -44,7 +44,7 @@ pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Fail
     Some((Reason::DriverUnbound, detail))
 }
 
-/// A node is missing, or the driver made no render node.
+/// Failure of a GPU without a render node, or with a missing node.
 pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Failure> {
     if !nodes.iter().any(graphics::is_render) {
         return Some((Reason::NodeMissing, "its driver made no render node".to_owned()));
@@ -53,7 +53,7 @@ pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Failure> {
     Some((Reason::NodeMissing, format!("{} is not there", missing.path.display())))
 }
 
-/// A sensor beyond its limit.
+/// Failure of a device with a temperature beyond its limit.
 pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Failure> {
     Some((Reason::OutOfBounds, hwmon::overheated(host, folder)?))
 }

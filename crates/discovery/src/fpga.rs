@@ -1,8 +1,8 @@
 //! FPGAs: Alveo boards (XRT), boards with regions (Linux DFL, Intel OPAE), and programmable logic of Zynq and
 //! other systems on a chip.
 //!
-//! A board in programming or reset reports less. It keeps its last attributes and resource, not ready. A
-//! board that never reported its function belongs to no resource.
+//! A board reports fewer attributes while it is programmed or reset. It then keeps its last attributes and its
+//! resource, and is not ready. A board that never reported its function is withheld.
 
 mod alveo;
 mod identity;
@@ -39,12 +39,12 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct Fpga {
     rules: FpgaRules,
-    /// Attributes of each device when it was last ready.
+    /// Attributes of each device when they last sufficed for a resource.
     known: BTreeMap<DeviceId, Attributes>,
-    /// Boards as last seen.
+    /// Boards as the last scan saw them.
     boards: BTreeMap<DeviceId, Device>,
-    /// Serial numbers of cards whose boards are all known.
-    whole: BTreeSet<String>,
+    /// Serial numbers of cards that some scan saw complete.
+    complete_cards: BTreeSet<String>,
     pool: ScanPool<PciAddress, Option<ObservedDevice>>,
     regions: Regions,
     managers: Managers,
@@ -99,11 +99,11 @@ impl Scanner for Fpga {
 }
 
 impl Fpga {
-    /// Alveo boards, each read with a deadline. A hanging board stays as last seen.
+    /// Alveo boards, each read with a deadline. A board that misses it keeps its last attributes.
     fn read(&mut self, host: &Host) -> Vec<ObservedDevice> {
-        let (mut found, mut there) = (Vec::new(), BTreeSet::new());
+        let (mut found, mut present) = (Vec::new(), BTreeSet::new());
         for (address, board) in alveo::boards(host) {
-            there.insert(address);
+            present.insert(address);
             let Some(bare) = board.device() else { continue };
             let (host, rules) = (host.clone(), self.rules.clone());
             let observed = self.pool.call(address, move || board.observe(&host, &rules));
@@ -112,35 +112,34 @@ impl Fpga {
                 Some((last.unwrap_or(bare), no_answer()))
             }));
         }
-        self.pool.end_scan(|address| there.contains(address));
+        self.pool.end_scan(|address| present.contains(address));
         found
     }
 
-    /// Withholds incomplete cards.
-    ///
-    /// A board that never answered may belong to any card that was not yet seen complete.
+    /// Makes cards that may be incomplete not ready: a board that never answered may belong to any card that no
+    /// scan saw complete.
     fn check_complete(&mut self, found: &mut [ObservedDevice]) {
         let is_unclear = |(board, observation): &ObservedDevice| {
             serial(board).is_none() && *observation == no_answer()
         };
         if !found.iter().any(is_unclear) {
             let serials = found.iter().filter_map(|(board, _)| serial(board));
-            self.whole = serials.map(str::to_owned).collect();
+            self.complete_cards = serials.map(str::to_owned).collect();
             return;
         }
         for (board, observation) in found {
-            let is_partial = serial(board).is_some_and(|of| !self.whole.contains(of));
+            let is_partial = serial(board).is_some_and(|of| !self.complete_cards.contains(of));
             if is_partial && *observation == Observation::Passed {
                 *observation = not_ready("a board that does not answer may be a part of it");
             }
         }
     }
 
-    /// Adds missing boards of present cards, since cards are allocated whole. Forgets cards without any
-    /// board.
+    /// Adds the missing boards of present cards as not ready, since a card is allocated whole. Forgets a card once
+    /// all its boards are missing.
     fn with_absent(&mut self, found: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
-        let there: BTreeSet<_> = found.iter().filter_map(|(board, _)| serial(board)).collect();
-        self.boards.retain(|_, board| serial(board).is_some_and(|of| there.contains(of)));
+        let present: BTreeSet<_> = found.iter().filter_map(|(board, _)| serial(board)).collect();
+        self.boards.retain(|_, board| serial(board).is_some_and(|of| present.contains(of)));
         let mut boards: BTreeMap<_, _> = std::mem::take(&mut self.boards)
             .into_iter()
             .map(|(id, board)| (id, (board, not_ready("an FPGA of the card is not there"))))
@@ -153,13 +152,13 @@ impl Fpga {
         boards
     }
 
+    /// Restores attributes that devices do not report at the moment, and stores complete ones.
     fn remember(&mut self, found: &mut [ObservedDevice]) {
         for (device, _) in found {
             self.complete(device);
         }
     }
 
-    /// Restores attributes that the device does not report at the moment.
     fn complete(&mut self, device: &mut Device) {
         let known = self.known.get(&device.id).and_then(|known| known.get(&SERIAL));
         if let Some(serial) = known.filter(|_| !device.attributes.contains_key(&SERIAL)) {
@@ -189,12 +188,12 @@ fn by_id(boards: &[ObservedDevice]) -> BTreeMap<DeviceId, Device> {
     boards.iter().map(|(board, _)| (board.id.clone(), board.clone())).collect()
 }
 
-/// Serial number of a board; without one it is its own card.
+/// Serial number of a board. A board without one is a card of its own.
 fn serial(board: &Device) -> Option<&str> {
     board.text(&SERIAL)
 }
 
-/// Device id of a card, whichever board answers first.
+/// Device id of a card: from the serial number, so that it is the same whichever board answers first.
 fn card_id(serial: &str) -> Option<DeviceId> {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let letters = serial.chars().map(|letter| if is_allowed(letter) { letter } else { '-' });
@@ -231,7 +230,7 @@ fn join(card: &mut Device, board: Device) {
     card.withheld = card.withheld.take().or(board.withheld);
 }
 
-/// True for a valid identifier: crashed firmware reports only `f`.
+/// True for a valid identifier. Crashed firmware reports one of the digit `f` only.
 fn is_identifier(text: &str) -> bool {
     !text.is_empty() && !text.chars().all(|digit| digit.eq_ignore_ascii_case(&'f'))
 }

@@ -25,8 +25,8 @@ const RENDER: &str = "renderD";
 
 /// DRM nodes of a device's folder. Skips mode-setting nodes, `controlD64` of old kernels.
 pub(super) fn nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
-    let is_meant = |found: &FoundNode| found.class == DRM && is_card_or_render_node(&found.name);
-    host.nodes_of(folder).into_iter().filter(is_meant).map(|found| found.node).collect()
+    let is_drm_node = |found: &FoundNode| found.class == DRM && is_card_or_render_node(&found.name);
+    host.nodes_of(folder).into_iter().filter(is_drm_node).map(|found| found.node).collect()
 }
 
 /// Existing DRM nodes of a PCI function with their links, for drivers that do not report them.
@@ -39,8 +39,8 @@ pub(super) fn of_function(roots: &Roots, address: PciAddress) -> Extras {
     Extras { nodes, links, ..Extras::default() }
 }
 
-/// Adds the by-path links of DRM nodes to a device.
-pub(super) fn name(host: &Host, device: &mut Device) {
+/// Adds the links of DRM nodes below `by-path` to a device.
+pub(super) fn add_links(host: &Host, device: &mut Device) {
     let Device { place, nodes, extras, .. } = device;
     if let Some(address) = place.pci
         && nodes.iter().any(|node| node.path.starts_with(DRI))

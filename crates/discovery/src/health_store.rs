@@ -3,8 +3,8 @@
 //! A GPU that failed right before a restart waits out its quiet period. A reboot resets every device, so
 //! older records are only history.
 //!
-//! Event faults cannot be read again. So disk space is reserved for them from the start, for use on a full
-//! disk.
+//! A fault that the driver reported by an event cannot be read again. So disk space is reserved from the start, for
+//! use on a full disk.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -30,15 +30,15 @@ pub const FORMAT: Format = Format { what: "health history", about: "devices" };
 enum WriteCause {
     /// Changed records.
     Newest,
-    /// A failed write that is retried.
-    Again,
+    /// A write after a failed one.
+    Retry,
 }
 
-/// Older failures are dropped: since then, the device may have moved to another machine.
+/// Age at which failures are dropped: the device may have moved to another machine since.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// Delay of a retry, such as for a full disk.
-const AGAIN: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 // === impl HealthFile ===
 
@@ -51,7 +51,7 @@ impl HealthFile {
     /// Records of an earlier agent; empty if none are readable. Blocks.
     pub(crate) fn load(&self, now: Timestamp) -> Records {
         let Some(earlier) = self.0.load() else { return Records::new() };
-        // With an unknown boot, an unnecessary wait is safer than a missing one.
+        // An unknown boot counts as the same boot: an unnecessary quiet period is safer than a missing one.
         let rebooted = earlier.boot == Boot::Another;
         let recent = earlier.content.into_iter().filter(|(_, record)| is_recent(record, now));
         recent
@@ -59,8 +59,8 @@ impl HealthFile {
             .collect()
     }
 
-    /// Writes changed records until stopped, and retries failed writes. Writes run on their own thread; skips
-    /// intermediate records.
+    /// Writes changed records until stopped, and retries failed writes. A write runs on its own thread; records that
+    /// change meanwhile are written once, in their last state.
     pub(crate) async fn keep(self, mut records: watch::Receiver<Records>, stop: CancellationToken) {
         let file = self.0.clone();
         let prepare = move || {
@@ -73,14 +73,14 @@ impl HealthFile {
         }
         let mut failure = None;
         loop {
-            let (ended, wanted) = tokio::select! {
+            let (ended, cause) = tokio::select! {
                 () = stop.cancelled() => (true, WriteCause::Newest),
                 changed = records.changed() => (changed.is_err(), WriteCause::Newest),
-                () = sleep(AGAIN), if failure.is_some() => (false, WriteCause::Again),
+                () = sleep(RETRY_DELAY), if failure.is_some() => (false, WriteCause::Retry),
             };
             if !ended || failure.is_some() || records.has_changed().unwrap_or(false) {
                 let newest = records.borrow_and_update().clone();
-                failure = self.write(newest, wanted, failure).await;
+                failure = self.write(newest, cause, failure).await;
             }
             if ended {
                 return;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_full_disk_did_not_take_is_written_when_there_is_room() {
+    async fn a_failed_write_is_retried_until_it_succeeds() {
         let (folder, file, records) = failed();
         let state = folder.path().join("state");
         fs::write(&state, "a file where the folder should be").expect("written");
@@ -190,10 +190,10 @@ mod tests {
         let mut keeping = JoinSet::new();
         keeping.spawn(file.clone().keep(receiver, CancellationToken::new()));
         sender.send_replace(records.clone());
-        sleep(AGAIN / 2).await;
+        sleep(RETRY_DELAY / 2).await;
         assert_eq!(file.load(at(11)), Records::new());
         fs::remove_file(&state).expect("there");
-        sleep(AGAIN).await;
+        sleep(RETRY_DELAY).await;
         assert_eq!(file.load(at(11)), records);
     }
 
@@ -210,7 +210,7 @@ mod tests {
             let draft = format!("{dots}health-nvidia.json{name}.draft");
             fs::create_dir(file.0.path().with_file_name(draft)).expect("made");
         }
-        // One device after the other, in one life of the agent and the next.
+        // One device after the other, each with a new writer as after a restart of the agent.
         let mut all = Records::new();
         for id in [ID, "GPU-2", "GPU-3"] {
             all.insert(id.parse().expect("an id"), records[ID].clone());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_understood_is_set_aside_and_a_change_is_written() {
+    async fn an_unreadable_file_is_set_aside_and_a_change_is_written() {
         let (_folder, file, records) = failed();
         file.0.write(&Records::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");

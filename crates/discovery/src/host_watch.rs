@@ -1,7 +1,7 @@
 //! Change notifications of the host: devices that come, go, or change drivers.
 //!
-//! The kernel reports devices by netlink and files by inotify. Either only triggers a scan. Where neither
-//! works, scans at the probe interval remain.
+//! The kernel reports devices by netlink and files by inotify. A report only triggers a scan. Where neither works,
+//! scans at the probe interval find changes.
 
 mod folders;
 
@@ -25,13 +25,13 @@ pub struct HostWatch {
     changes: watch::Sender<u64>,
 }
 
-/// Interval of events without a cause: one may have been lost.
+/// Interval at which an event is counted without a report of the kernel, since one may have been lost.
 const FALLBACK_INTERVAL: Duration = Duration::from_secs(60);
 
 // === impl HostWatch ===
 
 impl HostWatch {
-    /// Subscribes, including to folders of configured sources.
+    /// Subscribes to events of devices, and of folders of configured sources. The receiver has the number of events.
     pub fn new(host: &Host, policy: watch::Receiver<Arc<Policy>>) -> (Self, watch::Receiver<u64>) {
         let (changes, receiver) = watch::channel(0);
         // Simulated machines have no kernel events.

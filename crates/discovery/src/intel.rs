@@ -102,8 +102,8 @@ impl Scanner for Intel {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let is_meant = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
-        let functions = host.pci_functions(is_meant);
+        let is_intel_gpu = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
+        let functions = host.pci_functions(is_intel_gpu);
         let mut conditions = self.conditions.of(host, &functions, failure::of_heat);
         let seen = |(index, function): (u32, &PciFunction)| {
             let condition = conditions.remove(&function.address);
@@ -176,8 +176,8 @@ impl IntelGpu<'_> {
     /// that bus in a virtual machine.
     fn is_integrated(&self) -> Option<bool> {
         let path = self.function.path.as_ref()?;
-        let is_there = self.function.address == PciAddress::at(0, INTEGRATED);
-        Some(is_there && path.bridges().is_empty())
+        let is_at_fixed_address = self.function.address == PciAddress::at(0, INTEGRATED);
+        Some(is_at_fixed_address && path.bridges().is_empty())
     }
 
     fn is_virtual(&self) -> bool {
@@ -200,9 +200,9 @@ impl IntelGpu<'_> {
         let functions = self.host.text(self.function.folder().join("sriov_numvfs"));
         let functions =
             functions.and_then(|count| count.parse().ok()).filter(|count: &u32| *count > 0);
-        let given = |count| format!("its {count} virtual functions are handed out in its place");
+        let replaced = |count| format!("its {count} virtual functions are offered in its place");
         let unbound = || failure::of_driver(self.function, &DRIVERS).map(|(_, why)| why);
-        unbound().or_else(|| functions.map(given))
+        unbound().or_else(|| functions.map(replaced))
     }
 
     fn failure(&self, nodes: &[DeviceNode]) -> Option<Failure> {

@@ -91,11 +91,11 @@ struct BuiltIn {
     search: Search,
     /// Default resource of a device: the name that the vendor's plugin uses.
     resource: fn(&Policy, &Device) -> Option<ResourceName>,
-    /// Cleanup steps of its devices; `None` if they have no such keys.
+    /// Cleanup steps of its devices; `None` if the configuration has no such keys for the family.
     cleanup: fn(&Policy) -> Option<&CleanupSteps>,
 }
 
-/// Way to a family's devices.
+/// Method that finds a family's devices.
 enum Search {
     /// NVIDIA's driver, which also sends events and creates MIG instances.
     Driver,
@@ -143,7 +143,7 @@ pub fn sources(
     let triggers = ScanTriggers { policies: policy.clone(), host: changes.clone() };
     let builder = SourceBuilder { places, host, clock, triggers, news, stop };
     let described = builder.scanned("described devices", Box::new(described));
-    let described = described.beside(prober.run(stop.clone()));
+    let described = described.with_task(prober.run(stop.clone()));
     let built_in = BUILT_IN.iter().map(|built_in| builder.built_in(&built_in.search, &first));
     built_in.chain([described]).collect()
 }
@@ -172,26 +172,26 @@ impl SourceBuilder<'_> {
     fn nvidia(&self) -> Source {
         let (stop, policy) = (self.stop, PolicyWatch::new(self.triggers.policies.clone()));
         let nvidia = nvidia::Nvidia::new(self.places, policy, self.host.clone(), self.clock);
-        let (desk, cutter) = nvidia.partitions();
+        let (handle, worker) = nvidia.partitions();
         let (to, snapshots) = Publisher::new([SourceName::NVIDIA], self.news);
         let source = Source {
             name: "nvidia",
             snapshots,
             keep: Some(Box::pin(nvidia.keep(stop.clone()))),
             telemetry: Some(nvidia.telemetry()),
-            partitions: Some(desk),
-            driver: Some(nvidia.live()),
+            partitions: Some(handle),
+            driver: Some(nvidia.live_driver()),
             run: Box::pin(nvidia.run(to, stop.clone())),
         };
-        source.beside(cutter.run(stop.clone()))
+        source.with_task(worker.run(stop.clone()))
     }
 
-    /// The source with a reader of its devices' sensors.
+    /// Adds a reader of sensors to a source.
     fn measured(&self, source: Source, read: ReadSensors) -> Source {
         let (host, policies) = (self.host.clone(), self.triggers.policies.clone());
         let sensors = Sensors::new(read, host, self.clock, source.snapshots.clone(), policies);
         let telemetry = Some(sensors.telemetry());
-        Source { telemetry, ..source.beside(sensors.run(self.stop.clone())) }
+        Source { telemetry, ..source.with_task(sensors.run(self.stop.clone())) }
     }
 
     fn scanned(&self, name: &'static str, scanner: Box<dyn Scanner>) -> Source {
@@ -213,8 +213,8 @@ impl SourceBuilder<'_> {
 // === impl Source ===
 
 impl Source {
-    /// A source with another task beside its own.
-    fn beside(self, other: impl Future<Output = ()> + Send + 'static) -> Self {
+    /// Runs another task beside the source's own.
+    fn with_task(self, other: impl Future<Output = ()> + Send + 'static) -> Self {
         let run = Box::pin(async {
             tokio::join!(self.run, other);
         });
@@ -248,7 +248,7 @@ impl Publisher {
         (Self { snapshots, news: news.clone() }, receiver)
     }
 
-    /// Publishes a late scan as failing, with the devices known so far, and logs it.
+    /// Publishes the known devices with their sources failing, because a scan is late, and logs it.
     fn publish_late(&self, why: &str) {
         let mut known = self.snapshots.borrow().clone();
         let sources: Vec<_> = known.states.keys().map(SourceName::as_str).collect();

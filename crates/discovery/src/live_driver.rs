@@ -1,4 +1,4 @@
-//! NVIDIA's driver while it is in use, for other parts than its source.
+//! Access to NVIDIA's driver while it is in use, for components other than the GPUs' source.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use windlass_nvml::Nvml;
 #[derive(Clone, Debug)]
 pub struct LiveDriver {
     roots: Roots,
-    /// The configured library; `None` for the one of the roots.
-    named: Option<PathBuf>,
+    /// Configured path of NVML; `None` if it is searched for below the roots.
+    configured: Option<PathBuf>,
     library: watch::Receiver<Option<Nvml>>,
 }
 
@@ -20,30 +20,30 @@ pub struct LiveDriver {
 impl LiveDriver {
     pub(crate) fn new(
         roots: Roots,
-        named: Option<PathBuf>,
+        configured: Option<PathBuf>,
         library: watch::Receiver<Option<Nvml>>,
     ) -> Self {
-        Self { roots, named, library }
+        Self { roots, configured, library }
     }
 
-    /// The host, whose `/proc` has the processes.
+    /// The host, whose `/proc` lists the processes that use the driver.
     pub fn host(&self) -> &Host {
         &self.roots.host
     }
 
-    /// NVML, while it is initialised. It shuts down once nobody has it.
+    /// NVML, while it is initialised. It is shut down when the last clone is dropped.
     pub fn nvml(&self) -> Option<Nvml> {
         self.library.borrow().clone()
     }
 
-    /// Absolute path of NVML for programs of the host.
+    /// Absolute path of NVML for programs that run on the host. `None` if the host cannot reach the library.
     pub fn library_on_node(&self) -> Option<PathBuf> {
-        let path = self.roots.nvml_library(self.named.clone())?;
+        let path = self.roots.nvml_library(self.configured.clone())?;
         let host = &self.roots.host;
         let at_runtime = [&self.roots.driver, host]
             .into_iter()
             .find_map(|root| root.agent_to_runtime_path(&path));
-        // Where the runtime has the agent's own paths.
+        // On a host that shares the agent's paths, the path needs no translation.
         let is_same = host.path("/") == host.path_on_node("/");
         at_runtime.or_else(|| is_same.then_some(path)).filter(|path| path.is_absolute())
     }

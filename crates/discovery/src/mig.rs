@@ -14,24 +14,26 @@
 //!
 //! [`MigHandle::remove`] reverts it; the inventory then forgets the device.
 //!
-//! [`MigHandle::turn_mig_off`] makes a GPU whole; [`MigHandle::turn_mig_on`] permits instances again.
+//! [`MigHandle::turn_mig_off`] makes a GPU undivided; [`MigHandle::turn_mig_on`] permits instances again.
 //!
 //! # Guarantees
 //!
-//! - Making an existing partition returns it; removing a missing one succeeds.
-//! - A half-made instance is reverted before the answer. If that fails, the error says so, and the next
+//! - Making a partition that exists returns its device; removing one that is missing succeeds.
+//! - A half-made instance is removed before the answer. If that fails, the error reports it, and the next
 //!   task for the placement continues from there.
-//! - Instances in use and instances divided by others stay. The mode changes only without compute processes
-//!   and instances, and never later by a reset.
-//! - Tasks of one GPU run in order. A hanging GPU delays no other, and no caller waits longer than the
-//!   limit. A started task continues, and the same request later gets its result; others are dropped.
+//! - Instances in use stay, and so do instances that an administrator divided. The mode changes at once, without
+//!   compute processes and instances, or not at all: no change stays pending until a reset.
+//! - Tasks of one GPU run in order. A hanging GPU delays no other, and no caller waits longer than the limit. A
+//!   started task continues after the limit, and a repeated request finds its result. A task that has not started
+//!   by then is dropped.
 //!
 //! # Errors
 //!
-//! [`PartitionError`] names the failed task; its source has the reason. [`MigFailure::NoRoom`] and [`MigFailure::InUse`]
-//! end when a holder lets go, [`MigFailure::NoDriver`] and [`MigFailure::Overdue`] by themselves.
+//! [`PartitionError`] names the failed task; its source has the reason. [`MigFailure::NoRoom`] and
+//! [`MigFailure::InUse`] end when a holder releases its instance, [`MigFailure::NoDriver`] and
+//! [`MigFailure::Overdue`] without action.
 
-mod cut;
+mod instance;
 mod mode;
 mod names;
 mod nvml_release;
@@ -45,7 +47,7 @@ use windlass_host::{deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{Nvml, NvmlError};
 
 pub(crate) use self::names::{id_of, mig_profile_in};
-use self::worker::Order;
+use self::worker::MigRequest;
 pub use self::{
     nvml_release::{NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests, PAUSE, patiently, rest},
     worker::MigWorker,
@@ -54,9 +56,9 @@ pub use self::{
 /// Handle of the MIG worker.
 #[derive(Clone, Debug)]
 pub struct MigHandle {
-    orders: mpsc::Sender<Order>,
-    cuts: mpsc::Sender<MigNotice>,
-    recesses: NvmlReleaseHandle,
+    requests: mpsc::Sender<MigRequest>,
+    notices: mpsc::Sender<MigNotice>,
+    releases: NvmlReleaseHandle,
     nvidia_smi: NvidiaSmi,
     limit: Duration,
 }
@@ -88,7 +90,7 @@ pub enum MigTask {
     Make(Partition),
     /// Remove the instance at this placement.
     Remove(Partition),
-    /// Remove this MIG device, but no successor at its placement.
+    /// Remove this MIG device, but no other device that has its placement now.
     RemoveDevice {
         /// The parent GPU.
         gpu: DeviceId,
@@ -135,7 +137,7 @@ pub enum MigFailure {
     /// The driver refused.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// Half made, and not reverted.
+    /// The task failed midway, and so did its reversal.
     #[error("it is half-made and cannot be removed ({undo}): try again")]
     HalfMade {
         /// Reason why it was not finished.
@@ -155,17 +157,18 @@ pub enum MigFailure {
 /// Channel capacity; senders wait beyond it.
 const WAITING: usize = 64;
 
-/// Creates handle and worker. `library` has NVML while it is initialised. `cuts` gets notices of finished
-/// tasks; `recesses` passes requests to shut NVML down.
+/// Creates handle and worker. `library` has NVML while it is initialised. `notices` receives finished tasks;
+/// `releases` passes on requests to shut NVML down. A caller waits for a task no longer than `limit`.
 pub fn open(
     limit: Duration,
     library: watch::Receiver<Option<Nvml>>,
     nvidia_smi: NvidiaSmi,
-    (cuts, recesses): (mpsc::Sender<MigNotice>, NvmlReleaseHandle),
+    (notices, releases): (mpsc::Sender<MigNotice>, NvmlReleaseHandle),
 ) -> (MigHandle, MigWorker) {
-    let (send, orders) = mpsc::channel(WAITING);
-    let desk = MigHandle { orders: send, cuts: cuts.clone(), recesses, nvidia_smi, limit };
-    (desk, MigWorker::new(orders, library, cuts))
+    let (send, requests) = mpsc::channel(WAITING);
+    let handle =
+        MigHandle { requests: send, notices: notices.clone(), releases, nvidia_smi, limit };
+    (handle, MigWorker::new(requests, library, notices))
 }
 
 // === impl MigHandle ===
@@ -176,86 +179,87 @@ impl MigHandle {
         &self.nvidia_smi
     }
 
-    /// Makes the partition, or finds it. Returns the UUID of its MIG device.
+    /// Makes the partition unless it exists. Returns the UUID of its MIG device.
     pub async fn make(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
         let wanted = partition.clone();
-        let job = move |nvml: &Nvml| cut::make(nvml, &wanted);
-        self.order(MigTask::Make(partition.clone()), job).await
+        let job = move |nvml: &Nvml| instance::make(nvml, &wanted);
+        self.request(MigTask::Make(partition.clone()), job).await
     }
 
     /// Removes the instance at that placement, if it exists.
     pub async fn remove(&self, partition: &Partition) -> Result<(), PartitionError> {
-        let (standing, cuts) = (partition.clone(), self.cuts.clone());
+        let (existing, notices) = (partition.clone(), self.notices.clone());
         let job = move |nvml: &Nvml| {
-            if let Some(device) = cut::remove(nvml, &standing)? {
-                removed(&cuts, device);
+            if let Some(device) = instance::remove(nvml, &existing)? {
+                removed(&notices, device);
             }
             Ok(())
         };
-        self.order(MigTask::Remove(partition.clone()), job).await
+        self.request(MigTask::Remove(partition.clone()), job).await
     }
 
-    /// Removes this MIG device, if it exists, but no successor at its placement. A half-made instance has no
-    /// UUID; [`Self::remove`] handles it.
+    /// Removes this MIG device, if it exists, but no other device that has its placement now. A half-made instance
+    /// has no UUID; [`Self::remove`] handles it.
     pub async fn remove_device(
         &self,
         gpu: &DeviceId,
         device: &DeviceId,
     ) -> Result<(), PartitionError> {
         let task = MigTask::RemoveDevice { gpu: gpu.clone(), device: device.clone() };
-        let (device, cuts) = (device.clone(), self.cuts.clone());
+        let (device, notices) = (device.clone(), self.notices.clone());
         let job = move |nvml: &Nvml| {
-            cut::remove_device(nvml, &device)?;
-            removed(&cuts, device);
+            instance::remove_device(nvml, &device)?;
+            removed(&notices, device);
             Ok(())
         };
-        self.order(task, job).await
+        self.request(task, job).await
     }
 
-    /// Turns MIG on. The caller ensures that nobody holds the GPU.
+    /// Turns MIG on. The caller ensures that no container holds the GPU.
     pub async fn turn_mig_on(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
-        self.order(MigTask::TurnOn(id.clone()), move |nvml: &Nvml| mode::turn_on(nvml, &id)).await
+        self.request(MigTask::TurnOn(id.clone()), move |nvml: &Nvml| mode::turn_on(nvml, &id)).await
     }
 
-    /// Turns MIG off. The caller ensures that nobody holds a part of the GPU.
+    /// Turns MIG off. The caller ensures that no container holds an instance of the GPU.
     pub async fn turn_mig_off(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
-        self.order(MigTask::TurnOff(id.clone()), move |nvml: &Nvml| mode::turn_off(nvml, &id)).await
+        self.request(MigTask::TurnOff(id.clone()), move |nvml: &Nvml| mode::turn_off(nvml, &id))
+            .await
     }
 
-    /// Host process ids that compute on a GPU or MIG device.
+    /// Compute processes on a GPU or MIG device, by their process ids on the host.
     pub async fn computing(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
         let task = MigTask::Look(device.clone());
         let device = device.clone();
         let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.computing()?);
-        self.order(task, job).await
+        self.request(task, job).await
     }
 
-    /// Used memory of a device in bytes, without the driver's own. Unavailable before driver 510 and on GPUs
-    /// that share the host's memory.
+    /// Used memory of a device in bytes, excluding memory that the driver reserves. Fails before driver 510, and on
+    /// GPUs that share the host's memory.
     pub async fn memory_used(&self, device: &DeviceId) -> Result<u64, PartitionError> {
         let task = MigTask::Measure(device.clone());
         let device = device.clone();
         let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.memory_used()?);
-        self.order(task, job).await
+        self.request(task, job).await
     }
 
-    /// Waits until NVML is shut down; `None` if the agent stops. Running tasks on other GPUs delay the
-    /// shutdown.
+    /// Requests a shutdown of NVML and waits for it; `None` if the agent stops. NVML stays shut down until the
+    /// returned value is dropped. Running tasks on other GPUs delay the shutdown.
     pub async fn recess(&self) -> Option<NvmlRelease> {
-        self.recesses.begin().await
+        self.releases.begin().await
     }
 
-    async fn order<T: Send + 'static>(
+    async fn request<T: Send + 'static>(
         &self,
         task: MigTask,
         job: impl FnOnce(&Nvml) -> Result<T, MigFailure> + Send + 'static,
     ) -> Result<T, PartitionError> {
         let (answer, wait) = oneshot::channel();
-        let order = Order::new(task.gpu().clone(), answer, job);
+        let request = MigRequest::new(task.gpu().clone(), answer, job);
         let answered = async {
-            self.orders.send(order).await.map_err(|_| MigFailure::Stopped)?;
+            self.requests.send(request).await.map_err(|_| MigFailure::Stopped)?;
             wait.await.map_err(|_| MigFailure::Stopped)?
         };
         let outcome = deadline::timeout(self.limit, answered).await;
@@ -265,9 +269,9 @@ impl MigHandle {
 }
 
 /// Notifies the source itself: the caller may have given up.
-fn removed(cuts: &mpsc::Sender<MigNotice>, device: DeviceId) {
-    // With a full channel the device counts as vanished, of which a bounded number is kept.
-    let _ = cuts.try_send(MigNotice::Removed(device));
+fn removed(notices: &mpsc::Sender<MigNotice>, device: DeviceId) {
+    // Without the notice, the source keeps the device as vanished. It keeps a bounded number of those.
+    let _ = notices.try_send(MigNotice::Removed(device));
 }
 
 // === impl MigTask ===

@@ -3,9 +3,9 @@
 //! | file | content |
 //! | --- | --- |
 //! | `function` | a function or subfunction by sysfs |
-//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | devices of its driver |
+//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | devices that its driver makes |
 //! | `uses`, `routes` | the host's own use of it |
-//! | `nodes`, `link`, `describe` | container nodes, health, the inventory's device |
+//! | `nodes`, `link`, `describe` | its device nodes, its health, its device in the inventory |
 //! | `counters` | telemetry of its RDMA ports |
 
 mod attributes;
@@ -46,7 +46,7 @@ use self::{
     uses::HostUse,
 };
 use super::{
-    entry_limits::{EntryLimits, some},
+    entry_limits::{EntryLimits, first_names},
     facts::counted,
     scanner::{PCI, Scan, Scanner},
 };
@@ -60,7 +60,7 @@ pub(super) struct Nics {
     had_rdma: RdmaHistory,
 }
 
-/// Driver of each interface when it last had an RDMA device.
+/// Driver of each function when it last had an RDMA device.
 #[derive(Debug, Default)]
 struct RdmaHistory(BTreeMap<DeviceId, String>);
 
@@ -154,7 +154,7 @@ impl<'a> NicScan<'a> {
             parts.push(format!("RDMA network namespaces: {networks}"));
         }
         if !skipped.is_empty() {
-            let names = some(skipped.iter().cloned(), " ");
+            let names = first_names(skipped.iter().cloned(), " ");
             parts.push(format!("software RDMA devices skipped: {names}"));
         }
         parts.extend(Some(limits.to_string()).filter(|text| !text.is_empty()));
@@ -165,19 +165,19 @@ impl<'a> NicScan<'a> {
         if functions.is_empty() { SourceState::Absent(text) } else { SourceState::Ready(text) }
     }
 
-    /// True if a function lost its allocatable RDMA device because the driver's module was unloaded or is
-    /// reloading. With the module present, somebody removed the device on purpose: by devlink, or by a bond,
-    /// which has one device for all members. In an exclusive network namespace the device may be a
-    /// container's.
+    /// True if a function lost its allocatable RDMA device because the driver's RDMA module was unloaded or is
+    /// reloading. With the module loaded, an administrator removed the device on purpose: by devlink, or by a bond,
+    /// which has one RDMA device for all members. With exclusive network namespaces the device may have moved into
+    /// a container.
     fn lost_rdma(&self, function: &Function) -> bool {
-        let has_some = |other: &&Function| !other.rdma.is_empty();
-        let mut others = self.functions.iter().filter(has_some);
-        let is_made = others.any(|other| other.driver == function.driver)
+        let has_rdma = |other: &&Function| !other.rdma.is_empty();
+        let mut others = self.functions.iter().filter(has_rdma);
+        let has_module = others.any(|other| other.driver == function.driver)
             || rdma::has_rdma_driver(self.host, &function.folder);
         let mut interfaces = function.interfaces.iter();
         let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
-        let is_given = !self.policy.rdma_nodes.is_empty();
-        is_given && !is_made && !is_in_bond && self.networks != RdmaNetns::Exclusive
+        let is_allocatable = !self.policy.rdma_nodes.is_empty();
+        is_allocatable && !has_module && !is_in_bond && self.networks != RdmaNetns::Exclusive
     }
 }
 

@@ -5,7 +5,7 @@
 //!   Absent ─────────────────────────────────> Connected ──┐ probes, events
 //!     ^  every probe interval: try again          │       │
 //!     └───────────────────────────────────────────┘ <─────┘
-//!         driver gone, replaced, or other GPUs: NVML is initialised anew
+//!         driver gone, replaced, or other GPUs: NVML is initialised again
 //! ```
 //!
 //! NVML calls may hang, so they run on blocking threads. A call past its deadline makes its GPU unresponsive;
@@ -75,17 +75,17 @@ pub(super) struct Nvidia {
     health_file: HealthFile,
     /// Health records to write.
     records: watch::Sender<Records>,
-    /// Time for which a GPU may stay lost before NVML is initialised again.
+    /// Time that a GPU may stay lost before NVML is initialised again.
     patience: Duration,
     telemetry: watch::Sender<Arc<Telemetry>>,
     /// NVML while it is initialised, for the MIG worker.
     library_in_use: watch::Sender<Option<Nvml>>,
     /// Notices of finished MIG tasks.
-    cuts: mpsc::Receiver<MigNotice>,
-    to_cuts: mpsc::Sender<MigNotice>,
+    mig_notices: mpsc::Receiver<MigNotice>,
+    to_mig_notices: mpsc::Sender<MigNotice>,
     /// Requests to shut NVML down.
-    recesses: NvmlReleaseRequests,
-    to_recesses: NvmlReleaseHandle,
+    release_requests: NvmlReleaseRequests,
+    releases: NvmlReleaseHandle,
 }
 
 /// Reason for no connection to the driver.
@@ -112,7 +112,7 @@ enum Ended {
     Stopped,
     /// The driver or its set of GPUs changed.
     Changed,
-    /// A GPU stays lost; only a new initialisation sees it after a reset.
+    /// A GPU stays lost. Only a new initialisation of NVML can see it again after its reset.
     Lost,
     /// A GPU is to be reset, which needs all handles closed.
     NvmlRelease(oneshot::Sender<NvmlRelease>),
@@ -121,22 +121,23 @@ enum Ended {
 /// PCI vendor id of NVIDIA.
 const VENDOR: &str = "10de";
 
-/// Longest time between initialisations for a lost GPU.
+/// Maximum time between initialisations for a lost GPU.
 const MAX_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Channel capacity of MIG notices; regular scans cover the rest.
-const MAX_CUTS: usize = 64;
+/// Channel capacity of MIG notices. If one is dropped, the next regular probe finds the change.
+const MAX_NOTICES: usize = 64;
 
-/// Calls per MIG task within the limit: two to make, two to revert, and time for another task.
-const CUT_CALLS: u32 = 4;
+/// Driver calls that the limit of a MIG task allows for: two to make an instance and two to revert it. The rest is
+/// time for another task before it.
+const CALLS_PER_MIG_TASK: u32 = 4;
 
 // === impl Nvidia ===
 
 impl Nvidia {
     pub(super) fn new(places: &Places, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
         let quiet_period = policy.current().quiet_period;
-        let (to_cuts, cuts) = mpsc::channel(MAX_CUTS);
-        let (to_recesses, recesses) = NvmlReleaseHandle::new();
+        let (to_mig_notices, mig_notices) = mpsc::channel(MAX_NOTICES);
+        let (releases, release_requests) = NvmlReleaseHandle::new();
         Self {
             library: places.nvml_library.clone(),
             roots: places.driver.roots(host.clone()),
@@ -151,22 +152,22 @@ impl Nvidia {
             patience: quiet_period,
             telemetry: watch::Sender::default(),
             library_in_use: watch::Sender::default(),
-            cuts,
-            to_cuts,
-            recesses,
-            to_recesses,
+            mig_notices,
+            to_mig_notices,
+            release_requests,
+            releases,
         }
     }
 
     pub(super) fn partitions(&self) -> (MigHandle, MigWorker) {
-        let limit = self.policy.current().call_deadline * CUT_CALLS;
-        let to_source = (self.to_cuts.clone(), self.to_recesses.clone());
+        let limit = self.policy.current().call_deadline * CALLS_PER_MIG_TASK;
+        let to_source = (self.to_mig_notices.clone(), self.releases.clone());
         let (library, smi) = (self.library_in_use.subscribe(), NvidiaSmi::new(&self.roots));
         mig::open(limit, library, smi, to_source)
     }
 
     /// The driver while it is in use.
-    pub(super) fn live(&self) -> LiveDriver {
+    pub(super) fn live_driver(&self) -> LiveDriver {
         let library = self.library_in_use.subscribe();
         LiveDriver::new(self.roots.clone(), self.library.clone(), library)
     }
@@ -181,20 +182,21 @@ impl Nvidia {
         self.health_file.clone().keep(self.records.subscribe(), stop)
     }
 
-    async fn remember(&mut self) {
+    /// Loads the health records of an earlier agent.
+    async fn load_records(&mut self) {
         let (health_file, now) = (self.health_file.clone(), self.known.now());
         self.known.remember(blocking(move || health_file.load(now)).await);
-        self.write_down();
+        self.publish_records();
     }
 
-    fn write_down(&self) {
+    fn publish_records(&self) {
         let records = self.known.records();
         windlass_host::watch::publish(&self.records, records);
     }
 
-    /// Connects to the driver until stopped, and serves its GPUs meanwhile.
+    /// Connects to the driver again and again, and publishes its GPUs while connected, until stopped.
     pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
-        self.remember().await;
+        self.load_records().await;
         loop {
             let attempt = tokio::select! {
                 () = stop.cancelled() => return,
@@ -205,31 +207,31 @@ impl Nvidia {
                     Ended::Stopped => return,
                     Ended::Changed | Ended::Lost => continue,
                     Ended::NvmlRelease(request) => {
-                        self.rest(request, &stop).await;
+                        self.release(request, &stop).await;
                         continue;
                     }
                 },
-                Err(error) => self.go_without(&error, &to),
+                Err(error) => self.publish_unconnected(&error, &to),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(self.policy.current().probe_interval) => {}
-                Some(request) = self.recesses.recv() => self.rest(request, &stop).await,
+                Some(request) = self.release_requests.recv() => self.release(request, &stop).await,
                 () = self.policy.changed() => self.known.set_quiet_period(self.quiet_period()),
             }
         }
     }
 
-    /// Keeps NVML shut down until all requesters are done.
-    async fn rest(&mut self, first: oneshot::Sender<NvmlRelease>, stop: &CancellationToken) {
+    /// Keeps NVML shut down until all releases are dropped, or the agent stops.
+    async fn release(&mut self, first: oneshot::Sender<NvmlRelease>, stop: &CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
-            () = rest(first, &mut self.recesses) => {}
+            () = rest(first, &mut self.release_requests) => {}
         }
     }
 
-    /// loads NVML and reads the driver's facts, on a thread that may be lost. An attempt that
-    /// hangs is waited for again the next time, not made a second time.
+    /// Loads NVML and reads the driver's facts, on a thread that may never return. The next call waits for an
+    /// attempt that hangs, instead of starting a second one.
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
             let (library, roots) = (self.library.clone(), self.roots.clone());
@@ -281,7 +283,7 @@ impl Nvidia {
         shut_down(connection, ended, stop).await
     }
 
-    /// Handles events and publishes until the connection ends.
+    /// Handles events and publishes snapshots until the connection ends.
     async fn follow(
         &mut self,
         connection: &mut Connection,
@@ -297,14 +299,14 @@ impl Nvidia {
                     connection.adopt(self.policy.current());
                     None
                 }
-                Some(cut) = self.cuts.recv() => {
-                    match cut {
+                Some(notice) = self.mig_notices.recv() => {
+                    match notice {
                         MigNotice::Done(gpu) => connection.probe_again(&gpu, &self.known),
                         MigNotice::Removed(device) => self.known.forget(&device),
                     }
                     None
                 }
-                Some(request) = self.recesses.recv() => Some(Ended::NvmlRelease(request)),
+                Some(request) = self.release_requests.recv() => Some(Ended::NvmlRelease(request)),
                 ended = connection.step(&mut self.known) => ended,
             };
             if let Some(ended) = ended {
@@ -325,8 +327,8 @@ impl Nvidia {
         self.policy.current().quiet_period
     }
 
-    /// Logs the error once and marks known devices as gone.
-    fn go_without(&mut self, error: &ConnectError, to: &Publisher) {
+    /// Marks all known devices as unhealthy without a connection, and logs a new error.
+    fn publish_unconnected(&mut self, error: &ConnectError, to: &Publisher) {
         let why = causes(error);
         let absent = error.is_absence();
         let state = if absent { SourceState::Absent } else { SourceState::Failing }(why.clone());
@@ -341,7 +343,7 @@ impl Nvidia {
     }
 
     fn publish(&self, to: &Publisher) {
-        self.write_down();
+        self.publish_records();
         let devices = self.known.devices();
         let simulated = self.simulated.clone();
         let states = [(SourceName::NVIDIA, self.state.clone())].into();
@@ -349,7 +351,7 @@ impl Nvidia {
     }
 }
 
-/// Shuts NVML down before the next initialisation; does not delay the agent's end.
+/// Shuts NVML down before the next initialisation, unless the agent stops first.
 async fn shut_down(connection: Connection, ended: Ended, stop: &CancellationToken) -> Ended {
     tokio::select! {
         () = stop.cancelled() => Ended::Stopped,
@@ -376,7 +378,7 @@ impl ConnectError {
         }
     }
 
-    /// Error of a missing library. It is no failure on a machine without NVIDIA GPUs.
+    /// Error of a library that does not load. A missing library is no failure on a machine without NVIDIA GPUs.
     fn unloaded(error: LoadError, host: &Host) -> Self {
         match &error {
             LoadError::Open(path, _) if path.is_relative() => match host.has_pci_vendor(VENDOR) {
@@ -397,8 +399,9 @@ fn load(
 ) -> Result<Driver, ConnectError> {
     let host = &roots.host;
     let found = roots.nvml_library(library);
-    let library = found.ok_or_else(|| ConnectError::NoLibrary { searched: searched(roots) })?;
-    // Read before NVML, so that a change in between is noticed.
+    let library =
+        found.ok_or_else(|| ConnectError::NoLibrary { searched: searched_folders(roots) })?;
+    // Read before NVML is loaded, so that a driver change during loading is noticed.
     let fingerprint = procfs::fingerprint(host);
     let nvml = Nvml::load(&library).map_err(|error| ConnectError::unloaded(error, host))?;
     let facts = DriverFacts::read(&nvml)?;
@@ -408,7 +411,7 @@ fn load(
 }
 
 /// Searched folders: the driver root's, then the host's.
-fn searched(roots: &Roots) -> String {
+fn searched_folders(roots: &Roots) -> String {
     let (driver, host) = (roots.driver.nvml_folders(), roots.host.nvml_folders());
     if driver == host { host } else { format!("{driver}, {host}") }
 }
@@ -433,16 +436,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_is_a_failure_only_where_a_gpu_is_or_cannot_be_looked_for() {
+    fn a_missing_library_is_a_failure_only_with_a_gpu_or_an_unreadable_bus() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
-        let judged = || {
+        let absence = || {
             // The driver's own name may be loaded in this process, by another test or from the machine.
             let error = Nvml::load("libnvidia-nowhere.so.1".as_ref()).expect_err("no such library");
             let error = ConnectError::unloaded(error, &host);
             (error.is_absence(), causes(&error))
         };
-        let (is_absent, why) = judged();
+        let (is_absent, why) = absence();
         assert!(is_absent && why.starts_with("no NVIDIA GPU on the PCI bus"), "{why}");
 
         let bus = root.path().join("sys/bus/pci");
@@ -452,15 +455,15 @@ mod tests {
             fs::write(folder.join("vendor"), vendor).expect("written");
         };
         plug("0000:00:1f.0", "0x8086\n");
-        assert!(judged().0, "another vendor's function");
+        assert!(absence().0, "another vendor's function");
         plug("0000:01:00.0", "0x10de\n");
-        let (is_absent, why) = judged();
+        let (is_absent, why) = absence();
         assert!(!is_absent && why.starts_with("cannot load libnvidia-nowhere.so.1"), "{why}");
 
         fs::remove_dir_all(bus.join("devices")).expect("removed");
         // Root can read everything except through a file in place of a folder.
         fs::write(bus.join("devices"), "").expect("written");
-        let (is_absent, why) = judged();
+        let (is_absent, why) = absence();
         assert!(!is_absent && why.contains("cannot read /sys/bus/pci/devices: "), "{why}");
     }
 }

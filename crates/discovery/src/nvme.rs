@@ -61,7 +61,7 @@ fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observatio
     (device, failure::observation(failure_of(host, function)))
 }
 
-/// Attributes of a drive. The serial number is omitted: nobody selects by it.
+/// Attributes of a drive. The serial number is omitted, because no selector needs it.
 fn facts(host: &Host, function: &PciFunction) -> Attributes {
     let attribute = |file: &str| controller_attribute(host, function, file).and_then(text);
     let own = attributes(

@@ -1,11 +1,11 @@
-//! Watch of the health policy.
+//! Watch of the health policy alone, out of the whole policy.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use windlass_config::{HealthPolicy, Policy};
 
-/// Health policy of a source; changes elsewhere do not wake it.
+/// Health policy of a source. Changes to other parts of the policy do not wake the source.
 pub(super) struct PolicyWatch {
     policies: watch::Receiver<Arc<Policy>>,
     current: HealthPolicy,
@@ -23,7 +23,7 @@ impl PolicyWatch {
         &self.current
     }
 
-    /// Waits for a changed health policy and applies it; forever once no change is possible.
+    /// Waits for a changed health policy and makes it the current one. Waits forever once the sender is dropped.
     pub(super) async fn changed(&mut self) {
         let other = self.policies.wait_for(|policy| policy.health != self.current).await;
         match other.map(|policy| policy.health.clone()) {
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_another_health_policy_is_news() {
+    async fn only_a_changed_health_policy_ends_the_wait() {
         let (send, policies) = watch::channel(Arc::new(Policy::default()));
         let mut watch = PolicyWatch::new(policies);
         send.send_modify(|policy| Arc::make_mut(policy).mig = MigStrategy::Single);

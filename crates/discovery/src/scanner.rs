@@ -1,7 +1,5 @@
-//! Scanned devices: the lifecycle that all scanners share.
-//!
-//! A scanner implements a single scan. Tracking devices, health and the schedule of scans are common, and live
-//! here.
+//! Lifecycle of scanned devices: schedule of scans, tracking, and health. All scanners share it; a scanner itself
+//! implements a single scan.
 //!
 //! ```text
 //!             found twice in a row             missing twice in a row
@@ -10,12 +8,12 @@
 //!                                       └──────────── seen, quiet ────────────┘
 //! ```
 //!
-//! A device counts as gone only after two scans in a row, the second soon after the first: files of a device
-//! in reset may be unreadable for a moment. One scan suffices if another device took its place, since its
-//! holder would get that one.
+//! A device vanishes only if two scans in a row miss it, the second soon after the first: files of a device in
+//! reset may be unreadable for a moment. One scan suffices if another device has taken over its node, since a
+//! container would get that other device.
 //!
-//! New devices need two scans too: a scan during hotplug sees half a device and may derive a wrong id. The
-//! first scan of a source counts at once, to start fast.
+//! A new device needs two scans too: a scan during hotplug sees half a device and may derive a wrong id. The first
+//! scan of a source needs no second one, so that the agent starts fast.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -83,11 +81,11 @@ pub(super) struct Watcher {
     health: HealthPolicy,
     states: BTreeMap<SourceName, SourceState>,
     known: BTreeMap<DeviceId, TrackedDevice>,
-    /// Devices that only the last scan found.
+    /// New devices that the last scan found for the first time.
     newcomers: BTreeMap<DeviceId, Device>,
-    /// True if the last scan missed a device or found a new one.
+    /// True if the last scan missed a device or found a new one, so that an early scan follows.
     is_uncertain: bool,
-    /// True if the last scan was an early one.
+    /// True if the last scan was an early one. A further early scan then waits longer.
     was_early: bool,
 }
 
@@ -110,7 +108,7 @@ pub(super) struct ScanTriggers {
 pub(super) const PCI: &str = "/sys/bus/pci/devices";
 
 /// Scans in a row that must miss a device before it vanishes.
-const MISSES: u32 = 2;
+const MAX_MISSES: u32 = 2;
 
 /// Delay of the second scan after a device was missed or new.
 const EARLY_SCAN: Duration = Duration::from_millis(100);
@@ -118,8 +116,8 @@ const EARLY_SCAN: Duration = Duration::from_millis(100);
 /// Time to collect events: binding a driver causes dozens.
 const BURST: Duration = Duration::from_millis(20);
 
-/// Shortest interval of scans by events: a noisy host is scanned twice a second.
-const REST: Duration = Duration::from_millis(500);
+/// Shortest interval of scans that events trigger: a host with constant events is scanned twice a second.
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
 // === impl Scan ===
 
@@ -149,8 +147,8 @@ impl Watcher {
         }
     }
 
-    /// Scans at once, on events and policy changes, and at the probe interval, until stopped. Firmware
-    /// answers some files: a scan that misses its deadline is reported and awaited.
+    /// Scans at once, on events and policy changes, and at the probe interval, until stopped. A scan may miss its
+    /// deadline, since firmware answers some files: the source is then failing until the scan ends.
     pub(super) async fn run(
         mut self,
         mut triggers: ScanTriggers,
@@ -184,10 +182,10 @@ impl Watcher {
         self.scanner.adopt(&policy);
     }
 
-    /// Delay of an early second scan, if the last one was uncertain. Continued uncertainty slows scans to the
-    /// interval of events.
+    /// Delay of an early scan, if the last scan was uncertain. If scans stay uncertain, the delay grows to the
+    /// shortest interval of scans.
     fn early_scan_delay(&mut self) -> Option<Duration> {
-        let pause = if self.was_early { REST } else { EARLY_SCAN };
+        let pause = if self.was_early { MIN_INTERVAL } else { EARLY_SCAN };
         self.was_early = self.is_uncertain;
         self.was_early.then_some(pause)
     }
@@ -200,15 +198,15 @@ impl Watcher {
             return Scan::refused(self.scanner.names(), &why);
         }
         let mut scan = self.scanner.scan(&host);
-        // An unreadable function hides no other. If it is the only one, it may be the device.
+        // An unreadable function hides no other device. But without any other device, it may be the one that is sought.
         if let Some(why) = host.unread_function().filter(|_| scan.found.is_empty()) {
             return Scan::refused(self.scanner.names(), &why);
         }
-        scan.found.iter_mut().for_each(|(device, _)| graphics::name(&host, device));
+        scan.found.iter_mut().for_each(|(device, _)| graphics::add_links(&host, device));
         scan
     }
 
-    /// One scan with its effects.
+    /// Scans once and applies the result to the tracked devices.
     fn scanned(mut self) -> Self {
         let Scan { states, found, unanswered } = self.scan();
         let before = std::mem::take(&mut self.newcomers);
@@ -224,7 +222,7 @@ impl Watcher {
         let replaced = self.replaced(&seen);
         self.apply_missed(&seen, &replaced);
         let is_missed = |known: &TrackedDevice| {
-            (1..MISSES).contains(&known.missed) && !of_unanswered(&known.device)
+            (1..MAX_MISSES).contains(&known.missed) && !of_unanswered(&known.device)
         };
         self.is_uncertain = !self.newcomers.is_empty() || self.known.values().any(is_missed);
         self.newcomers.extend(before.into_iter().filter(|(_, device)| of_unanswered(device)));
@@ -258,23 +256,24 @@ impl Watcher {
 
     fn track(&mut self, device: Device, observation: &Observation) {
         let (now, quiet) = (self.clock.now(), self.quiet_period(&device));
-        let fresh = || TrackedDevice {
+        let new_entry = || TrackedDevice {
             device: device.clone(),
             tracker: HealthTracker::new(quiet, now),
             missed: 0,
         };
-        let known = self.known.entry(device.id.clone()).or_insert_with(fresh);
+        let known = self.known.entry(device.id.clone()).or_insert_with(new_entry);
         known.tracker.set_quiet_period(quiet);
         known.observe(observation, now);
         (known.missed, known.device) = (0, device);
     }
 
-    /// Missing devices that are certainly gone: a present device has one of their nodes, or their parent is
-    /// present.
+    /// Missing devices that are certainly gone: a present device has one of their nodes, or their parent is present
+    /// without them.
     fn replaced(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
-        let there = self.known.values().map(|known| &known.device);
-        let there = there.filter(|device| seen.contains(&device.id)).chain(self.newcomers.values());
-        let nodes = there.flat_map(Device::own_nodes);
+        let present = self.known.values().map(|known| &known.device);
+        let present =
+            present.filter(|device| seen.contains(&device.id)).chain(self.newcomers.values());
+        let nodes = present.flat_map(Device::own_nodes);
         let taken: BTreeSet<_> = nodes.map(|node| &node.path).collect();
         let is_replaced = |device: &Device| {
             device.parent.as_ref().is_some_and(|whole| seen.contains(whole))
@@ -287,9 +286,9 @@ impl Watcher {
     fn apply_missed(&mut self, seen: &BTreeSet<DeviceId>, replaced: &BTreeSet<DeviceId>) {
         let now = self.clock.now();
         for (id, known) in self.known.iter_mut().filter(|(id, _)| !seen.contains(*id)) {
-            let step = if replaced.contains(id) { MISSES } else { 1 };
+            let step = if replaced.contains(id) { MAX_MISSES } else { 1 };
             known.missed = known.missed.saturating_add(step);
-            if known.missed >= MISSES {
+            if known.missed >= MAX_MISSES {
                 let gone = Observation::Failed(Reason::Vanished, "no longer there".to_owned());
                 known.observe(&gone, now);
             }
@@ -312,8 +311,8 @@ impl Watcher {
 // === impl ScanTriggers ===
 
 impl ScanTriggers {
-    /// Waits for a policy change, a host event or the end of the pause. The first event after a quiet
-    /// interval counts at once.
+    /// Waits for a policy change, a host event or the end of the pause. Events are collected for a moment, and scans
+    /// keep their shortest interval.
     async fn next_scan(&mut self, pause: Duration) {
         let scanned = Instant::now();
         let regular = scanned + pause;
@@ -323,7 +322,7 @@ impl ScanTriggers {
                 () = sleep_until(next) => return,
                 Ok(()) = self.policies.changed() => return,
                 Ok(()) = self.host.changed(), if !is_noticed => {
-                    let after_burst = (Instant::now() + BURST).max(scanned + REST);
+                    let after_burst = (Instant::now() + BURST).max(scanned + MIN_INTERVAL);
                     (next, is_noticed) = (regular.min(after_burst), true);
                 }
             }
@@ -346,7 +345,7 @@ impl TrackedDevice {
     }
 }
 
-/// Waits for a scan without limit; reports one that is late.
+/// Waits for a scan without a limit. Publishes a failing source once the deadline has passed.
 async fn await_scan(
     mut scanning: JoinHandle<Watcher>,
     deadline: Duration,

@@ -1,7 +1,8 @@
-//! Telemetry of scanned devices, read from sysfs at the probe interval on a thread of its own.
+//! Telemetry of scanned devices, read from sysfs at the probe interval on a separate thread.
 //!
-//! Separate from the scan: a failing sensor is no reason to distrust a device, and the first device list must
-//! not wait for it. Firmware answers some files, possibly never: a device whose read hangs is not read again.
+//! Telemetry is separate from the scan: a failing sensor is no reason to distrust a device, and the first device
+//! list must not wait for it. Firmware answers some files, and may hang: a device is not read again while a read
+//! hangs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,8 +52,8 @@ impl Sensors {
         self.to.subscribe()
     }
 
-    /// Reads the devices after each change of them and at the probe interval, until stopped or until nobody
-    /// receives.
+    /// Reads the sensors after each change of the devices and at the probe interval, until stopped or until the last
+    /// receiver is dropped.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             let interval = self.policies.borrow().health.probe_interval;
@@ -74,11 +75,13 @@ impl Sensors {
         }
     }
 
-    /// Unhealthy devices too: their sensors may show the reason. Partitions share the sensors of their GPU.
+    /// Devices with sensors to read. Unhealthy ones are included, because their sensors may show the reason.
+    /// Partitions are not: they share the sensors of their GPU.
     fn present_devices(&mut self) -> Vec<Device> {
-        let is_meant = |device: &&Device| device.parent.is_none() && !device.health.has_vanished();
+        let is_measured =
+            |device: &&Device| device.parent.is_none() && !device.health.has_vanished();
         let snapshot = self.devices.borrow_and_update();
-        snapshot.devices.iter().filter(is_meant).cloned().collect()
+        snapshot.devices.iter().filter(is_measured).cloned().collect()
     }
 
     fn take_samples(mut self, devices: Vec<Device>, interval: Duration) -> Self {

@@ -12,14 +12,15 @@ pub(crate) type Telemetry = BTreeMap<DeviceId, Sample>;
 /// Receiver of a source's telemetry.
 pub type TelemetryReceiver = watch::Receiver<Arc<Telemetry>>;
 
-/// Probes for which a sample stays valid. One missed probe is chance, three are a driver that hangs.
+/// Number of probe intervals for which a sample stays valid. One missed probe is chance; three show a driver that
+/// hangs.
 const VALID_PROBES: u32 = 3;
 
 pub(crate) fn end_of_validity(now: Timestamp, probe_interval: Duration) -> Timestamp {
     now.saturating_add(probe_interval * VALID_PROBES).unwrap_or(Timestamp::MAX)
 }
 
-/// Publishes new samples and drops expired ones, as those of former partitions.
+/// Publishes new samples and drops expired ones, such as those of removed partitions.
 pub(crate) fn publish(
     to: &watch::Sender<Arc<Telemetry>>,
     samples: Vec<(DeviceId, Sample)>,

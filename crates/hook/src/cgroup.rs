@@ -1,4 +1,4 @@
-//! Cgroup v2 of a container, from procfs.
+//! Cgroup v2 of a container, found through procfs.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub(crate) struct Cgroups<'a> {
     pub(crate) root: &'a Path,
 }
 
-/// Reason against a line of `/proc/PID/cgroup`.
+/// Reason why the cgroup in `/proc/PID/cgroup` cannot be limited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Unfit {
     #[error("the node has no cgroup v2")]
@@ -30,7 +30,7 @@ enum Unfit {
     NoDirectory(PathBuf),
 }
 
-/// Most bytes of `/proc/PID/cgroup`: a path per hierarchy.
+/// Limit on the bytes of `/proc/PID/cgroup`, which has a path per hierarchy.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// File that each cgroup v2 has, and no other folder (`cgroups(7)`).
@@ -60,10 +60,10 @@ impl Cgroups<'_> {
     }
 }
 
-/// Path below the root of a cgroup that is the container's alone, from both processes' lines.
+/// Path, below the root, of a cgroup that belongs to the container alone, from the lines of container and hook.
 fn own_path<'a>(container: &'a str, hook: &str) -> Result<&'a Path, Unfit> {
     let path = path_of_version_2(container)?;
-    // A hook without a place in v2 shares none.
+    // A hook without a cgroup v2 shares none with the container.
     let is_shared = path_of_version_2(hook).is_ok_and(|hook| hook.starts_with(path));
     if is_shared { Err(Unfit::Shared(path.display().to_string())) } else { Ok(path) }
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_has_a_cgroup_of_its_own_or_the_reason_against_it() {
+    fn a_container_has_its_own_cgroup_or_a_reason() {
         let hook = "0::/system.slice/containerd.service\n";
         let outside = |path: &str| Err(Unfit::Outside(path.to_owned()));
         let shared = |path: &str| Err(Unfit::Shared(path.to_owned()));

@@ -1,4 +1,4 @@
-//! Limits of a note lifted, after its container.
+//! Clearing: lifts the limits that a note records, after its container has ended.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use windlass_nvml::{Nvml, NvmlError};
 
 use crate::{HookError, boot_id, dmem, gpus, record};
 
-/// Lifts the limits of a note's cgroup. Does nothing where the cgroup is gone or the note is of another boot: the
-/// limits ended with either. The note stays; the agent removes it. `proc` is the mount point of procfs.
+/// Lifts the limits that a note records. Does nothing if the cgroup is gone or the note is of another boot, because the
+/// limits ended then. The agent removes the note. `proc` is the mount point of procfs.
 ///
 /// # Guarantees
 ///
@@ -17,7 +17,7 @@ use crate::{HookError, boot_id, dmem, gpus, record};
 ///
 /// # Errors
 ///
-/// An unreadable note, an unusable driver, and the GPUs whose limits stay.
+/// Fails for an unreadable note and an unusable driver, and names the GPUs whose limits stay.
 pub fn clear(note_path: &Path, proc: &Path) -> Result<(), HookError> {
     let note = record::note(note_path)?;
     boot_id(proc)?;
@@ -43,18 +43,18 @@ pub(crate) fn is_in_force(note: &MemoryLimitNote, proc: &Path) -> bool {
 fn clear_gpu(nvml: Option<&Nvml>, gpu: &LimitedGpu, cgroup: &Path) -> Option<String> {
     let by_driver = || {
         let nvml = nvml.expect("a note with a GPU of the driver names its library");
-        lift(nvml, &gpu.uuid, cgroup).map_err(|error| error.to_string())
+        lift_driver_limit(nvml, &gpu.uuid, cgroup).map_err(|error| error.to_string())
     };
     let by_kernel = |region| dmem::lift(cgroup, region).map_err(|error| causes(&error));
     match gpu.region.as_ref().map_or_else(by_driver, by_kernel) {
-        // The cgroup went meanwhile.
+        // The limit ended with the cgroup, which was removed meanwhile.
         Err(_) if !cgroup.exists() => None,
         lifted => lifted.err().map(|error| format!("{} ({error})", gpu.uuid)),
     }
 }
 
 /// Lifts the driver's limit. A GPU that is gone has none.
-fn lift(nvml: &Nvml, uuid: &str, cgroup: &Path) -> Result<(), NvmlError> {
+fn lift_driver_limit(nvml: &Nvml, uuid: &str, cgroup: &Path) -> Result<(), NvmlError> {
     match nvml.gpu_with_uuid(uuid) {
         Err(error) if error.is_absent() => Ok(()),
         found => gpus::lift(&found?, cgroup),

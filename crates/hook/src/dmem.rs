@@ -8,7 +8,7 @@
 //! dmem.max                 REGION BYTES     the container's own; read back
 //! ```
 //!
-//! The controller stays enabled: without limits it counts and refuses nothing. `dmem.min` and `dmem.low` stay 0.
+//! The controller stays enabled, because without limits it only counts. `dmem.min` and `dmem.low` stay 0.
 
 use std::{fs::File, io::Write as _, path::Path};
 
@@ -17,17 +17,17 @@ use windlass_host::files::{self, Links};
 
 use crate::{HookError, MAX_DOCUMENT};
 
-/// Controllers that a cgroup has, and those that it gives to the cgroups below it (`cgroups(7)`).
+/// Files with the controllers of a cgroup, and with those that it enables for the cgroups below it (`cgroups(7)`).
 const CONTROLLERS: &str = "cgroup.controllers";
 const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
 
-/// Hard limits of a cgroup by region.
+/// File with the hard limits of a cgroup, by region.
 const LIMITS: &str = "dmem.max";
 
 /// Value without a limit.
 const NO_LIMIT: &str = "max";
 
-/// Gives the container's cgroup the controller, and checks that the kernel knows the region.
+/// Enables the controller for the container's cgroup, and checks that the kernel knows the region.
 pub(crate) fn prepare(root: &Path, cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> {
     let outside = |_| HookError::NoDmem(cgroup.to_owned());
     let below = cgroup.strip_prefix(root).map_err(outside)?;
@@ -84,7 +84,7 @@ fn read(path: &Path) -> Result<String, HookError> {
     text.map_err(|source| HookError::Read { path: path.to_owned(), source })
 }
 
-/// Writes a file of a cgroup in one call, as the kernel takes it. Creates none.
+/// Writes an existing file of a cgroup, in one call because the kernel takes each call as a command.
 fn write(path: &Path, text: &str) -> Result<(), HookError> {
     let failed = |source| HookError::Write { path: path.to_owned(), source };
     let mut file = File::options().write(true).truncate(true).open(path).map_err(failed)?;

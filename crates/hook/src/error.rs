@@ -1,11 +1,11 @@
-//! Reasons of the hook against a container.
+//! Errors of the hook. Each is a reason why a container does not start.
 
 use std::{io, path::PathBuf};
 
 use windlass_core::memory_limit::MemoryLimitError;
 use windlass_nvml::{LoadError, NvmlError};
 
-/// Reason against a container, or against clearing its limits.
+/// Reason why a container does not start, or why its limits are not cleared.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
     /// A file is missing or unreadable.
@@ -24,7 +24,7 @@ pub enum HookError {
         /// Error from the kernel.
         source: io::Error,
     },
-    /// Users other than the hook's may write the record.
+    /// Users other than the hook's may write the record or the note.
     #[error("{0} can be written by others")]
     NotOurs(PathBuf),
     /// The record or the note is invalid.
@@ -38,7 +38,7 @@ pub enum HookError {
     /// The note would be invalid.
     #[error("cannot make a note")]
     Note(#[from] MemoryLimitError),
-    /// The container's state on standard input is no such state.
+    /// Standard input has no state of a container, or one in which the hook cannot run.
     #[error("the state of the container on standard input is unusable: {0}")]
     State(String),
     /// The container has no cgroup that a limit could be set for.
@@ -68,7 +68,7 @@ pub enum HookError {
     Mig(String),
     /// A cgroup lacks the controller for device memory.
     #[error(
-        "{} has no dmem controller: the kernel has to be 6.14 or newer, and every cgroup above has to give it on",
+        "{} has no dmem controller: the kernel has to be 6.14 or newer, and every cgroup above has to enable it",
         .0.display()
     )]
     NoDmem(PathBuf),
@@ -91,7 +91,10 @@ pub enum HookError {
         source: NvmlError,
     },
     /// The driver or the kernel reads back another limit.
-    #[error("{uuid}: asked for a limit of {asked} bytes, the {by} reads back {}", or_none(*.found))]
+    #[error(
+        "{uuid}: asked for a limit of {asked} bytes, the {by} reads back {}",
+        limit_text(*.found)
+    )]
     Differs {
         /// UUID of the GPU.
         uuid: String,
@@ -102,7 +105,7 @@ pub enum HookError {
         /// Limit that is read back, in bytes.
         found: Option<u64>,
     },
-    /// The call failed, and limits may still be there, because they could not be lifted.
+    /// The call failed, and limits may remain because they could not be lifted again.
     #[error("{cause}; the limits of {gpus} may stay, because they could not be lifted")]
     Kept {
         /// First failure, with its causes.
@@ -120,6 +123,6 @@ pub enum HookError {
     },
 }
 
-fn or_none(limit: Option<u64>) -> String {
+fn limit_text(limit: Option<u64>) -> String {
     limit.map_or_else(|| "no limit".to_owned(), |bytes| format!("{bytes} bytes"))
 }

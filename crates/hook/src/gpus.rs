@@ -1,4 +1,4 @@
-//! Limits on GPUs: set, read back, undone. NVIDIA's driver limits GPUs by UUID, the kernel those with a region.
+//! Limits on GPUs: setting, reading back, undoing. NVIDIA's driver limits a GPU by its UUID, the kernel by its region.
 
 use std::path::Path;
 
@@ -18,21 +18,21 @@ pub(crate) struct Target<'a> {
     by: Limiter<'a>,
 }
 
-/// Means that limits a GPU.
+/// Enforcer of a GPU's limit.
 #[derive(Debug)]
 enum Limiter<'a> {
     Driver(Gpu),
     Kernel(&'a DmemRegion),
 }
 
-/// Large page of the driver. It may round a limit up to whole pages.
+/// Size of the driver's large pages in bytes. The driver may round a limit up to whole pages.
 const PAGE: u64 = 2 << 20;
 
-/// Limits of a cgroup without limits. The soft limit of the hook is always 0: another one spreads to the ancestors of
-/// the cgroup and stays there.
+/// Values that lift the limits of a cgroup. The hook's soft limit is always 0, because the driver would also add it to
+/// the cgroup's ancestors, where it would stay.
 const NONE: MemoryLimits = MemoryLimits { soft: 0, hard: None };
 
-/// Loads NVML of a driver that limits memory; `None` for no library.
+/// Loads NVML, and checks that its driver limits memory; `None` if no library is given.
 pub(crate) fn load(library: Option<&Path>) -> Result<Option<Nvml>, HookError> {
     let Some(library) = library else { return Ok(None) };
     let nvml = Nvml::load(library)?;
@@ -43,13 +43,13 @@ pub(crate) fn load(library: Option<&Path>) -> Result<Option<Nvml>, HookError> {
     }
 }
 
-/// Limits every GPU, or none.
+/// Limits every GPU. After a failure, lifts the limits that were set.
 pub(crate) fn limit(targets: &[Target<'_>], cgroup: &Path) -> Result<Vec<LimitedGpu>, HookError> {
     let mut limited = Vec::new();
     for (index, target) in targets.iter().enumerate() {
         match target.limit(cgroup) {
             Ok(gpu) => limited.push(gpu),
-            // A failed call may have had an effect too.
+            // The failed call may have set a limit too, so its GPU is undone as well.
             Err(error) => return Err(undo(&targets[..=index], cgroup, error)),
         }
     }
@@ -74,7 +74,7 @@ pub(crate) fn lift(gpu: &Gpu, cgroup: &Path) -> Result<(), NvmlError> {
 // === impl Target ===
 
 impl<'a> Target<'a> {
-    /// The whole GPU of a limit, ready for a limit of this cgroup.
+    /// Finds the GPU of a limit, and prepares this cgroup for the limit. Fails for a GPU in MIG mode.
     pub(crate) fn find(
         nvml: Option<&Nvml>,
         cgroups: &Path,
@@ -126,7 +126,7 @@ fn by_driver(gpu: &Gpu, cgroup: &Path, bytes: u64) -> Result<Option<u64>, NvmlEr
     Ok(gpu.memory_limits(cgroup)?.and_then(|found| found.hard))
 }
 
-/// The limit, if it was read back: by the driver perhaps in whole pages, by the kernel to the byte.
+/// Checks the limit that was read back. The driver may have rounded it up to whole pages; the kernel must not have.
 fn check(limit: &GpuMemoryLimit, found: Option<u64>) -> Result<LimitedGpu, HookError> {
     let (uuid, region, asked) = (limit.uuid.clone(), limit.region.clone(), limit.hard_bytes());
     let (by, most) =
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_keeps_a_limit_to_the_byte() {
+    fn the_kernel_must_not_round_a_limit() {
         let limit = limit(3, Some("drm/0000:03:00.0/vram"));
         let kept = check(&limit, Some(3 * MIB)).expect("kept");
         assert_eq!((kept.region, kept.hard_bytes), (limit.region.clone(), 3 * MIB));

@@ -6,18 +6,18 @@ use windlass_host::files::{self, Readers};
 
 use crate::HookError;
 
-/// The program that runs, even if its file was replaced meanwhile (`proc_pid_exe(5)`).
+/// The running program, even if its file was replaced meanwhile (`proc_pid_exe(5)`).
 const PROGRAM: &str = "/proc/self/exe";
 
 /// Name of the installed file.
 const NAME: &str = "windlass-hook";
 
 /// Copies this program to `windlass-hook` in a folder, atomically and with mode 0755. Creates missing folders with mode
-/// 0755. Leaves an equal program alone.
+/// 0755. An equal file is not written again.
 ///
 /// # Errors
 ///
-/// The program is unreadable, or the folder or the file cannot be written.
+/// Fails if the program cannot be read, or the folder or the file cannot be written.
 pub fn install(folder: &Path) -> Result<(), HookError> {
     let program =
         fs::read(PROGRAM).map_err(|source| HookError::Read { path: PROGRAM.into(), source })?;

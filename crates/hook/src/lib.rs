@@ -1,9 +1,9 @@
-//! Limits of a container's GPU memory, set for the container's cgroup: by NVIDIA's driver, or by the kernel's controller for
-//! device memory.
+//! Limits on the GPU memory of a container's cgroup, which NVIDIA's driver or the kernel's controller for device memory
+//! enforces.
 //!
 //! The container runtime starts the hook on the host as root, after it made the container's cgroup and before the
-//! container's first instruction (`createRuntime` of the OCI runtime specification). A hook that fails fails the
-//! container.
+//! container's first instruction (`createRuntime` of the OCI runtime specification). If the hook fails, the container
+//! does not start.
 //!
 //! ```text
 //! record, state on stdin ─> cgroup of the container ─> every GPU found ─> set, read back ─> note
@@ -11,8 +11,8 @@
 //!           └────────────────────────┴── refused ─────────────┘                 └─ undone ───┘
 //! ```
 //!
-//! Any doubt refuses. Limits come from the agent's record only. The hook reads no environment and no bundle, because
-//! the tenant writes both.
+//! The hook fails in case of any doubt. Limits come only from the agent's record. The hook reads neither environment
+//! nor bundle, because the tenant writes both.
 
 mod cgroup;
 mod clear;
@@ -40,20 +40,20 @@ pub use install::install;
 /// Boot id below the mount point of procfs (`random(4)`).
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
 
-/// Most bytes of a record and of a note. A GPU takes 70.
+/// Limit on the bytes of a record and of a note. A GPU takes 70.
 const MAX_DOCUMENT: u64 = 64 << 10;
 
-/// Sets the limits of a record, multiplied by the number of replicas, for the container whose OCI state is read from
-/// `state`, and leaves a note beside the record. `proc` is the mount point of procfs. Returns the note's path.
+/// Sets the limits of a record, multiplied by the number of replicas, and writes a note beside the record. The OCI
+/// state of the container is read from `state`. `proc` is the mount point of procfs. Returns the path of the note.
 ///
 /// # Guarantees
 ///
-/// On success every limit was read back, as asked or in whole pages. On failure no GPU keeps a limit of this call, unless
-/// the error is [`HookError::Kept`].
+/// On success every limit was read back, as asked or in whole pages. On failure no GPU keeps a limit of this call,
+/// unless the error is [`HookError::Kept`].
 ///
 /// # Errors
 ///
-/// Any missing, damaged or doubtful input, and any refusal of the driver or the kernel.
+/// Fails for any missing, damaged or doubtful input, and if the driver or the kernel refuses a limit.
 pub fn limit(
     record_path: &Path,
     replicas: u32,
@@ -73,13 +73,13 @@ pub fn limit(
     let library = record.library().map(Path::to_owned);
     let note = MemoryLimitNote::new(boot_id, library, &cgroup, limited)
         .map_err(HookError::from)
-        .and_then(|note| leave(&note_path, &note));
+        .and_then(|note| write_note(&note_path, &note));
     note.map_err(|error| gpus::undo(&targets, &cgroup, error))?;
     remove_stale(record_path, &note_path, proc);
     Ok(note_path)
 }
 
-fn leave(path: &Path, note: &MemoryLimitNote) -> Result<(), HookError> {
+fn write_note(path: &Path, note: &MemoryLimitNote) -> Result<(), HookError> {
     let written = files::replace(path, &note.to_json(), Readers::Owner);
     written.map(drop).map_err(|source| HookError::Write { path: path.to_owned(), source })
 }
@@ -91,8 +91,8 @@ fn boot_id(proc: &Path) -> Result<String, HookError> {
     Ok(id.trim().to_owned())
 }
 
-/// Removes notes of earlier containers of this record. A container that restarts has a new id and a new cgroup. A
-/// note that stays does no harm.
+/// Removes notes of earlier containers of this record, since a container that restarts has a new id and a new cgroup.
+/// Failures are ignored, because an old note does no harm.
 fn remove_stale(record: &Path, current: &Path, proc: &Path) {
     let Some(entries) = record.parent().and_then(|folder| fs::read_dir(folder).ok()) else {
         return;

@@ -1,4 +1,4 @@
-//! Reading of the agent's record and of the hook's note.
+//! Reading of the agent's record and of the hook's note, both of which only the hook's user may write.
 
 use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -24,10 +24,10 @@ fn document<T>(
     path: &Path,
     parse: impl FnOnce(&[u8]) -> Result<T, MemoryLimitError>,
 ) -> Result<T, HookError> {
-    let (found, text) =
+    let (metadata, text) =
         contents(path).map_err(|source| HookError::Read { path: path.to_owned(), source })?;
-    let is_ours = found.uid() == rustix::process::geteuid().as_raw();
-    if !is_ours || found.mode() & WRITTEN_BY_OTHERS != 0 {
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if !is_own || metadata.mode() & WRITTEN_BY_OTHERS != 0 {
         return Err(HookError::NotOurs(path.to_owned()));
     }
     parse(text.as_bytes()).map_err(|source| HookError::Document { path: path.to_owned(), source })
@@ -35,6 +35,6 @@ fn document<T>(
 
 fn contents(path: &Path) -> io::Result<(Metadata, String)> {
     let file = files::open_regular(path, Links::Refused)?;
-    let found = file.metadata()?;
-    Ok((found, files::text_of(file, MAX_DOCUMENT)?))
+    let metadata = file.metadata()?;
+    Ok((metadata, files::text_of(file, MAX_DOCUMENT)?))
 }

@@ -1,4 +1,4 @@
-//! State of a container, as the runtime writes it to a hook's standard input (OCI runtime specification, "State").
+//! State of a container, which the runtime writes to the hook's standard input (OCI runtime specification, "State").
 
 use std::io::Read;
 
@@ -7,7 +7,8 @@ use windlass_host::files;
 
 use crate::HookError;
 
-/// Fields that the hook uses. The bundle's path is not one: the tenant writes the bundle.
+/// Fields of the state that the hook uses. The path of the bundle is not among them, because the tenant writes the
+/// bundle.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct ContainerState {
     /// Container id.
@@ -17,10 +18,10 @@ pub(crate) struct ContainerState {
     status: String,
 }
 
-/// Most bytes of a state. Annotations take most of it.
+/// Limit on the bytes of a state. Annotations take most of them.
 const MAX_STATE: u64 = 1 << 20;
 
-/// Status in which a runtime starts `createRuntime` hooks: runc and crun differ.
+/// Statuses in which runtimes start `createRuntime` hooks: runc and crun use different ones.
 const BEFORE_START: [&str; 2] = ["creating", "created"];
 
 /// Reads the state of a container that has not started.

@@ -41,7 +41,7 @@ struct Node {
 }
 
 /// File of the container's cgroup.
-fn own(file: &str) -> String {
+fn own_file(file: &str) -> String {
     format!("cgroup/{}/cri-{ID}.scope/{file}", ABOVE[2])
 }
 
@@ -69,8 +69,8 @@ impl Node {
             node.write(&format!("cgroup/{cgroup}/cgroup.controllers"), "cpu memory dmem\n");
             node.write(&format!("cgroup/{cgroup}/cgroup.subtree_control"), "cpu memory\n");
         }
-        node.write(&own("cgroup.controllers"), "cpu memory dmem\n");
-        node.write(&own("dmem.max"), &format!("{REGION} max\ndrm/0000:04:00.0/vram max\n"));
+        node.write(&own_file("cgroup.controllers"), "cpu memory dmem\n");
+        node.write(&own_file("dmem.max"), &format!("{REGION} max\ndrm/0000:04:00.0/vram max\n"));
         node.record(&format!(
             r#"{{"version":1,"cgroupRoot":"{}","gpus":[{{"uuid":"{GPU}","region":"{REGION}","hardMib":4096}}]}}"#,
             node.at("cgroup").display()
@@ -136,26 +136,26 @@ impl Node {
         let error = windlass_host::causes(&self.limit().expect_err(reason));
         assert!(error.contains(reason), "{error}");
         assert!(!error.contains('\n'), "{error}");
-        let limits = fs::read_to_string(self.at(&own("dmem.max"))).unwrap_or_default();
+        let limits = fs::read_to_string(self.at(&own_file("dmem.max"))).unwrap_or_default();
         assert!(!limits.contains(&LIMIT.to_string()), "{reason}: {limits}");
         assert!(!self.note_path().is_file(), "{reason}");
     }
 }
 
 #[test]
-fn the_containers_own_cgroup_is_limited_and_those_above_pass_the_controller_on() {
+fn the_cgroup_of_the_container_is_limited_and_those_above_enable_the_controller() {
     let node = Node::new();
     assert_eq!(node.limit().expect("limited"), node.note_path());
-    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} {LIMIT}\n"));
+    assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} {LIMIT}\n"));
     for cgroup in ABOVE {
         let path = format!("cgroup/{cgroup}/cgroup.subtree_control");
         assert_eq!(node.read(&path), "+dmem", "{cgroup}");
         assert!(!node.at(&format!("cgroup/{cgroup}/dmem.max")).exists(), "{cgroup}");
     }
-    assert!(!node.at(&own("cgroup.subtree_control")).exists(), "it has no children");
+    assert!(!node.at(&own_file("cgroup.subtree_control")).exists(), "it has no children");
     let left = MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("good");
     assert_eq!((left.boot_id(), left.library()), (BOOT_ID, None));
-    assert_eq!(left.cgroup(), node.at(&own("")).components().as_path());
+    assert_eq!(left.cgroup(), node.at(&own_file("")).components().as_path());
     let gpu = &left.gpus()[0];
     assert_eq!((gpu.uuid.as_str(), gpu.hard_bytes), (GPU, LIMIT));
     assert_eq!(gpu.region.as_ref().expect("a region").as_str(), REGION);
@@ -182,11 +182,11 @@ fn the_program_multiplies_limits_and_lifts_those_of_a_note() {
     let record = node.record_path().into_os_string().into_string().expect("text");
     let output = node.run(&["--record", &record, "--replicas", "2"]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} {}\n", 2 * LIMIT));
+    assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} {}\n", 2 * LIMIT));
     let left = node.note_path().into_os_string().into_string().expect("text");
     let output = node.run(&["--clear", &left]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} max\n"));
+    assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} max\n"));
     assert!(node.run(&["--clear", &left]).status.success(), "again");
 }
 
@@ -202,12 +202,12 @@ fn a_kernel_without_the_controller_refuses_the_container() {
         node.write(&path, "dmem\n");
     }
     // A cgroup above does not pass it on, whatever was written there.
-    node.write(&own("cgroup.controllers"), "cpu memory\n");
+    node.write(&own_file("cgroup.controllers"), "cpu memory\n");
     node.check_refused(&format!("cri-{ID}.scope has no dmem controller"));
 }
 
 #[test]
-fn a_cgroup_that_may_not_pass_the_controller_on_refuses_the_container() {
+fn a_cgroup_that_cannot_enable_the_controller_refuses_the_container() {
     let node = Node::new();
     let path = node.at("cgroup/kubepods.slice/cgroup.subtree_control");
     fs::remove_file(&path).expect("removed");
@@ -221,11 +221,11 @@ fn a_cgroup_that_may_not_pass_the_controller_on_refuses_the_container() {
 fn a_region_that_the_kernel_does_not_know_refuses_the_container() {
     let node = Node::new();
     for text in ["", "drm/0000:04:00.0/vram max\n", "drm/0000:03:00.0/vram0 max\n"] {
-        node.write(&own("dmem.max"), text);
+        node.write(&own_file("dmem.max"), text);
         node.check_refused(&format!("dmem.max has no region {REGION}"));
-        assert_eq!(node.read(&own("dmem.max")), text);
+        assert_eq!(node.read(&own_file("dmem.max")), text);
     }
-    fs::remove_file(node.at(&own("dmem.max"))).expect("removed");
+    fs::remove_file(node.at(&own_file("dmem.max"))).expect("removed");
     node.check_refused("dmem.max: No such file");
 }
 
@@ -253,29 +253,29 @@ fn a_note_that_cannot_be_written_undoes_the_limit() {
     let node = Node::new();
     fs::create_dir_all(node.note_path().join("occupied")).expect("made");
     node.check_refused("cannot write");
-    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} max\n"));
+    assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} max\n"));
 }
 
 #[test]
-fn a_cgroup_or_a_region_that_is_gone_needs_nothing() {
+fn a_note_of_a_removed_cgroup_or_region_needs_no_write() {
     let node = Node::new();
     node.limit().expect("limited");
     let clear = || clear(&node.note_path(), &node.at("proc"));
     node.write("proc/sys/kernel/random/boot_id", "another boot\n");
     clear().expect("nothing to do");
-    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} {LIMIT}\n"));
+    assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} {LIMIT}\n"));
     node.write("proc/sys/kernel/random/boot_id", BOOT_ID);
-    node.write(&own("dmem.max"), "drm/0000:04:00.0/vram max\n");
+    node.write(&own_file("dmem.max"), "drm/0000:04:00.0/vram max\n");
     clear().expect("the GPU is unplugged");
-    fs::remove_file(node.at(&own("dmem.max"))).expect("removed");
+    fs::remove_file(node.at(&own_file("dmem.max"))).expect("removed");
     let error = clear().expect_err("the controller went").to_string();
     assert!(error.contains(GPU) && error.contains("dmem.max"), "{error}");
-    fs::remove_dir_all(node.at(&own(""))).expect("removed");
+    fs::remove_dir_all(node.at(&own_file(""))).expect("removed");
     clear().expect("nothing to do");
 }
 
 #[test]
-fn a_record_of_a_region_in_doubt_refuses_the_container() {
+fn an_invalid_record_of_a_region_refuses_the_container() {
     let node = Node::new();
     let good = fs::read_to_string(node.record_path()).expect("a record");
     MemoryLimitRecord::parse(good.as_bytes()).expect("good");

@@ -259,7 +259,7 @@ fn a_container_without_a_cgroup_of_its_own_is_refused() {
 }
 
 #[test]
-fn a_record_in_doubt_refuses_the_container() {
+fn an_invalid_record_refuses_the_container() {
     let node = Node::new();
     let path = node.record_path();
     let good = fs::read_to_string(&path).expect("a record");
@@ -286,7 +286,7 @@ fn a_record_in_doubt_refuses_the_container() {
 }
 
 #[test]
-fn a_state_in_doubt_refuses_the_container() {
+fn an_invalid_state_refuses_the_container() {
     let node = Node::new();
     for (from, to) in
         [("creating", "running"), ("\"pid\"", "\"pod\""), ("{", ""), (ID, "../escaped"), (ID, "")]

@@ -1,13 +1,13 @@
-//! Abbreviations: distinct short names, and shortened lists.
+//! Abbreviations of names and lists. Short names of different long names stay different.
 
 use std::fmt::Display;
 
 pub use windlass_core::name::checksum;
 
-/// Longest name in a list, in bytes. Callers may pass names of any length.
-const LONGEST: usize = 100;
+/// Maximum length of a name in a list, in bytes. Callers may pass names of any length.
+const MAX_BYTES: usize = 100;
 
-/// An ASCII name of at most `most` characters; a checksum replaces what is cut off.
+/// An ASCII name in at most `most` characters. A checksum replaces the end of a longer name.
 pub fn shortened(name: &str, most: usize) -> String {
     let sum = format!("-{:08x}", checksum(name));
     match most.checked_sub(sum.len()).and_then(|kept| name.get(..kept)) {
@@ -30,7 +30,7 @@ pub fn first_few<T: Display>(
 
 /// A name, cut to a readable length.
 pub fn cut(name: &str) -> String {
-    match beginning(name, LONGEST) {
+    match beginning(name, MAX_BYTES) {
         whole if whole == name => name.to_owned(),
         part => format!("{part}..."),
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_fits_and_stays_apart() {
+    fn shortened_names_fit_and_stay_distinct() {
         let long = "x".repeat(80);
         let (one, other) = (shortened(&format!("{long}1"), 63), shortened(&format!("{long}2"), 63));
         assert_ne!(one, other);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_list_the_first_are_told_and_how_many_more_there_are() {
+    fn a_long_list_shows_the_first_and_the_number_of_others() {
         assert_eq!(first_few(["a"; 0], 2), "");
         assert_eq!(first_few(["a", "b"], 2), "a, b");
         assert_eq!(first_few(0..100_000, 2), "0, 1 and 99998 more");

@@ -1,11 +1,11 @@
-//! Blocking work on threads of its own.
+//! Blocking work on separate threads.
 
 use tokio::{sync::oneshot, task::spawn_blocking};
 
-/// Work without its type: each type of task has 2 KB of the runtime's code for itself.
+/// Boxed work, because each type of task would add 2 KB of the runtime's code.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Runs work that blocks, such as file access, beside the caller's thread. The work must not panic.
+/// Runs work that blocks, such as file access, on another thread and waits for it. The work must not panic.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, mut result) = oneshot::channel();
     let work: Work = Box::new(move || drop(done.send(work())));

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
 
-/// Wall time at the start plus elapsed time.
+/// Clock of the agent: wall time at the start plus elapsed time.
 ///
 /// Adjustments of the system clock neither shorten nor prolong quiet periods. Tests that pause tokio's time
 /// pause this clock too.
@@ -31,7 +31,7 @@ impl Clock {
     }
 }
 
-/// Waits until a time. Returns at once if it has come: tokio's timer rounds up to a millisecond, which would
+/// Waits until a time. Returns at once if the time has come: tokio's timer would round up to a millisecond, which would
 /// slow the start.
 pub async fn until(time: Instant) {
     if time > Instant::now() {

@@ -1,7 +1,7 @@
 //! The container of a process, by the process's control group.
 //!
-//! The kubelet names a pod's control group after the pod, and the container runtime names the container's below it. A
-//! process cannot leave them without rights on the host.
+//! The kubelet names a pod's control group after the pod, and the container runtime names the group below it after the
+//! container. A process cannot leave its groups without rights on the host.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -26,11 +26,11 @@ pub struct ContainerId {
 pub struct GpuProcess {
     /// Process id on the host.
     pub pid: u32,
-    /// Its container.
+    /// Container of the process.
     pub container: ContainerId,
-    /// Memory that it holds, its contexts included, in bytes.
+    /// GPU memory of the process in bytes, its contexts included.
     pub memory_bytes: u64,
-    /// Time in which its kernels ran lately, in percent; `None` where the driver does not measure it.
+    /// Recent time in which its kernels ran, in percent; `None` if the driver does not measure it.
     pub compute_percent: Option<u32>,
 }
 
@@ -49,8 +49,8 @@ impl Host {
         Ok(ContainerId::parse(&self.try_text(format!("/proc/{pid}/cgroup"))?))
     }
 
-    /// True if the host's `/proc` shows this process under its own id: then the agent is in the host's PID namespace, and the
-    /// driver's process ids are those of `/proc`.
+    /// True if the host's `/proc` shows this process under its own id. Then the agent is in the host's PID namespace,
+    /// and process ids of the driver are those of `/proc`.
     pub fn shows_own_process(&self) -> bool {
         let own = std::fs::read_to_string("/proc/self/stat").ok();
         let shown = self.text(format!("/proc/{}/stat", std::process::id()));
@@ -59,8 +59,8 @@ impl Host {
         })
     }
 
-    /// True if the kernel shows this process which files others have open: it has the capability `SYS_PTRACE`, by the
-    /// host's `/proc`.
+    /// True if this process may read the open files of others: it has the capability `SYS_PTRACE`, by the host's
+    /// `/proc`.
     pub fn shows_open_files(&self) -> bool {
         let status = self.text(format!("/proc/{}/status", std::process::id()));
         let line = |text: &str| text.lines().find_map(|it| it.strip_prefix("CapEff:").map(hex));
@@ -68,13 +68,14 @@ impl Host {
         self.shows_own_process() && effective.is_some_and(|all| all & SYS_PTRACE != 0)
     }
 
-    /// Ends a process by SIGKILL if it still belongs to the container; false if it is gone or another one.
+    /// Ends a process by SIGKILL if it still belongs to the container. Returns false if it has ended, or if its id
+    /// belongs to another process now.
     ///
     /// # Errors
     ///
-    /// Fails without the right to do so.
+    /// Fails if the agent may not signal the process.
     pub fn kill_in(&self, pid: u32, container: &ContainerId) -> io::Result<bool> {
-        // The handle stays that of this process, whoever gets the id after its end.
+        // The handle refers to this process even if another one gets its id.
         let Some(process) = open(pid)? else { return Ok(false) };
         if self.container_of(pid).ok().flatten().as_ref() != Some(container) {
             return Ok(false);
@@ -95,7 +96,7 @@ pub fn is_alive(pid: u32) -> bool {
     open(pid).is_ok_and(|process| process.is_some())
 }
 
-/// A handle of a process; `None` if there is none of this id.
+/// A handle of the process with this id; `None` if there is none.
 fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match pidfd_open(number, PidfdFlags::empty()) {
@@ -107,7 +108,7 @@ fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
 // === impl ContainerId ===
 
 impl ContainerId {
-    /// Reads the content of `/proc/PID/cgroup`.
+    /// Container in the content of `/proc/PID/cgroup`; `None` for a process outside pods.
     ///
     /// The forms are those of the kubelet's drivers (`pkg/kubelet/cm`) and of the runtimes:
     ///
@@ -123,7 +124,7 @@ impl ContainerId {
     /// The container of a control group, by the group's path.
     pub fn in_group(path: &str) -> Option<Self> {
         let mut parts = path.split('/');
-        // The first one: a container may name control groups of its own as it likes.
+        // The first match counts, because a container may give any name to control groups that it makes.
         let pod = parts.find_map(pod_of)?;
         let scope = parts.next()?;
         let name = scope.strip_suffix(".scope").unwrap_or(scope);
@@ -132,7 +133,7 @@ impl ContainerId {
     }
 }
 
-/// UID of the pod of such a control group.
+/// UID of the pod in a component of a control group's path.
 fn pod_of(part: &str) -> Option<String> {
     let uid = match part.strip_suffix(".slice") {
         // systemd's driver writes `_` for `-`, which separates levels.
@@ -156,7 +157,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn the_groups_of_every_driver_and_runtime_name_pod_and_container() {
+    fn every_form_of_control_group_gives_pod_and_container() {
         let flat = UID.replace('-', "_");
         let pod = |prefix: &str| format!("{prefix}kubepods-burstable-pod{flat}.slice");
         for path in [
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_ended_in_its_own_container_only() {
+    fn only_a_process_of_the_given_container_is_ended() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         let sleeper = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn();
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_pid_namespace_is_known_by_its_own_process() {
+    fn the_hosts_pid_namespace_is_recognised_by_the_own_process() {
         assert!(Host::new("/", "/").shows_own_process());
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");

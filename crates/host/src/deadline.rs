@@ -1,8 +1,8 @@
 //! Deadlines that count only time in which the agent runs.
 //!
-//! A stopped agent (SIGSTOP, a paused virtual machine, CPU starvation) receives no answers, and its waiting threads
-//! stop too. By the clock alone, a healthy GPU would miss its deadline and be withheld for a quiet period. So a
-//! deadline is waited for in slices:
+//! A stopped agent (SIGSTOP, a paused virtual machine, CPU starvation) receives no answers. By the clock alone, a
+//! healthy GPU would then miss its deadline and be withheld for a quiet period. So a deadline consists of slices,
+//! each of which counts only if the agent checks it in time:
 //!
 //! ```text
 //!                  checked in time                  last slice
@@ -12,11 +12,12 @@
 //!       └──┘ slept, so it does not count
 //! ```
 //!
-//! A slice is late after twice its time; a shorter delay is ordinary and counts. At most as many slices as the
-//! deadline has stay uncounted. So each call gets a full deadline of running time, and a hanging call is always
-//! detected.
+//! A check is late if twice the time of a slice has passed; after a shorter delay the slice counts. The number of
+//! uncounted slices is at most the number of slices. So each call gets a full deadline of running time, and a hanging
+//! call is always detected.
 //!
-//! Unsuitable for time that others count too: a lease expires, frozen or not.
+//! These deadlines do not suit time that others count too, such as that of a lease, which expires while the agent is
+//! stopped.
 
 use std::{future::pending, pin::pin, time::Duration};
 
@@ -29,13 +30,13 @@ pub struct Deadline {
     slice: Duration,
     /// Remaining slices.
     left: u32,
-    /// Slices that the agent may still sleep through uncounted.
+    /// Number of late slices that may still stay uncounted.
     excused: u32,
     /// End of the current slice.
     ends: Instant,
 }
 
-/// Slices per deadline: a freeze of up to one slice goes unnoticed. More slices would cost wake-ups.
+/// Slices per deadline. A stop of up to one slice counts as running time. More slices would cost more wake-ups.
 const SLICES: u32 = 10;
 
 // === impl Deadline ===
@@ -77,13 +78,13 @@ impl Deadline {
         self.slice * self.left
     }
 
-    /// Waits until it has passed.
+    /// Waits until the deadline has passed.
     pub async fn passed(&mut self) {
-        // A pending future never ends it early.
+        // The future never completes, so only the deadline ends the wait.
         drop(self.bound(pending::<()>()).await);
     }
 
-    /// Waits for a future until the deadline has passed.
+    /// Waits for a future. Fails if the deadline passes first.
     pub async fn bound<F: Future>(&mut self, future: F) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
         loop {
@@ -100,7 +101,7 @@ pub async fn timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output,
     Deadline::after(limit).bound(future).await
 }
 
-/// Runs work with a token that is cancelled after `limit`. The work decides how to end.
+/// Runs work with a token that is cancelled after `limit`. The work continues until it ends itself.
 pub async fn beside<F: Future>(
     limit: Duration,
     work: impl FnOnce(CancellationToken) -> F,
@@ -108,7 +109,7 @@ pub async fn beside<F: Future>(
     let over = CancellationToken::new();
     let mut deadline = Deadline::after(limit);
     let mut work = pin!(work(over.clone()));
-    // After the deadline the work continues.
+    // A passed deadline does not end the work.
     if let Ok(output) = deadline.bound(&mut work).await {
         return output;
     }
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_passes_in_its_time_where_nothing_is_late_or_only_a_little() {
+    fn a_deadline_passes_in_its_time_despite_small_delays() {
         assert_eq!(passes_after(Duration::ZERO), LIMIT);
         let little = Duration::from_millis(400);
         assert_eq!(passes_after(little), LIMIT + little, "delays do not add up");
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_takes_a_moment_is_waited_for_over_a_freeze() {
+    async fn an_answer_after_a_stop_of_the_agent_is_awaited() {
         let answer = async {
             sleep(SLICE / 2).await;
             advance(LIMIT * 2).await;
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_beside_a_deadline_sees_that_it_has_passed_and_goes_on() {
+    async fn work_beside_a_deadline_sees_it_pass_and_continues() {
         let begun = Instant::now();
         let checks = async |over: CancellationToken| {
             let mut checks = 0;

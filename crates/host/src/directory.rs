@@ -10,13 +10,13 @@ use inotify::{EventMask, EventStream, Inotify, WatchMask, Watches};
 use tokio::{sync::watch, time::timeout};
 use tokio_stream::StreamExt as _;
 
-/// Watch of one directory, which may be replaced meanwhile.
+/// Watch of the directory at a path, which another directory may replace.
 #[derive(Debug)]
 pub struct DirectoryWatch {
     path: PathBuf,
-    interesting: WatchMask,
+    event_mask: WatchMask,
     watches: Watches,
-    notices: EventStream<[u8; BUFFER_BYTES]>,
+    events: EventStream<[u8; BUFFER_BYTES]>,
 }
 
 const INTERESTING: WatchMask = WatchMask::CREATE
@@ -26,7 +26,7 @@ const INTERESTING: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
 
-/// Events of the directory itself, or lost events: the path may be another directory now.
+/// Events after which the path may lead to another directory: events of the directory itself, and lost events.
 const DIRECTORY: EventMask = EventMask::DELETE_SELF
     .union(EventMask::MOVE_SELF)
     .union(EventMask::IGNORED)
@@ -38,45 +38,45 @@ const BUFFER_BYTES: usize = 4096;
 // === impl DirectoryWatch ===
 
 impl DirectoryWatch {
-    /// Watches entries that appear and disappear.
+    /// Watches for entries that appear and disappear.
     pub fn new(path: &Path) -> io::Result<Self> {
         Self::with(path, INTERESTING)
     }
 
-    /// Also watches writes to existing files.
+    /// Watches for entries, and also for writes to files.
     pub fn of_contents(path: &Path) -> io::Result<Self> {
         Self::with(path, INTERESTING | WatchMask::CLOSE_WRITE)
     }
 
-    fn with(path: &Path, interesting: WatchMask) -> io::Result<Self> {
+    fn with(path: &Path, event_mask: WatchMask) -> io::Result<Self> {
         let queue = Inotify::init()?;
         let mut watches = queue.watches();
-        watches.add(path, interesting)?;
-        let notices = queue.into_event_stream([0; BUFFER_BYTES])?;
-        Ok(Self { path: path.to_owned(), interesting, watches, notices })
+        watches.add(path, event_mask)?;
+        let events = queue.into_event_stream([0; BUFFER_BYTES])?;
+        Ok(Self { path: path.to_owned(), event_mask, watches, events })
     }
 
-    /// Increments `changes` at each event, and at least every `at_least_every`, since the kernel drops events
-    /// of a full queue. Ends when `changes` has no receiver.
+    /// Increments `changes` at each event, and at least once per `at_least_every`, since the kernel drops events if its
+    /// queue is full. Ends when `changes` has no receiver.
     pub async fn run(mut self, changes: watch::Sender<u64>, at_least_every: Duration) {
         loop {
-            let notice = tokio::select! {
-                notice = timeout(at_least_every, self.notice()) => notice,
+            let event = tokio::select! {
+                event = timeout(at_least_every, self.event()) => event,
                 () = changes.closed() => return,
             };
-            if !notice.is_ok_and(|mask| !mask.intersects(DIRECTORY)) {
-                // Watches the path's present directory. Re-adding the same directory is a no-op; an absent
-                // one is retried later.
-                let _ = self.watches.add(&self.path, self.interesting);
+            if !event.is_ok_and(|mask| !mask.intersects(DIRECTORY)) {
+                // Watches the directory that the path leads to now. Adding the same directory again changes
+                // nothing; an absent one is tried again at the next event.
+                let _ = self.watches.add(&self.path, self.event_mask);
             }
             changes.send_modify(|count| *count += 1);
         }
     }
 
-    /// The next event; never on a failed queue.
-    async fn notice(&mut self) -> EventMask {
-        match self.notices.next().await {
-            Some(Ok(notice)) => notice.mask,
+    /// Waits for the next event. Waits forever if inotify failed.
+    async fn event(&mut self) -> EventMask {
+        match self.events.next().await {
+            Some(Ok(event)) => event.mask,
             Some(Err(_)) | None => std::future::pending().await,
         }
     }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     /// More changes than the kernel's queue holds.
-    fn crowd(path: &Path) {
+    fn overflow_queue(path: &Path) {
         let kept = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
         let kept: usize = kept.expect("readable").trim().parse().expect("a number");
         for _ in 0..=kept / 2 {
@@ -102,29 +102,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_whose_replacement_is_among_lost_notices_is_watched_long_before_the_regular_look()
-     {
+    async fn a_replaced_directory_is_watched_even_if_its_event_was_lost() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("watched");
         std::fs::create_dir(&path).expect("created");
         let watched = DirectoryWatch::new(&path).expect("a watch");
-        crowd(&path);
+        overflow_queue(&path);
         std::fs::rename(&path, dir.path().join("away")).expect("renamed");
         std::fs::create_dir(&path).expect("created");
         let (sender, mut changes) = watch::channel(0);
         let local = tokio::task::LocalSet::new();
         local.spawn_local(watched.run(sender, Duration::from_secs(600)));
-        let story = async {
+        let changed = async {
             let quiet = Duration::from_millis(500);
             while let Ok(Ok(())) = tokio::time::timeout(quiet, changes.changed()).await {}
             std::fs::write(path.join("b"), "").expect("written");
             next(&mut changes).await;
         };
-        local.run_until(story).await;
+        local.run_until(changed).await;
     }
 
     #[tokio::test]
-    async fn changes_are_noticed_also_after_the_directory_was_replaced() {
+    async fn changes_are_counted_after_the_directory_was_replaced() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("watched");
         std::fs::create_dir(&path).expect("created");
@@ -132,7 +131,7 @@ mod tests {
         let (sender, mut changes) = watch::channel(0);
         let local = tokio::task::LocalSet::new();
         local.spawn_local(watched.run(sender, Duration::from_millis(50)));
-        let story = async {
+        let changed = async {
             std::fs::write(path.join("a"), "").expect("written");
             next(&mut changes).await;
             std::fs::remove_dir_all(&path).expect("removed");
@@ -141,6 +140,6 @@ mod tests {
             // The regular event finds the new directory and watches it.
             next(&mut changes).await;
         };
-        local.run_until(story).await;
+        local.run_until(changed).await;
     }
 }

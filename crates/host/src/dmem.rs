@@ -6,7 +6,7 @@ use windlass_core::{dmem::DmemRegion, pci::PciAddress};
 
 use crate::Host;
 
-/// Places on the host that limits by the kernel need.
+/// Mount point and regions that limits by the kernel need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DmemPlaces {
     /// Mount point of cgroup v2.
@@ -36,7 +36,7 @@ pub enum NoDmem {
         "the kernel's controller dmem has no region of {0}: its driver registers none, as i915"
     )]
     NoRegion(PciAddress),
-    /// Each tile has a region, and a program may use any of them.
+    /// The GPU has a region per tile, and a program may use any of them.
     #[error("the memory of {0} has several regions, and one limit cannot be spread over them")]
     SeveralRegions(PciAddress),
 }
@@ -44,20 +44,20 @@ pub enum NoDmem {
 /// Mount point of control groups (`cgroups(7)`).
 pub const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// File that version 2 alone has there.
+/// File that only cgroup v2 has at that mount point.
 pub const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
 
-/// Sizes of all regions: a file of the root of all control groups alone.
+/// File with the sizes of all regions. Only the root of all control groups has it.
 const CAPACITY: &str = "dmem.capacity";
 
 // === impl DmemPlaces ===
 
 impl DmemPlaces {
-    /// Looks for the controller and its regions. Blocks for small files.
+    /// Finds the controller and its regions. Blocks for small files.
     ///
     /// # Errors
     ///
-    /// Fails with the reason that no GPU can be limited.
+    /// Fails with the reason why the kernel can limit no GPU.
     pub fn find(host: &Host) -> Result<Self, NoDmem> {
         if !host.has_folder(CGROUPS) {
             return Err(NoDmem::Hidden);
@@ -74,7 +74,7 @@ impl DmemPlaces {
     ///
     /// # Errors
     ///
-    /// Fails unless it has exactly one.
+    /// Fails unless the GPU has exactly one region.
     pub fn region(&self, gpu: PciAddress) -> Result<&DmemRegion, NoDmem> {
         let mut own = self.regions.iter().filter(|region| region.is_memory_of(gpu));
         match (own.next(), own.next()) {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_controller_is_told_from_what_looks_like_it() {
+    fn the_controller_is_distinguished_from_similar_hosts() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/node");
         let write = |path: &str, text: &str| {

@@ -1,8 +1,8 @@
-//! Folders of NVIDIA's driver below the driver root, one list for every search: NVML, programs, CDI documents.
+//! Folders of NVIDIA's driver below the driver root: the same lists for NVML, programs and CDI documents.
 //!
-//! GKE, Container-Optimized OS and the GPU operator's driver container keep the driver in a tree of its own. A
-//! configuration that names that tree as `driver.root` has the folders of packages below it. With the default root `/`,
-//! the lists name the folders in the tree.
+//! GKE, Container-Optimized OS and the GPU operator's driver container keep the driver in a separate tree. If the
+//! configuration names that tree as `driver.root`, the usual folders of packages are below it. For the default root
+//! `/`, the lists also have the folders within such trees.
 
 /// GKE's installation of the driver.
 pub const GKE: &str = "/home/kubernetes/bin/nvidia";
@@ -30,7 +30,7 @@ pub const LIBRARIES: &[&str] = &[
 pub const PROGRAMS: &[&str] =
     &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Folders of programs that no `PATH` has: Container-Optimized OS's, GKE's, and the GPU operator's.
+/// Folders of programs that are in no `PATH`: those of Container-Optimized OS, GKE, and the GPU operator.
 pub const OWN_PROGRAMS: &[&str] =
     &["/usr/local/nvidia/bin", "/home/kubernetes/bin/nvidia/bin", "/run/nvidia/driver/usr/bin"];
 

@@ -1,7 +1,7 @@
 //! Programs of NVIDIA's driver: lookup and environment.
 //!
-//! If the driver root is a whole system, as for an agent in a container, programs run in a chroot with its
-//! libraries. If it contains only the driver, they run outside with its folders in their search paths.
+//! If the driver root is a complete system, as for an agent in a container, programs run in a chroot with its
+//! libraries. If the root contains only the driver, they run without chroot, with its folders in their search paths.
 
 use std::{
     ffi::OsString,
@@ -22,7 +22,7 @@ use crate::{
 pub struct DriverProgram {
     /// Path for the process that runs it.
     pub path: PathBuf,
-    /// Root to `chroot` into, if the driver root is a whole system.
+    /// Root to `chroot` into, if the driver root is a complete system.
     pub inside: Option<PathBuf>,
     search: Search,
 }
@@ -42,13 +42,13 @@ pub struct MissingProgram {
     searched: String,
 }
 
-/// Files that only the root of a whole system has.
+/// Dynamic linkers, which only the root of a complete system has.
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 
 // === impl DriverProgram ===
 
 impl DriverProgram {
-    /// Finds a program, to run in the root of another system if given.
+    /// Finds a program. `inside` is the root to run it in with `chroot`, if any.
     pub fn find(
         name: &'static str,
         driver: &Host,
@@ -61,7 +61,7 @@ impl DriverProgram {
             return Err(MissingProgram { name, searched });
         };
         if inside.is_some() {
-            // The driver's own tree is in no search path of that system.
+            // A separate tree of the driver is in no search path of that system.
             let has_nvml = |folder: &&&str| driver.has(Path::new(folder).join(NVML));
             let libraries = LIBRARIES.iter().find(has_nvml).map(PathBuf::from);
             let search = Search { programs: Vec::new(), libraries };
@@ -74,7 +74,7 @@ impl DriverProgram {
         Ok(Self { path: driver.path(found), inside, search })
     }
 
-    /// Command with a clean environment: the agent's CUDA variables do not apply.
+    /// Command with a clean environment, since the agent's CUDA variables are not meant for the program.
     pub fn command(&self) -> Command {
         let mut command = match &self.inside {
             Some(root) => {
@@ -95,7 +95,7 @@ impl DriverProgram {
 // === impl Search ===
 
 impl Search {
-    /// The driver's folders, then the agent's PATH: the program may be a script.
+    /// The driver's folders, then the agent's `PATH`, since the program may be a script that runs others.
     fn with_inherited(&self) -> OsString {
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         let folders = self.programs.iter().cloned().chain(std::env::split_paths(&inherited));
@@ -103,7 +103,7 @@ impl Search {
     }
 }
 
-/// The driver root, if it is a whole system other than the agent's own.
+/// The driver root, if it is a complete system other than the agent's own.
 pub fn whole_system(driver: &Host) -> Option<PathBuf> {
     let root = driver.path("/");
     let is_system = LOADERS.iter().any(|loader| driver.has(loader));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_a_driver_and_nothing_else_is_used_from_outside() {
+    fn a_root_with_only_a_driver_is_used_without_chroot() {
         let dir = tree(&["usr/bin/nvidia-smi", "usr/lib64/libnvidia-ml.so.1"]);
         let driver = Host::new(dir.path(), "/");
         assert_eq!(whole_system(&driver), None);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_of_its_own_is_entered() {
+    fn a_complete_system_is_entered_by_chroot() {
         let dir = tree(&["usr/bin/nvidia-smi", LOADERS[0]]);
         let inside = whole_system(&Host::new(dir.path(), "/"));
         assert_eq!(inside.as_deref(), Some(dir.path()));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_in_a_system_has_the_libraries_of_the_drivers_own_tree() {
+    fn a_program_in_a_chroot_finds_libraries_in_a_separate_tree() {
         let nvml = "usr/local/nvidia/lib64/libnvidia-ml.so.1";
         let dir = tree(&["usr/local/nvidia/bin/nvidia-smi", nvml, LOADERS[0]]);
         let inside = Some(dir.path().to_owned());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_nowhere_is_named_with_the_places() {
+    fn the_error_of_a_missing_program_names_the_folders() {
         let dir = tree(&[]);
         let missing = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), None);
         let why = missing.expect_err("missing").to_string();

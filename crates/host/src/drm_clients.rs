@@ -1,4 +1,4 @@
-//! Memory that the processes of pods hold on GPUs of DRM drivers, from `/proc/PID/fdinfo`.
+//! GPU memory of the processes of pods under DRM drivers, from `/proc/PID/fdinfo`.
 //!
 //! A driver describes each open file of a GPU (`Documentation/gpu/drm-usage-stats.rst`):
 //!
@@ -24,11 +24,11 @@ use crate::{
     container::{ContainerId, GpuProcess},
 };
 
-/// Processes of some pods with memory of GPUs, at one moment.
+/// Snapshot of the processes of some pods, with their GPU memory.
 #[derive(Debug, Default)]
 pub struct DrmProcesses {
     processes: BTreeMap<PciAddress, Vec<GpuProcess>>,
-    /// GPUs whose driver does not tell the memory of a client.
+    /// GPUs whose driver does not report the memory of a client.
     unmeasured: BTreeSet<PciAddress>,
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason.
     hidden: BTreeMap<String, String>,
@@ -56,11 +56,11 @@ pub enum DrmError {
         /// Error from the kernel.
         source: io::Error,
     },
-    /// There is more to read than a bound.
-    #[error("there are too many {0}: {MOST_ENTRIES} are read at most")]
+    /// The host has more entries than the agent reads.
+    #[error("there are too many {0}: {MAX_ENTRIES} are read at most")]
     TooMany(String),
-    /// The GPU's driver does not tell the memory of a client.
-    #[error("the driver does not say how much memory a process holds")]
+    /// The GPU's driver does not report the memory of a client.
+    #[error("the driver does not report how much memory a process uses")]
     Unmeasured,
 }
 
@@ -68,27 +68,27 @@ pub enum DrmError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DrmClient {
     gpu: PciAddress,
-    /// Unique on the GPU; `None` if the driver does not tell clients apart.
+    /// Client id, unique on the GPU; `None` if the driver does not distinguish clients.
     id: Option<u64>,
-    /// Memory of the GPU that it holds, in bytes; `None` if the driver does not say.
+    /// GPU memory of the client in bytes; `None` if the driver does not report it.
     memory_bytes: Option<u64>,
 }
 
-/// Keys of a region's memory, best first: what is there now, the older name of this, and all that was requested.
+/// Prefixes of keys with a region's memory, best first: resident memory, its older name, and all requested memory.
 const MEMORY: [&str; 3] = ["drm-resident-", "drm-memory-", "drm-total-"];
 
-/// Beginnings of the names of regions in a GPU's own memory: `vram` of amdgpu, `vram0` of xe, `local0` of i915.
+/// Prefixes of the names of regions in a GPU's own memory: `vram` of amdgpu, `vram0` of xe, `local0` of i915.
 const OWN_MEMORY: [&str; 2] = ["vram", "local"];
 
-/// Most bytes of a file. A driver's description has about two thousand. The kernel writes a line per lock of the file before it,
-/// and a program may have thousands.
-const MOST_BYTES: u64 = 1 << 20;
+/// Limit on the bytes of a description. The driver's part has about two thousand. Before it, the kernel writes a line
+/// for each lock of the file, and a program may have thousands of locks.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// Beginning of a driver's keys.
+/// Prefix of a driver's keys.
 const KEY: &[u8] = b"drm-";
 
-/// Most processes of a host, and most open files of a process. Folders list at most 20,001 entries.
-const MOST_ENTRIES: usize = 20_000;
+/// Limit on the processes of a host, and on the open files of a process. Folders list at most 20,001 entries.
+const MAX_ENTRIES: usize = 20_000;
 
 // === impl DrmProcesses ===
 
@@ -97,13 +97,13 @@ impl DrmProcesses {
     ///
     /// # Errors
     ///
-    /// Fails where the host hides processes.
+    /// Fails if the host hides processes.
     pub fn read(host: &Host, pods: &BTreeSet<String>) -> Result<Self, DrmError> {
         if !host.shows_own_process() {
             return Err(DrmError::Hidden);
         }
-        let names = host.some_names("/proc", MOST_ENTRIES + 1).map_err(|_| DrmError::Hidden)?;
-        if names.len() > MOST_ENTRIES {
+        let names = host.some_names("/proc", MAX_ENTRIES + 1).map_err(|_| DrmError::Hidden)?;
+        if names.len() > MAX_ENTRIES {
             return Err(DrmError::TooMany("processes".to_owned()));
         }
         let mut processes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -115,7 +115,7 @@ impl DrmProcesses {
             if pods.contains(&container.pod)
                 && let Err(error) = found.add(host, pid, &container)
             {
-                // One pod shall not hide the others.
+                // The error of one pod must not hide other pods.
                 found.hidden.insert(container.pod.clone(), causes(&error));
             }
             found.present.insert(container.pod);
@@ -123,8 +123,8 @@ impl DrmProcesses {
         Ok(found)
     }
 
-    /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason. Such
-    /// a pod may hold more memory than is found.
+    /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason. Such a pod may use more
+    /// memory than is found.
     pub fn hidden(&self) -> &BTreeMap<String, String> {
         &self.hidden
     }
@@ -138,7 +138,7 @@ impl DrmProcesses {
     ///
     /// # Errors
     ///
-    /// Fails if its driver does not tell the memory of a client.
+    /// Fails if the GPU's driver does not report the memory of a client.
     pub fn of(&self, gpu: PciAddress) -> Result<Vec<GpuProcess>, DrmError> {
         if self.unmeasured.contains(&gpu) {
             return Err(DrmError::Unmeasured);
@@ -150,7 +150,7 @@ impl DrmProcesses {
     fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), DrmError> {
         let hidden = |source| DrmError::HiddenFiles { pid, source };
         let files = open_files(host, pid).map_err(hidden)?;
-        if files.len() > MOST_ENTRIES {
+        if files.len() > MAX_ENTRIES {
             return Err(DrmError::TooMany(format!("open files of process {pid}")));
         }
         let mut held = BTreeMap::new();
@@ -183,7 +183,7 @@ impl DrmProcesses {
 // === impl DrmClient ===
 
 impl DrmClient {
-    /// Reads a file of `fdinfo`; `None` for a file that is no GPU's.
+    /// Parses a file of `fdinfo`; `None` if the open file is not that of a GPU.
     fn parse(text: &str) -> Option<Self> {
         let keys = || text.lines().filter_map(|line| line.split_once(':'));
         let value = |wanted| keys().find(|(key, _)| *key == wanted).map(|(_, value)| value.trim());
@@ -203,11 +203,11 @@ impl DrmClient {
     }
 }
 
-/// Paths of the descriptions of a process's open files. Only the other threads show them once the
-/// main thread has ended.
+/// Paths of the descriptions of a process's open files. If the main thread has ended, only the folders of the other
+/// threads have them.
 fn open_files(host: &Host, pid: u32) -> io::Result<Vec<String>> {
     let listed = |folder: String| -> io::Result<Vec<String>> {
-        let names = unless_gone(host.some_names(&folder, MOST_ENTRIES + 1))?.unwrap_or_default();
+        let names = unless_gone(host.some_names(&folder, MAX_ENTRIES + 1))?.unwrap_or_default();
         Ok(names.into_iter().map(|name| format!("{folder}/{name}")).collect())
     };
     let own = listed(format!("/proc/{pid}/fdinfo"))?;
@@ -216,14 +216,14 @@ fn open_files(host: &Host, pid: u32) -> io::Result<Vec<String>> {
     }
     let mut of_threads = Vec::new();
     for thread in listed(format!("/proc/{pid}/task"))? {
-        if of_threads.len() <= MOST_ENTRIES {
+        if of_threads.len() <= MAX_ENTRIES {
             of_threads.extend(listed(format!("{thread}/fdinfo"))?);
         }
     }
     Ok(of_threads)
 }
 
-/// An amount in bytes, `KiB` or `MiB`.
+/// Parses an amount in bytes, `KiB` or `MiB`.
 fn bytes(value: &str) -> Option<u64> {
     let mut words = value.split_ascii_whitespace();
     let amount: u64 = words.next()?.parse().ok()?;
@@ -236,7 +236,7 @@ fn bytes(value: &str) -> Option<u64> {
     amount.checked_mul(unit).filter(|_| words.next().is_none())
 }
 
-/// The answer; `None` if the process has ended or the file is closed meanwhile.
+/// The result of a read; `None` if the process has ended or the file was closed meanwhile.
 fn unless_gone<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -251,12 +251,11 @@ fn is_gone(error: &io::Error) -> bool {
     ended || error.kind() == io::ErrorKind::NotFound
 }
 
-/// Lines of a description that the driver wrote. They follow the kernel's, so the file is read to
-/// its end.
+/// Lines of a description that the driver wrote. They follow the lines of the kernel, so the file is read to its end.
 fn description(file: File) -> io::Result<String> {
     let mut content = Vec::new();
-    if file.take(MOST_BYTES + 1).read_to_end(&mut content)? as u64 > MOST_BYTES {
-        return Err(io::Error::other(format!("its description has more than {MOST_BYTES} bytes")));
+    if file.take(MAX_BYTES + 1).read_to_end(&mut content)? as u64 > MAX_BYTES {
+        return Err(io::Error::other(format!("its description has more than {MAX_BYTES} bytes")));
     }
     let lines = content.split_inclusive(|byte| *byte == b'\n').filter(|line| line.starts_with(KEY));
     // A driver writes ASCII.
@@ -308,7 +307,7 @@ mod tests {
             fs::write(path, text).expect("written");
         }
 
-        /// A process of a container with such files of `fdinfo`.
+        /// A process of a container with these files of `fdinfo`.
         fn process(&self, pid: u32, container: &str, files: &[String]) {
             self.write(&format!("{pid}/cgroup"), &format!("0::/kubepods/pod{UID}/{container}"));
             for (number, text) in files.iter().enumerate() {
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_memory_is_read_and_the_best_counts() {
+    fn every_key_of_memory_is_read_and_the_best_counts() {
         for (memory, expected) in [
             ("drm-resident-vram0:\t2048 KiB", Some(2 << 20)),
             ("drm-total-vram:\t9 MiB\ndrm-memory-vram:\t3 MiB", Some(3 << 20)),
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_clients_is_none() {
+    fn a_file_of_no_client_is_skipped() {
         for text in [
             "",
             "pos:\t0\ninotify wd:1 ino:2",
@@ -364,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn each_client_counts_once_for_the_first_process_that_has_it() {
+    fn each_client_counts_once_for_its_first_process() {
         let proc = Proc::new();
         let of = |id, memory| client("0000:03:00.0", id, memory);
         let (one, two) = (of(1, "drm-resident-vram: 100 KiB"), of(2, "drm-resident-vram: 7 KiB"));
@@ -381,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_processes_other_pods_and_those_that_end_meanwhile_count_for_nobody() {
+    fn host_processes_other_pods_and_ended_processes_do_not_count() {
         let proc = Proc::new();
         let file = client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB");
         proc.write("20/cgroup", "0::/system.slice/gdm.service");
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_does_not_hide_by_ending_its_main_thread() {
+    fn a_process_without_its_main_thread_still_counts() {
         let proc = Proc::new();
         proc.process(60, "a", &[]);
         let file = client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB");
@@ -412,15 +411,15 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_whose_driver_does_not_tell_memory_is_unmeasured_and_others_are_not() {
+    fn a_gpu_whose_driver_reports_no_memory_is_unmeasured() {
         let proc = Proc::new();
-        let tells = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
+        let reporting = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
         for silent in [
             client("0000:03:00.0", 1, "drm-engine-gfx: 5 ns"),
             "drm-pdev:\t0000:03:00.0\ndrm-resident-vram: 1 MiB\n".to_owned(),
             "drm-pdev:\t0000:03:00.0\ndrm-client-id:\t-1\ndrm-resident-vram: 1 MiB".to_owned(),
         ] {
-            proc.process(30, "a", &[silent, tells.clone()]);
+            proc.process(30, "a", &[silent, reporting.clone()]);
             let found = proc.read().expect("read").of(gpu("0000:03:00.0"));
             assert!(matches!(found, Err(DrmError::Unmeasured)), "{found:?}");
         }
@@ -428,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_measured_where_the_host_hides_its_processes_or_their_files() {
+    fn hidden_processes_are_an_error_and_hidden_files_a_reason() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let hidden = DrmProcesses::read(&Host::new(root.path(), "/"), &BTreeSet::new());
         assert!(matches!(hidden, Err(DrmError::Hidden)), "{hidden:?}");
@@ -444,9 +443,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_more_open_files_than_are_read_hides_itself_and_no_other() {
+    fn a_pod_with_too_many_open_files_hides_only_itself() {
         let proc = Proc::new();
-        let all = vec!["pos: 0".to_owned(); MOST_ENTRIES + 1];
+        let all = vec!["pos: 0".to_owned(); MAX_ENTRIES + 1];
         proc.process(50, "a", &all);
         let other = "b".repeat(36);
         proc.write("51/cgroup", &format!("0::/kubepods/pod{other}/c"));
@@ -459,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_a_file_do_not_hide_what_its_driver_says() {
+    fn locks_of_a_file_do_not_hide_its_drivers_lines() {
         let proc = Proc::new();
         let locks = "lock:\t1: POSIX  ADVISORY  WRITE 1 00:05:7 0 EOF\n".repeat(5000);
         let file = client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB");

@@ -1,4 +1,4 @@
-//! External answers under a time limit: HTTP servers, programs, files that firmware answers.
+//! Calls to the outside under a time limit: HTTP servers, programs, files that firmware serves.
 
 mod deadline_pool;
 mod http;

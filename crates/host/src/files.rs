@@ -1,4 +1,4 @@
-//! File replacement in one step: readers see the old or the new content.
+//! Replacement of files in one atomic step: readers see the old or the new content.
 
 pub mod folder;
 mod regular;
@@ -30,7 +30,7 @@ const DRAFT: &str = ".draft";
 // === impl Readers ===
 
 impl Readers {
-    /// Mode, whatever the agent's umask.
+    /// File mode, independent of the agent's umask.
     fn mode(self) -> u32 {
         match self {
             Self::Owner => 0o600,
@@ -40,8 +40,8 @@ impl Readers {
     }
 }
 
-/// Replaces a file atomically: writes a dot file beside it, syncs, renames, syncs the folder. Creates missing
-/// folders. Leaves an equal file alone. Returns true if it wrote.
+/// Replaces a file atomically: writes a dot file beside it, syncs, renames, syncs the folder. Creates missing folders.
+/// Returns false, and writes nothing, if the file has this content and mode already.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool> {
     if has_content(path, content, readers) {
         return Ok(false);
@@ -52,7 +52,7 @@ pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool
     folder::make_all(folder)?;
     let replaced = write(&draft, content, readers).and_then(|()| fs::rename(&draft, path));
     if replaced.is_err() {
-        // On a full disk a partial draft wastes space.
+        // A partial draft would waste space on a full disk.
         let _ = fs::remove_file(&draft);
     }
     replaced?;
@@ -72,12 +72,12 @@ fn draft(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(format!(".{}{DRAFT}", path.file_name()?.to_string_lossy())))
 }
 
-/// Final name of a draft, as a killed agent may have left one.
+/// Final name of the file of a draft; `None` for another file. A killed agent may leave drafts.
 pub fn drafted(name: &str) -> Option<&str> {
     name.strip_prefix('.')?.strip_suffix(DRAFT)
 }
 
-/// Creates a new file. Removes a leftover draft; `create_new` follows no planted link.
+/// Creates a new file, after removing a leftover draft. `create_new` does not follow a link that somebody put there.
 fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -85,7 +85,8 @@ fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// True if content and mode are as wanted. Earlier agents wrote private files readable for everyone.
+/// True if the file has this content and mode. The mode counts because earlier agents wrote private files readable for
+/// everyone.
 fn has_content(path: &Path, content: &[u8], readers: Readers) -> bool {
     const ALL: u32 = 0o777;
     let most = content.len().try_into().unwrap_or(u64::MAX);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_for_its_readers_whatever_it_was_before() {
+    fn a_file_has_its_readers_mode_whatever_it_was_before() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("a.json");
         let mode = || fs::metadata(&path).expect("there").permissions().mode() & 0o777;
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_draft_or_of_the_file_is_replaced_and_its_target_left_alone() {
+    fn a_link_in_place_of_draft_or_file_is_replaced_without_its_target() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| dir.path().join(name);
         fs::write(at("precious"), "theirs").expect("written");
@@ -153,8 +154,8 @@ mod tests {
 
     /// A process has a single umask, so child processes run the test above.
     #[test]
-    fn a_file_is_for_its_readers_whatever_the_umask() {
-        run_under_umasks("files::tests::a_file_is_for_its_readers_whatever_it_was_before");
+    fn a_file_has_its_readers_mode_whatever_the_umask() {
+        run_under_umasks("files::tests::a_file_has_its_readers_mode_whatever_it_was_before");
     }
 
     /// Runs a test of this program under umasks that remove nothing and everything.
@@ -164,8 +165,11 @@ mod tests {
             let script = format!("umask {umask}; exec \"$0\" --exact {test}");
             let mut command = std::process::Command::new("sh");
             let output = command.args(["-c", &script]).arg(&program).output().expect("sh runs");
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && said.contains("1 passed"), "umask {umask}: {said}");
+            let stdout_text = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && stdout_text.contains("1 passed"),
+                "umask {umask}: {stdout_text}"
+            );
         }
     }
 }

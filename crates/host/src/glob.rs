@@ -31,7 +31,7 @@ pub fn path_fits(pattern: &str, path: &str) -> bool {
 pub fn fits(pattern: &str, name: &str) -> bool {
     let (pieces, name) = (pieces(pattern), name.chars().collect::<Vec<_>>());
     let (mut piece, mut at) = (0, 0);
-    // Index of the last `*`, and where the text after it is assumed to start.
+    // Index of the last `*`, and the position at which the name is assumed to continue after it.
     let mut any: Option<(usize, usize)> = None;
     while at < name.len() {
         match pieces.get(piece) {
@@ -39,7 +39,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
                 any = Some((piece, at));
                 piece += 1;
             }
-            Some(other) if other.takes(name[at]) => (piece, at) = (piece + 1, at + 1),
+            Some(other) if other.accepts(name[at]) => (piece, at) = (piece + 1, at + 1),
             _ => match &mut any {
                 Some((star, begin)) => {
                     *begin += 1;
@@ -52,7 +52,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     pieces[piece..].iter().all(|piece| *piece == Piece::AnyText)
 }
 
-/// Text that each wildcard component of a pattern matched, between its fixed prefix and suffix.
+/// For each component of a pattern with a wildcard, the matched text between the component's fixed prefix and suffix.
 pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
     let parts = pattern.split('/').zip(path.split('/'));
     let open = parts.filter(|(part, _)| is_pattern(part)).map(|(part, name)| {
@@ -62,7 +62,7 @@ pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
     open.collect()
 }
 
-/// The path of a pattern with these texts for its wildcards: the inverse of [`open_parts`].
+/// The path of a pattern with these texts in place of its wildcards: the inverse of [`open_parts`].
 pub fn closed(pattern: &str, parts: &[String]) -> String {
     let mut parts = parts.iter();
     let mut close = |part: &str| {
@@ -106,7 +106,7 @@ fn pieces(pattern: &str) -> Vec<Piece> {
     pieces
 }
 
-/// The bracket set and the text after it. A leading `]` is literal.
+/// Parses a set after `[`. Returns the set and the text after it. A leading `]` is literal.
 fn one_of(text: &str) -> Option<(Piece, &str)> {
     let (inside, text) = match text.strip_prefix(['!', '^']) {
         Some(rest) => (false, rest),
@@ -127,7 +127,7 @@ fn one_of(text: &str) -> Option<(Piece, &str)> {
 // === impl Piece ===
 
 impl Piece {
-    fn takes(&self, letter: char) -> bool {
+    fn accepts(&self, letter: char) -> bool {
         match self {
             Self::Letter(own) => *own == letter,
             Self::AnyLetter | Self::AnyText => true,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pattern_leaves_open_is_told_and_put_back() {
+    fn texts_of_wildcards_are_extracted_and_inserted() {
         for (pattern, path, open) in [
             ("/dev/dma_tx*", "/dev/dma_tx12", vec!["12"]),
             ("/dev/dvb/adapter*/frontend0", "/dev/dvb/adapter3/frontend0", vec!["3"]),

@@ -9,7 +9,7 @@ use windlass_core::telemetry::Sample;
 
 use crate::Host;
 
-/// Monitor of a driver, below its device.
+/// Hardware monitor of a device that the device's driver made.
 #[derive(Debug)]
 pub struct Monitor<'a> {
     host: &'a Host,
@@ -19,7 +19,7 @@ pub struct Monitor<'a> {
 // === impl Monitor ===
 
 impl<'a> Monitor<'a> {
-    /// The monitor that the driver itself made; others belong to parts, such as `i915_gt0`.
+    /// The monitor with the name of one of these drivers. Others belong to parts of the device, such as `i915_gt0`.
     pub fn of(host: &'a Host, device: &Path, drivers: &[&str]) -> Option<Self> {
         let mut named =
             monitors(host, device).map(|folder| (host.text(folder.join("name")), folder));
@@ -28,23 +28,23 @@ impl<'a> Monitor<'a> {
         Some(Self { host, folder })
     }
 
-    /// Temperature, power and energy, as far as the monitor has them.
+    /// Temperature, power and energy, where the monitor has the sensors.
     pub fn sample(&self) -> Sample {
         Sample {
-            // AMD: edge, or the junction of cards without it. Intel: the package is second under xe.
+            // AMD: the edge sensor, or the junction of cards without one. Intel: the package, which is second under xe.
             temperature_celsius: self.first(["temp1_input", "temp2_input"]).and_then(celsius),
             power_milliwatts: self.first(["power1_average", "power1_input"]).map(thousandth),
             power_limit_milliwatts: self
                 .first(["power1_cap", "power1_max"])
                 .filter(|limit| *limit > 0)
                 .map(thousandth),
-            // The card, or without its sensor the package.
+            // The sensor of the card, or else that of the package.
             energy_millijoules: self.first(["energy1_input", "energy2_input"]).map(thousandth),
             ..Sample::default()
         }
     }
 
-    /// Clock in hertz.
+    /// Value of a clock file, in hertz.
     pub fn clock(&self, file: &str) -> Option<u64> {
         number(self.host, &self.folder.join(file))
     }
@@ -66,12 +66,12 @@ pub fn is_suspended(host: &Host, device: &Path) -> bool {
     host.text(device.join("power/runtime_status")).as_deref() == Some("suspended")
 }
 
-/// A file with one number; negative ones count as absent.
+/// Number in a file; `None` for a negative one.
 pub fn number(host: &Host, file: &Path) -> Option<u64> {
     host.text(file)?.parse().ok()
 }
 
-/// A file with a share of time in percent.
+/// Percentage in a file; `None` above 100.
 pub fn percent(host: &Host, file: &Path) -> Option<u32> {
     let percent = number(host, file).filter(|percent| *percent <= 100)?;
     u32::try_from(percent).ok()
@@ -85,8 +85,8 @@ fn thousandth(number: u64) -> u64 {
     number / 1_000
 }
 
-/// The first overheated sensor in words: one at its emergency limit, or without one above its critical limit. At the critical
-/// limit some devices hold by design: AMD GPUs throttle there.
+/// Describes the first overheated sensor: one at its emergency limit, or, without such a limit, above its critical
+/// limit. Some devices stay at the critical limit by design, such as AMD GPUs, which throttle there.
 pub fn overheated(host: &Host, folder: &Path) -> Option<String> {
     monitors(host, folder).find_map(|monitor| {
         let sensors: BTreeSet<_> =
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_sleeps_is_known_by_its_own_file() {
+    fn a_suspended_device_is_recognised_by_its_status() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (host, device) = (Host::new(root.path(), "/"), Path::new("/sys/gpu"));
         assert!(!is_suspended(&host, device), "without power management");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_own_monitor_answers_and_what_it_lacks_is_absent() {
+    fn the_drivers_own_monitor_is_read_and_missing_sensors_are_none() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let device = Path::new("/sys/gpu");
         let write = |file: &str, text: &str| {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_too_hot_where_it_shuts_down_and_not_where_it_slows_down() {
+    fn a_device_is_overheated_at_its_emergency_limit_and_above_its_critical_one() {
         for (critical, emergency, now, expected) in [
             ("100000", "105000", "100000", None),
             ("100000", "105000", "104000", None),
@@ -183,8 +183,8 @@ mod tests {
             let monitor = root.path().join("sys/gpu/hwmon/hwmon3");
             fs::create_dir_all(&monitor).expect("made");
             let files = [("crit", critical), ("emergency", emergency), ("input", now)];
-            let told = files.iter().filter(|(_, text)| !text.is_empty());
-            for (file, text) in told.chain(&[("label", "junction")]) {
+            let present = files.iter().filter(|(_, text)| !text.is_empty());
+            for (file, text) in present.chain(&[("label", "junction")]) {
                 fs::write(monitor.join(format!("temp2_{file}")), text).expect("written");
             }
             let hot = overheated(&Host::new(root.path(), "/"), Path::new("/sys/gpu"));

@@ -1,14 +1,14 @@
 //! Keyed tasks: one at a time per key, keys in parallel.
 //!
 //! ```text
-//!   begin ──> a task per key ──> next: its key and outcome
-//!     └──> waits while its key has one ──^
+//!   begin ──> a task per key ──> next: key and outcome
+//!     └──> waits while the key has one ──^
 //! ```
 //!
 //! # Guarantees
 //!
-//! Work of one key runs one piece at a time, in order. Keys do not wait for each other. Dropping this cancels
-//! running work at its next `.await` and drops waiting work.
+//! Tasks of one key run one at a time, in order. Keys do not wait for each other. Dropping [`Tasks`] cancels running
+//! work at its next `.await` and drops waiting work.
 //!
 //! # Assumptions
 //!
@@ -44,12 +44,12 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> Tasks<K, T> {
         self.spawn(key, work);
     }
 
-    /// True while the key has a task.
+    /// True while work of the key runs or waits.
     pub fn is_busy(&self, key: &K) -> bool {
         self.waiting.contains_key(key)
     }
 
-    /// The next finished work; `None` if nothing runs. Cancel-safe.
+    /// Waits for the next finished work; `None` if no work runs. Cancel-safe.
     pub async fn next(&mut self) -> Option<(K, T)> {
         let done = self.running.join_next().await?;
         let (key, outcome) = done.expect("work neither panics nor is cancelled");
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_key_has_one_task_after_the_other_and_keys_do_not_wait_for_each_other() {
+    async fn tasks_of_a_key_run_in_order_and_keys_do_not_wait_for_each_other() {
         let (mut tasks, begun) = (Tasks::default(), Instant::now());
         for (key, number) in [("a", 1), ("a", 2), ("b", 3), ("a", 4)] {
             tasks.begin(key, async move {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_lost_when_nobody_waits_for_the_next_one() {
+    async fn no_outcome_is_lost_when_next_is_cancelled() {
         let mut tasks = Tasks::default();
         for number in [1, 2] {
             tasks.begin("a", async move { number });

@@ -1,5 +1,5 @@
-//! The host as files. Every host path passes through here, so that tests, containers and snapshots can prefix
-//! another root.
+//! The host as files below a root. Every host path passes through [`Host`], so that tests, containers and snapshots can
+//! have another root.
 
 pub mod abbreviate;
 pub mod backoff;
@@ -74,7 +74,7 @@ pub use vfio::is_vfio;
 pub struct Host {
     root: PathBuf,
     root_on_node: PathBuf,
-    /// The opened root; lookups start there and walk only the path below.
+    /// The opened root. Lookups start there, so that the kernel walks only the path below it.
     opened: Option<Arc<OwnedFd>>,
     /// PCI functions read so far, shared by all clones.
     pci: Arc<PciIndex>,
@@ -83,13 +83,13 @@ pub struct Host {
     recorder: Option<AccessRecorder>,
 }
 
-/// Marker of a simulated host: its profile.
+/// File that marks a simulated host, with its machine profile.
 const SIMULATED: &str = "/run/windlass/simulated";
 
-/// Marker of a recorded host: its origin.
+/// File that marks a recorded host, with its origin.
 const RECORDED: &str = "/run/windlass/recorded";
 
-/// Most links to follow, as in the kernel (`path_resolution(7)`).
+/// Maximum number of links to follow, as in the kernel (`path_resolution(7)`).
 const MAX_LINKS: usize = 40;
 
 /// File name of NVML; also the dynamic linker's name for it.
@@ -131,7 +131,7 @@ impl Host {
         below(&self.root_on_node, absolute.as_ref())
     }
 
-    /// This host with a cache for one scan: each file is read once and stays constant.
+    /// This host with a cache for one scan: each file is read once, so that its content stays the same for the scan.
     #[must_use]
     pub fn for_one_scan(&self) -> Self {
         Self { scan_cache: Some(Arc::default()), ..self.clone() }
@@ -153,12 +153,13 @@ impl Host {
         self.text(RECORDED)
     }
 
-    /// True if its device nodes have real device numbers.
+    /// True for a host that is neither simulated nor recorded: its device nodes have real device numbers.
     pub fn is_real(&self) -> bool {
         self.simulated().is_none() && self.recorded().is_none()
     }
 
-    /// NVML of the host's driver. The dynamic linker searches only on the agent's own machine.
+    /// Path of NVML in the host's folders of libraries. Without one there, the bare file name for the dynamic linker,
+    /// if the host is the agent's own machine.
     pub fn nvml_library(&self) -> Option<PathBuf> {
         let inside = driver_folders::LIBRARIES.iter().map(|folder| Path::new(folder).join(NVML));
         let found =
@@ -203,12 +204,12 @@ impl Host {
         None
     }
 
-    /// Time of the last change to a folder's entries.
+    /// Modification time of a folder: the last change to its entries.
     pub fn modified(&self, folder: impl AsRef<Path>) -> Option<SystemTime> {
         fs::metadata(self.path(folder)).ok()?.modified().ok()
     }
 
-    /// Group of a file that is accessible by group but not by others.
+    /// Group of a file that its group may read and write, but others may not. `None` for group 0.
     pub fn needed_group(&self, absolute: impl AsRef<Path>) -> Option<u32> {
         let file = fs::metadata(self.path(absolute)).ok()?;
         let mode = Mode::from_raw_mode(file.mode());
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_needed_only_for_what_others_may_not_use() {
+    fn a_group_is_needed_only_for_files_that_others_may_not_use() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         let node = root.path().join("node");

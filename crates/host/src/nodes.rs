@@ -1,4 +1,4 @@
-//! Device nodes of a device, from its sysfs folder, for any kind of device.
+//! Device nodes of any kind of device, from its sysfs folder.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::Host;
 /// A device node with its sysfs folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundNode {
-    /// The node; its proof is the folder.
+    /// The node. Its proof, which confirms the device number later, is the folder.
     pub node: DeviceNode,
     /// Name of the folder, `uverbs0`.
     pub name: String,
@@ -17,17 +17,17 @@ pub struct FoundNode {
     pub class: String,
 }
 
-/// Depth of the search. The deepest known node is a serial port of a USB hub's interface, at five.
+/// Depth of the search in folders. The deepest known node is a serial port of a USB hub's interface, at five.
 const DEPTH: u32 = 6;
 
-/// Most folders per device. A device with more is a bus.
+/// Limit on the folders per device. A device with more of them is a bus.
 const MAX_FOLDERS: u32 = 2_000;
 
 // === impl Host ===
 
 impl Host {
-    /// Nodes of the device with this folder, by path. Skips devices below it that are their own: PCI
-    /// functions, USB devices, subfunctions.
+    /// Nodes of the device with this folder, by path. Skips PCI functions, USB devices and subfunctions below it, which
+    /// are separate devices.
     pub fn nodes_of(&self, folder: impl AsRef<Path>) -> Vec<FoundNode> {
         let mut walk = Walk { host: self, found: Vec::new(), left: MAX_FOLDERS };
         walk.enter(folder.as_ref(), DEPTH);
@@ -47,7 +47,7 @@ impl Host {
         Path::new(&self.link(link)?).file_name()?.to_str().map(str::to_owned)
     }
 
-    /// Node of a sysfs folder, or `fallback` for kernels that do not name it.
+    /// Node of a sysfs folder, or `fallback` if the kernel does not name the node.
     pub fn node_or(&self, folder: &Path, fallback: impl Into<PathBuf>) -> DeviceNode {
         self.node_at(folder).map_or_else(|| DeviceNode::new(fallback), |found| found.node)
     }
@@ -64,11 +64,11 @@ impl Host {
     }
 }
 
-/// Path below `/dev` of a name, `dri/card0`. Refuses names with other components.
+/// Path below `/dev` of a name such as `dri/card0`. `None` for a name with `..` or another special component.
 fn below_dev(name: &str) -> Option<PathBuf> {
     let is_plain = |part| matches!(part, Component::Normal(_));
-    let names_one = !name.is_empty() && Path::new(name).components().all(is_plain);
-    names_one.then(|| Path::new("/dev").join(name))
+    let is_below = !name.is_empty() && Path::new(name).components().all(is_plain);
+    is_below.then(|| Path::new("/dev").join(name))
 }
 
 /// Walk through the folders of one device.
@@ -94,13 +94,13 @@ impl Walk<'_> {
             }
             self.left -= 1;
             let child = folder.join(child);
-            if !self.has_a_life_of_its_own(&child) {
+            if !self.is_separate_device(&child) {
                 self.enter(&child, depth - 1);
             }
         }
     }
 
-    fn has_a_life_of_its_own(&self, folder: &Path) -> bool {
+    fn is_separate_device(&self, folder: &Path) -> bool {
         let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.parse::<PciAddress>().is_ok()
             || name.contains(".sf.")
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_out_of_dev_is_no_node() {
+    fn a_name_outside_dev_is_no_node() {
         for name in ["", ".", "..", "../etc/shadow", "dri/../../etc/shadow", "/etc/shadow"] {
             let root = tempfile::tempdir().expect("a temporary folder");
             folder(root.path(), "sys/d/a", &format!("DEVNAME={name}\n"));

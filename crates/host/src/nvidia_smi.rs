@@ -10,7 +10,7 @@ use crate::{
     external::{ProgramError, run_to_end},
 };
 
-/// Runner of the driver's `nvidia-smi`. Runs one at a time: it opens every GPU, and a reset needs all handles
+/// Runner of the driver's `nvidia-smi`. Runs one process at a time: each opens every GPU, and a reset needs all handles
 /// closed.
 #[derive(Clone, Debug)]
 pub struct NvidiaSmi {
@@ -39,7 +39,7 @@ impl NvidiaSmi {
         Self { driver: roots.driver.clone(), turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Runs it after earlier callers. Dropping the future kills it.
+    /// Runs the program after the runs of earlier callers. Dropping the future kills the program.
     pub async fn run(&self, arguments: &[&str]) -> Result<(), SmiError> {
         let _turn = self.turn.acquire().await.expect("it is never closed");
         let program = DriverProgram::find(NAME, &self.driver, whole_system(&self.driver))?;

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 
-/// Awaits a future; for ever without one.
+/// Awaits a future. Waits forever for `None`.
 pub async fn optional<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,
@@ -10,7 +10,7 @@ pub async fn optional<F: Future>(future: Option<F>) -> F::Output {
     }
 }
 
-/// Awaits the future of a slot and empties the slot; for ever without one.
+/// Awaits the future in a slot, then empties the slot. Waits forever for an empty slot.
 pub async fn finished<F: Future + Unpin>(slot: &mut Option<F>) -> F::Output {
     let output = optional(slot.as_mut()).await;
     *slot = None;

@@ -18,7 +18,7 @@ pub struct OwnProcess {
     pub max_fds: Option<u64>,
 }
 
-/// Fields of `/proc/<pid>/stat` behind the program's name, counted from the state, field 3 (proc(5)).
+/// Fields of `/proc/<pid>/stat` after the program's name, as indexes from the state, which is field 3 (proc(5)).
 const USER_TIME: usize = 11;
 const SYSTEM_TIME: usize = 12;
 const START_TIME: usize = 19;
@@ -33,11 +33,11 @@ const KIB: u64 = 1024;
 impl OwnProcess {
     /// Reads the current values.
     pub fn read() -> Self {
-        let resident = own("status").and_then(|status| resident_bytes(&status));
-        // The folder's own descriptor is among them.
+        let resident = read_self("status").and_then(|status| resident_bytes(&status));
+        // One of them is the descriptor of this folder, which is subtracted below.
         let fds = fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as u64);
         Self {
-            cpu_seconds: own("stat").and_then(|stat| cpu_seconds(&stat)),
+            cpu_seconds: read_self("stat").and_then(|stat| cpu_seconds(&stat)),
             resident_bytes: resident,
             open_fds: fds.map(|fds| fds.saturating_sub(1)),
             max_fds: getrlimit(Resource::Nofile).current,
@@ -48,12 +48,12 @@ impl OwnProcess {
     pub fn start_seconds(now: Timestamp) -> Option<f64> {
         let uptime = fs::read_to_string("/proc/uptime").ok()?;
         let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
-        let started = ticks(start_time(&own("stat")?)?);
+        let started = ticks(start_time(&read_self("stat")?)?);
         Some(now.as_duration().as_secs_f64() - uptime + started)
     }
 }
 
-fn own(file: &str) -> Option<String> {
+fn read_self(file: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/self/{file}")).ok()
 }
 
@@ -87,10 +87,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_used_time_memory_and_descriptors_and_began_before_now() {
+    fn values_of_this_process_are_plausible() {
         let before = OwnProcess::read();
         let used = before.cpu_seconds.expect("known");
-        // Reading takes time of its own.
+        // Each read uses CPU time itself.
         while OwnProcess::read().cpu_seconds.is_some_and(|seconds| seconds <= used) {}
         assert!(OwnProcess::read().cpu_seconds.is_some_and(|seconds| seconds > used));
         assert!(before.resident_bytes.is_some_and(|bytes| bytes > 100 * KIB));

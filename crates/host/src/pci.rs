@@ -40,19 +40,19 @@ const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 
 impl Host {
     /// Matching functions by address. Blocks.
-    pub fn pci_functions(&self, is_meant: impl Fn(&PciKind) -> bool) -> Vec<PciFunction> {
+    pub fn pci_functions(&self, matches: impl Fn(&PciKind) -> bool) -> Vec<PciFunction> {
         let kinds = self.pci_kinds();
-        let meant = kinds.iter().filter(|(_, kind)| is_meant(kind));
+        let matching = kinds.iter().filter(|(_, kind)| matches(kind));
         let function = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
             PciFunction::read(self, *address, kind, listed_at(*address))
         };
-        meant.map(function).collect()
+        matching.map(function).collect()
     }
 
     /// Addresses of matching functions, in order. Blocks.
-    pub fn pci_addresses(&self, is_meant: impl Fn(&PciKind) -> bool) -> Vec<PciAddress> {
+    pub fn pci_addresses(&self, matches: impl Fn(&PciKind) -> bool) -> Vec<PciAddress> {
         let kinds = self.pci_kinds();
-        kinds.iter().filter(|(_, kind)| is_meant(kind)).map(|(address, _)| *address).collect()
+        kinds.iter().filter(|(_, kind)| matches(kind)).map(|(address, _)| *address).collect()
     }
 
     /// Reads a function from sysfs.
@@ -74,7 +74,7 @@ impl Host {
         unlisted.or_else(|| host.unread_function()).map_or(Ok(false), Err)
     }
 
-    /// Like [`Host::pci_function`], through another path to its folder, which shares cached reads.
+    /// Like [`Host::pci_function`], by another path to its folder, so that reads by that path share the cache.
     pub(super) fn pci_function_in(&self, address: PciAddress, folder: PathBuf) -> PciFunction {
         let known =
             self.scan_cache.as_ref().and_then(|cache| cache.pci.get()?.get(&address).cloned());
@@ -113,7 +113,7 @@ impl PciFunction {
         self.address.dashed()
     }
 
-    /// Place of a device at this function.
+    /// Place of a device that is this function.
     pub fn place(&self) -> Place {
         Place {
             pci: Some(self.address),

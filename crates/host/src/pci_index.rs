@@ -1,8 +1,8 @@
 //! Index of the PCI functions, cached between scans.
 //!
-//! Each family filters all functions at each scan; machines with virtual functions have thousands. Vendor and
-//! class are constant while the kernel lists a function. A replugged function has a new directory entry with
-//! another inode.
+//! Each family of devices filters all functions at each scan, and machines with virtual functions have thousands.
+//! Vendor and class are constant while the kernel lists a function. A function that was plugged in again has a new
+//! directory entry with another inode.
 
 use std::{
     collections::BTreeMap,
@@ -19,8 +19,7 @@ use crate::{entry::Entry, shared::Shared};
 /// Folder of all PCI functions.
 pub(super) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Known PCI functions of a host. They are read in one step, since these files take no kernel lock of a
-/// driver.
+/// Known PCI functions of a host. All are read under one lock, because reading these files cannot hang in a driver.
 #[derive(Debug, Default)]
 pub(super) struct PciIndex(Shared<Known>);
 
@@ -42,11 +41,11 @@ pub struct PciKind {
     pub vendor: Option<String>,
     /// Class, subclass and programming interface, `0x030200`.
     pub class: Option<String>,
-    /// Error of an existing but unreadable file.
+    /// Error of a file that exists but cannot be read.
     pub(super) unread: Option<Errno>,
 }
 
-/// Most functions. Large machines with virtual functions have two thousand.
+/// Limit on functions. Large machines with virtual functions have two thousand.
 const MAX_FUNCTIONS: usize = 20_000;
 
 // === impl PciKind ===
@@ -77,7 +76,7 @@ impl PciKind {
         self.vendor.as_deref().is_some_and(|vendor| vendors.contains(&vendor))
     }
 
-    /// True if everything was read.
+    /// True if vendor and class were read.
     fn is_read(&self) -> bool {
         self.vendor.is_some() && self.class.is_some()
     }
@@ -103,7 +102,7 @@ impl Host {
 // === impl Known ===
 
 impl Known {
-    /// Reads new functions. Unreadable ones are read again at the next scan.
+    /// Reads new functions, and forgets removed ones. Unreadable functions are read again at the next scan.
     fn refresh(&mut self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
         let (listed, is_crowded) = lowest(entries, MAX_FUNCTIONS);
         if is_crowded && !self.is_crowded {
@@ -128,7 +127,8 @@ impl Known {
     }
 }
 
-/// Addresses and inodes of all functions; of too many the lowest addresses.
+/// Addresses and inodes of the functions with the lowest addresses, up to the limit. The second value is true if there
+/// are more.
 fn lowest(entries: &[Entry], most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
     let address = |entry: &Entry| Some((entry.name.parse().ok()?, entry.inode));
     let mut listed: Vec<(PciAddress, u64)> = entries.iter().filter_map(address).collect();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_read_once_and_again_when_another_takes_its_address() {
+    fn a_function_is_read_again_only_when_another_takes_its_address() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
         let of_class = |class: &str| host.pci_functions(|it| it.is_of_class(&[class])).len();
@@ -175,13 +175,13 @@ mod tests {
         assert_eq!(of_class("0x030200"), 1);
         let file = root.path().join("sys/devices/pci0000:00/0x030200").join(ADDRESS).join("class");
         fs::write(file, "0x999999").expect("written");
-        assert_eq!(of_class("0x030200"), 1, "what it is does not change");
+        assert_eq!(of_class("0x030200"), 1, "vendor and class are constant");
         plug(&root, "0x120000");
         assert_eq!((of_class("0x030200"), of_class("0x120000")), (0, 1));
     }
 
     #[test]
-    fn of_a_crowd_the_lowest_addresses_are_looked_at_and_what_is_none_does_not_count() {
+    fn beyond_the_limit_the_lowest_addresses_count_and_other_names_do_not() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let list = root.path().join(PCI_DEVICES.trim_start_matches('/'));
         fs::create_dir_all(&list).expect("made");

@@ -30,8 +30,9 @@ enum PendingCallState {
 // === impl PendingCall ===
 
 impl PendingCall {
-    /// Starts the call unless one is running; returns true if the caller must make it. It becomes overdue
-    /// after `limit`.
+    /// Starts a call unless one is running. Returns true if the caller must make the call. The call becomes overdue
+    /// after
+    /// `limit`.
     pub fn begin(&mut self, now: Instant, limit: Duration) -> bool {
         let idle = self.is_idle();
         if idle {
@@ -68,12 +69,12 @@ impl PendingCall {
         matches!(self.state, PendingCallState::Open(_))
     }
 
-    /// True once it was answered or overdue.
+    /// True once any call was answered or overdue.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// True without a running call.
+    /// True if no call is running.
     pub fn is_idle(&self) -> bool {
         self.state == PendingCallState::Idle
     }
@@ -96,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_hangs_is_not_made_a_second_time_and_a_late_answer_counts() {
+    fn a_hanging_call_is_not_repeated_and_a_late_answer_counts() {
         let (start, mut call) = (Instant::now(), PendingCall::default());
         assert!(call.begin(start, DEADLINE));
         assert!(!call.begin(start, DEADLINE), "one call at a time");
         assert!(!call.became_overdue(start));
         let overdue = overdue_at(&mut call);
         assert_eq!(overdue - start, DEADLINE);
-        assert!(!call.became_overdue(overdue), "told once");
+        assert!(!call.became_overdue(overdue), "returned once");
         assert!(!call.begin(overdue, DEADLINE), "it still hangs");
         assert!(call.is_settled() && !call.is_idle());
         call.settle();
@@ -115,7 +116,7 @@ mod tests {
         let (start, mut call) = (Instant::now(), PendingCall::default());
         assert!(call.begin(start, DEADLINE));
         let woken = start + DEADLINE * 10;
-        assert!(!call.became_overdue(woken), "nobody listened");
+        assert!(!call.became_overdue(woken), "the agent was stopped");
         assert_eq!(overdue_at(&mut call) - woken, DEADLINE, "and it hangs indeed");
     }
 }

@@ -1,7 +1,7 @@
 //! Presence of device nodes: they exist and still belong to their device.
 //!
-//! Checked at each reconcile, at each allocation, and for each claim, so that a device is offered only if it
-//! would be allocated.
+//! The check runs at each reconcile, at each allocation, and for each claim, so that a device is offered only if its
+//! allocation would succeed.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use windlass_core::device::DeviceNode;
 
 use crate::Roots;
 
-/// Reason against allocating a device's nodes.
+/// Reason why a device's nodes cannot be allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Absence {
     /// A node is missing.
@@ -20,7 +20,7 @@ pub enum Absence {
     Another(String),
 }
 
-/// Checks all nodes, against `/dev` and sysfs. Both answer from memory.
+/// Checks all nodes, against `/dev` and sysfs, which the kernel serves from memory.
 pub fn check<'a>(
     roots: &Roots,
     nodes: impl IntoIterator<Item = &'a DeviceNode>,

@@ -23,19 +23,19 @@ use super::{
     scan_cache::{Answers, ScanCache},
 };
 
-/// Size of a first read: a sysfs file is at most a page.
+/// Bytes of the first read. A sysfs file has at most a page.
 const PAGE: usize = 4096;
 
-/// Longest content; the rest is cut. Route tables are the longest in use.
+/// Limit on the bytes of a file; the rest is cut off. Route tables are the longest files that the agent reads.
 const MAX_BYTES: usize = 4 << 20;
 
 /// Buffer for some hundred directory entries.
 const ENTRIES_BYTES: usize = 32 << 10;
 
-/// Most entries of a folder. A lower limit detects an overflow by one further entry.
+/// Limit on the entries of a folder. Callers with a lower limit ask for one entry more, to detect an overflow.
 const MAX_ENTRIES: usize = 20_001;
 
-/// Open flags. Reads may block: files that firmware answers have threads.
+/// Flags for opening a file. Reads may block; callers use threads for files that firmware serves.
 const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
 // === impl Host ===
@@ -85,8 +85,7 @@ impl Host {
         )
     }
 
-    /// Entries of a folder, by name. Beyond the limit the lowest names count, so that new entries displace
-    /// none.
+    /// Entries of a folder, by name. Beyond the limit the lowest names count, so that a later name displaces none.
     ///
     /// # Errors
     ///
@@ -134,7 +133,7 @@ impl Host {
         self.try_link(absolute.as_ref()).ok().map(|target| target.as_ref().to_owned())
     }
 
-    /// Like [`Host::link`]; [`Errno::INVAL`] for anything else than a link.
+    /// Like [`Host::link`], with the error: [`Errno::INVAL`] if the path is no link.
     pub(super) fn try_link(&self, path: &Path) -> Result<Arc<str>> {
         self.cached(
             Access::Link,
@@ -153,11 +152,11 @@ impl Host {
         self.kind(absolute.as_ref()).is_ok()
     }
 
-    /// Like [`Host::has`], with an error if unknown, such as below an unreadable folder.
+    /// Like [`Host::has`], with an error if existence is unknown, such as below an unreadable folder.
     ///
     /// # Errors
     ///
-    /// The kernel's error, unless it means absence.
+    /// Fails with the kernel's error, unless it means that the path does not exist.
     pub fn try_has(&self, absolute: impl AsRef<Path>) -> io::Result<bool> {
         match self.kind(absolute.as_ref()) {
             Ok(_) => Ok(true),
@@ -184,7 +183,7 @@ impl Host {
         )
     }
 
-    /// Reads, unless the scan's cache has the answer.
+    /// The answer in the scan's cache, or else that of a read.
     fn cached<A: Clone>(
         &self,
         access: Access,
@@ -237,7 +236,7 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
     Ok(entries.into())
 }
 
-/// Type of an entry: not every file system lists it. `None` if it disappeared.
+/// Type of an entry, which some file systems do not list with the name. `None` if the entry has disappeared.
 fn file_type(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileType> {
     if listed != FileType::Unknown {
         return Some(listed);
@@ -258,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_to_its_end_whatever_its_size_and_where_it_is() {
+    fn files_of_any_size_are_read_to_their_end() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         for folder in ["sys", "proc"] {
@@ -266,16 +265,16 @@ mod tests {
             for size in [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 7] {
                 let text = "x".repeat(size);
                 fs::write(root.path().join(folder).join("file"), &text).expect("written");
-                let said = host.text(format!("/{folder}/file"));
-                assert_eq!(said.map(|said| said.len()), Some(size), "{folder}");
+                let text_read = host.text(format!("/{folder}/file"));
+                assert_eq!(text_read.map(|text_read| text_read.len()), Some(size), "{folder}");
             }
         }
         fs::write(root.path().join("sys/file"), vec![b'x'; MAX_BYTES + 1]).expect("written");
-        assert!(host.text("/sys/file").is_some_and(|said| said.len() == MAX_BYTES));
+        assert!(host.text("/sys/file").is_some_and(|text_read| text_read.len() == MAX_BYTES));
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_told_from_one_that_cannot_be_read() {
+    fn a_missing_folder_is_distinguished_from_an_unreadable_one() {
         let root = tempfile::tempdir().expect("a temporary folder");
         fs::write(root.path().join("file"), "").expect("written");
         let host = Host::new(root.path(), "/");

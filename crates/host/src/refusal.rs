@@ -12,7 +12,7 @@ use super::{
 // === impl Host ===
 
 impl Host {
-    /// Error of a folder that exists but is unreadable; else `None`. Blocks.
+    /// Error of a folder that exists but cannot be read; `None` for a readable or missing one. Blocks.
     pub fn refusal(&self, folder: &str) -> Option<String> {
         match self.list(folder) {
             Ok(_) => None,
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_told_from_what_cannot_be_read() {
+    fn a_missing_folder_is_no_refusal_and_an_unreadable_one_is() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
         assert_eq!(host.refusal("/sys/bus/pci/devices"), None, "there is no such bus");
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_cannot_be_read_may_be_of_any_vendor_and_hides_no_other() {
+    fn an_unreadable_function_may_be_of_any_vendor_and_hides_no_other() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
         let file = |address: &str, name: &str| {
@@ -71,6 +71,10 @@ mod tests {
         fs::write(file("0000:03:00.0", "vendor"), "0x10de\n").expect("written");
         assert_eq!(host.has_pci_vendor("10de"), Ok(true));
         fs::remove_file(&unreadable).expect("removed");
-        assert_eq!(host.has_pci_vendor("1002"), Ok(false), "a function that is going says nothing");
+        assert_eq!(
+            host.has_pci_vendor("1002"),
+            Ok(false),
+            "a function that was unplugged is no error"
+        );
     }
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::Host;
 
-/// Roots of a device's files. On most nodes they are equal; with a driver container the last two lie below
-/// `/run/nvidia/driver`.
+/// Roots of a device's files. On most nodes all three are equal. With a driver container, those of driver and devices
+/// are below `/run/nvidia/driver`.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// `/sys`, `/proc`, `/run`.
@@ -22,8 +22,9 @@ const CUDA: &str = "libcuda.so.1";
 // === impl Roots ===
 
 impl Roots {
-    /// Roots of a host whose driver lies below `root`, a host path. This process may have it `mounted_at` another
-    /// path. `dev_root` is the host path of the root of `/dev`; `None` is the host's own.
+    /// Roots of a host whose driver is below `root`, a host path. `mounted_at` is the path of that root for this
+    /// process, if it is mounted elsewhere. `dev_root` is the host path of the root of `/dev`; `None` means the
+    /// host's root.
     pub fn new(
         host: Host,
         root: &Path,
@@ -53,14 +54,14 @@ impl Roots {
         Self { driver: cached(&self.driver), dev: cached(&self.dev), host }
     }
 
-    /// NVML: the named one, else the driver's.
-    pub fn nvml_library(&self, named: Option<PathBuf>) -> Option<PathBuf> {
+    /// Path of NVML: the configured one, or else the driver's, or else the host's.
+    pub fn nvml_library(&self, configured: Option<PathBuf>) -> Option<PathBuf> {
         let of_driver = || self.driver.nvml_library();
-        named.or_else(of_driver).or_else(|| self.host.nvml_library())
+        configured.or_else(of_driver).or_else(|| self.host.nvml_library())
     }
 
-    /// CUDA driver library, which installations have beside NVML in the same version.
-    pub fn cuda_library(&self, named: Option<PathBuf>) -> Option<PathBuf> {
-        self.nvml_library(named).map(|nvml| nvml.with_file_name(CUDA))
+    /// Path of the CUDA driver library, which is beside NVML in every installation, in the same version.
+    pub fn cuda_library(&self, configured: Option<PathBuf>) -> Option<PathBuf> {
+        self.nvml_library(configured).map(|nvml| nvml.with_file_name(CUDA))
     }
 }

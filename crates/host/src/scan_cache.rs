@@ -1,4 +1,4 @@
-//! Cache of one scan: each file is read once and stays constant.
+//! Cache of one scan: each file is read once, so that its content stays the same for the scan.
 
 use std::{
     collections::HashMap,
@@ -22,14 +22,14 @@ pub(super) struct ScanCache {
     pub(super) pci: OnceLock<Arc<PciKinds>>,
 }
 
-/// Answers of one kind by path. Keys are text, since hashing a `Path` walks its components.
+/// Answers of one kind, by path. Keys are strings, since hashing a `Path` is slower: it walks the components.
 #[derive(Debug)]
 pub(super) struct Answers<A>(Shared<HashMap<OsString, Result<A>>>);
 
 // === impl Answers ===
 
 impl<A: Clone> Answers<A> {
-    /// The cached answer, or a new one. Callers never wait for each other, since a device may hang.
+    /// The cached answer, or that of `read`. The lock is not held during the read, because a device may hang.
     pub(super) fn get(&self, path: &Path, read: impl FnOnce() -> Result<A>) -> Result<A> {
         let path = path.as_os_str();
         if let Some(answer) = self.0.step(|known| known.get(path).cloned()) {

@@ -23,7 +23,7 @@ impl<T> Shared<T> {
         Self(Mutex::new(value))
     }
 
-    /// Makes one step and returns its result.
+    /// Runs one step and returns its result.
     pub fn step<R>(&self, step: impl FnOnce(&mut T) -> R) -> R {
         step(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_panics_holds_up_no_later_one() {
+    fn later_steps_run_after_a_panicking_one() {
         let shared = Shared::new(1);
         let panicked = thread::scope(|scope| {
             scope.spawn(|| shared.step(|_| panic!("as a test"))).join().is_err()

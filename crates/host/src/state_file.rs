@@ -1,6 +1,6 @@
 //! State files for the agent's next start: content with version, boot id, and a checksum of all three.
 //!
-//! A document may have a copy in another folder, which stands in for one that is lost. The copy is written first, so
+//! A document may have a copy in another folder, which is read if the document is lost. The copy is written first, so
 //! that it is never older than the document.
 //!
 //! | version | checksum |
@@ -50,7 +50,7 @@ pub struct StateFile<T> {
 pub struct Format {
     /// Name in messages: `health history`.
     pub what: &'static str,
-    /// Name of the content's field: `devices`.
+    /// Name of the field with the content: `devices`.
     pub about: &'static str,
 }
 
@@ -123,7 +123,7 @@ struct Document<'a> {
 const VERSION: u32 = 2;
 
 /// Version whose checksum covers only the content.
-const OF_CONTENT_ALONE: u32 = 1;
+const CONTENT_CHECKSUM_VERSION: u32 = 1;
 
 /// Boot id, which differs between boots (`random(4)`).
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -158,8 +158,8 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         self.read().ok().flatten()
     }
 
-    /// State of an earlier agent; `None` if there is none. The copy stands in for a file that is absent or damaged. An
-    /// unreadable copy counts as absent. Blocks.
+    /// State of an earlier agent; `None` if there is none. If the file is absent or damaged, the copy is read
+    /// instead. An unreadable copy counts as absent. Blocks.
     pub fn read(&self) -> Result<Option<Earlier<T>>, Unreadable> {
         let own = self.read_own();
         let is_lost = own.as_ref().map_or_else(|why| !why.is_for_later(), Option::is_none);
@@ -174,13 +174,13 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     fn read_own(&self) -> Result<Option<Earlier<T>>, Unreadable> {
         let text = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
-            // A file in the place of the folder is something else: nobody knows what was in it.
+            // Only a missing file means no state. If something else is in place of the folder, the state is unknown.
             Err(error) if error.kind() == NotFound => return Ok(None),
             Err(source) => return Err(Unreadable::Read(self.path.clone(), source)),
         };
         let (head, content) = self.parts(&text)?;
         self.check_sum(&head, content.get())?;
-        let content = self.understood(serde_json::from_str(content.get()))?;
+        let content = self.parsed_or_error(serde_json::from_str(content.get()))?;
         let boot = match (head.boot, self.boot()) {
             (Some(then), Some(now)) if then == now => Boot::Same,
             (Some(_), Some(_)) => Boot::Another,
@@ -191,13 +191,13 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
     /// Metadata and raw content.
     fn parts<'a>(&self, text: &'a [u8]) -> Result<(Head, &'a RawValue), Unreadable> {
-        let head: Head = self.understood(serde_json::from_slice(text))?;
+        let head: Head = self.parsed_or_error(serde_json::from_slice(text))?;
         self.check_version(head.version)?;
         let mut fields: BTreeMap<String, &RawValue> =
-            self.understood(serde_json::from_slice(text))?;
+            self.parsed_or_error(serde_json::from_slice(text))?;
         let about = self.format.about;
         let content = fields.remove(about).ok_or_else(|| serde_json::Error::missing_field(about));
-        Ok((head, self.understood(content)?))
+        Ok((head, self.parsed_or_error(content)?))
     }
 
     /// Replaces the content. Blocks.
@@ -207,7 +207,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         files::replace(&self.path, &document, files::Readers::Owner).map(drop)
     }
 
-    /// Writes the copy, or removes it if that fails: a copy is never older than the document.
+    /// Writes the copy. If that fails, removes it, so that the copy is never older than the document.
     fn write_copy(&self, document: &[u8]) -> io::Result<()> {
         let Some(copy) = &self.copy else { return Ok(()) };
         let Err(refused) = files::replace(copy, document, files::Readers::Owner) else {
@@ -236,9 +236,9 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 
     fn document(&self, boot: Option<String>, content: &T) -> serde_json::Result<Vec<u8>> {
-        // Indented to its depth in the document. JSON strings contain no line breaks.
+        // Indents the content to its depth in the document. Strings of JSON contain no line breaks.
         let content = serde_json::to_string_pretty(content)?.replace('\n', "\n  ");
-        let checksum = seal(VERSION, boot.as_deref(), &content);
+        let checksum = checksum_of(VERSION, boot.as_deref(), &content);
         let content = RawValue::from_string(content)?;
         let document = Document {
             head: Head { version: VERSION, boot, checksum: Some(checksum) },
@@ -257,22 +257,22 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         }
     }
 
-    fn understood<U>(&self, parsed: serde_json::Result<U>) -> Result<U, Unreadable> {
+    fn parsed_or_error<U>(&self, parsed: serde_json::Result<U>) -> Result<U, Unreadable> {
         let (path, format) = (self.path.clone(), self.format);
         parsed.map_err(|source| Unreadable::Parse(path, format, source))
     }
 
     fn check_version(&self, found: u32) -> Result<(), Unreadable> {
         match found {
-            OF_CONTENT_ALONE | VERSION => Ok(()),
+            CONTENT_CHECKSUM_VERSION | VERSION => Ok(()),
             _ => Err(Unreadable::Version(self.path.clone(), found)),
         }
     }
 
     fn check_sum(&self, head: &Head, content: &str) -> Result<(), Unreadable> {
         let computed = match head.version {
-            OF_CONTENT_ALONE => checksum(content),
-            version => seal(version, head.boot.as_deref(), content),
+            CONTENT_CHECKSUM_VERSION => checksum(content),
+            version => checksum_of(version, head.boot.as_deref(), content),
         };
         let path = self.path.clone();
         match head.checksum {
@@ -286,7 +286,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 // === impl Unreadable ===
 
 impl Unreadable {
-    /// True if the file may become usable: for a newer agent, or after a disk error.
+    /// True if the file may become usable later: for a newer agent, or after a disk error.
     pub fn is_for_later(&self) -> bool {
         match self {
             Self::Read(..) => true,
@@ -296,22 +296,22 @@ impl Unreadable {
     }
 }
 
-/// Normal form of a document, or the reason why it has another format. Ignores the checksum, so that fuzzing
-/// reaches the content.
+/// A document as this agent would write it, or the reason why the document has another format. Ignores the checksum, so
+/// that fuzzing reaches the content.
 pub fn reread<T: Serialize + DeserializeOwned>(
     format: Format,
     text: &[u8],
 ) -> Result<Vec<u8>, String> {
-    // Placeholders; neither is opened.
+    // Path and host are placeholders, which are never opened.
     let file = StateFile::<T>::new(format.what.into(), format, Host::new("", ""));
     let (head, content) = file.parts(text).map_err(|error| causes(&error))?;
-    let content = file.understood(serde_json::from_str(content.get()));
+    let content = file.parsed_or_error(serde_json::from_str(content.get()));
     let content = content.map_err(|error| causes(&error))?;
     file.document(head.boot, &content).map_err(|error| error.to_string())
 }
 
 /// Checksum of version, boot id and content.
-fn seal(version: u32, boot: Option<&str>, content: &str) -> u32 {
+fn checksum_of(version: u32, boot: Option<&str>, content: &str) -> u32 {
     checksum(&format!("{version} {} {content}", boot.unwrap_or_default()))
 }
 

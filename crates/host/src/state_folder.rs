@@ -1,5 +1,5 @@
-//! Watch of the state folder: a metric, and a log line when it becomes writable or unwritable. The agent
-//! serves without it while no claim needs it.
+//! Watch of the state folder: a metric, and a log line when the folder becomes writable or unwritable. Without the
+//! folder the agent still serves all that needs no claim.
 
 use std::{
     io,
@@ -45,7 +45,7 @@ pub async fn watch(
     }
 }
 
-/// Reason why the folder is not writable, found without writing.
+/// Reason why the folder is not writable. The check writes nothing.
 fn error(path: &Path) -> Option<String> {
     let check = || -> io::Result<Option<&'static str>> {
         folder::make_all(path)?;
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_folder_that_cannot_be_written_is_told_and_one_that_can_be_again() {
+    async fn an_unwritable_folder_is_reported_and_its_recovery_too() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (path, gauge, stop) =
             (folder.path().join("state"), Gauge::default(), CancellationToken::new());

@@ -9,7 +9,7 @@ use windlass_core::{
 
 use super::{Host, PciFunction};
 
-/// Most bytes of a line: a sysfs page.
+/// Limit on the bytes of a line: a sysfs page.
 const MAX_BYTES: usize = 4_096;
 
 const DEVICES: &str = "/sys/devices";
@@ -17,11 +17,11 @@ const DEVICES: &str = "/sys/devices";
 // === impl Host ===
 
 impl Host {
-    /// Text of a small file as one line, whatever it contains; `None` if empty.
+    /// Text of a small file as one line, with blanks for control characters and invalid ones replaced; `None` if empty.
     pub fn line(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let bytes = self.bytes(absolute.as_ref()).ok()?;
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_BYTES)]);
-        // NUL separates text lists there.
+        // NUL separates the texts of a list in sysfs.
         let words = text.split(|letter: char| letter.is_control() || letter.is_whitespace());
         let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
         (!line.is_empty()).then_some(line)
@@ -62,14 +62,14 @@ impl Host {
         }
     }
 
-    /// Checks that a node still belongs to its device, by its proof folder. Node numbers change when a driver
-    /// is bound and at every boot.
+    /// Checks that a node still belongs to its device: the sysfs folder that is its proof must name the node. Device
+    /// numbers change when a driver is bound and at every boot.
     pub fn proves(&self, node: &DeviceNode) -> Result<(), String> {
         let Some(folder) = &node.proof else { return Ok(()) };
         let path = node.path.display();
         let own_group = node.path.strip_prefix("/dev/vfio").ok().and_then(Path::to_str);
         let group = self.link_name(folder.join("iommu_group"));
-        // A function names its IOMMU group, any other folder its own node.
+        // The folder of a function under VFIO names its IOMMU group, any other folder its own node.
         let owner = match own_group.zip(group) {
             Some((own, group)) if self.is_bound_to_vfio(folder) => {
                 Some((own.trim_start_matches("noiommu-") == group, group))
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_device_says_becomes_one_short_line() {
+    fn text_of_a_device_becomes_one_line() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         let file = root.path().join("compatible");

@@ -1,7 +1,7 @@
 //! Templates with placeholders, `/dev/vfio/{attr:iommuGroup}`.
 //!
-//! Braces around anything but letters, digits and `-_./:` stay literal, so that variables may contain JSON.
-//! `{{id}}` is a literal `{id}`.
+//! Braces stay literal if their content has other characters than letters, digits and `-_./:`, so that variables may
+//! contain JSON. `{{id}}` gives a literal `{id}`.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use windlass_core::{
     device::Device,
 };
 
-/// Unknown placeholder.
+/// Error of an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{{{0}}} is not a placeholder: there are {known}", known = known())]
 pub struct UnknownPlaceholder(String);
 
-/// Placeholder without a value on this device.
+/// Error of a placeholder without a value on this device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it has no {{{0}}}")]
 pub struct MissingValue(String);
@@ -25,8 +25,8 @@ enum Piece<'a> {
     Text(&'a str),
     /// Content of single braces.
     Braces(&'a str),
-    /// Content of double braces.
-    Itself(&'a str),
+    /// Content of double braces, which stand for literal single braces.
+    Literal(&'a str),
 }
 
 const WORDS: &[&str] = &[
@@ -34,7 +34,7 @@ const WORDS: &[&str] = &[
     POSITION,
 ];
 
-/// Left for the container edits, which know the container's other devices.
+/// Placeholder that stays in the text: container edits fill it in, since they know the container's other devices.
 const POSITION: &str = "position";
 
 /// Prefix of attribute placeholders.
@@ -46,11 +46,11 @@ const DOMAIN: &str = "windlass.dev";
 pub fn check(text: &str) -> Result<(), UnknownPlaceholder> {
     pieces(text).into_iter().try_for_each(|piece| match piece {
         Piece::Braces(word) if !is_known(word) => Err(UnknownPlaceholder(word.to_owned())),
-        Piece::Text(_) | Piece::Braces(_) | Piece::Itself(_) => Ok(()),
+        Piece::Text(_) | Piece::Braces(_) | Piece::Literal(_) => Ok(()),
     })
 }
 
-/// The text with the device's values.
+/// The text with the device's values in place of placeholders.
 pub fn fill(text: &str, device: &Device) -> Result<String, MissingValue> {
     fill_with(text, device, str::to_owned)
 }
@@ -63,7 +63,7 @@ pub fn fill_with(
 ) -> Result<String, MissingValue> {
     let piece = |piece| match piece {
         Piece::Text(text) => Ok(text.to_owned()),
-        Piece::Itself(word) | Piece::Braces(word @ POSITION) => Ok(format!("{{{word}}}")),
+        Piece::Literal(word) | Piece::Braces(word @ POSITION) => Ok(format!("{{{word}}}")),
         Piece::Braces(word) => {
             let value = value(word, device).ok_or_else(|| MissingValue(word.to_owned()))?;
             Ok(quote(&value))
@@ -77,11 +77,11 @@ pub fn placeholder(attribute: &str) -> String {
     format!("{{{ATTRIBUTE}{attribute}}}")
 }
 
-/// The text with `other` for every value.
+/// The text with `other` in place of every placeholder.
 pub fn fill_all(text: &str, other: &str) -> String {
     let piece = |piece| match piece {
         Piece::Text(text) => text.to_owned(),
-        Piece::Itself(word) => format!("{{{word}}}"),
+        Piece::Literal(word) => format!("{{{word}}}"),
         Piece::Braces(_) => other.to_owned(),
     };
     pieces(text).into_iter().map(piece).collect()
@@ -98,7 +98,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
             continue;
         };
         pieces.push(Piece::Text(&text[begin..open]));
-        pieces.push(if twice { Piece::Itself(word) } else { Piece::Braces(word) });
+        pieces.push(if twice { Piece::Literal(word) } else { Piece::Braces(word) });
         at = from + word.len() + end.len();
         begin = at;
     }
@@ -107,8 +107,8 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
 }
 
 fn is_word(text: &str) -> bool {
-    let of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_./:".contains(letter);
-    !text.is_empty() && text.chars().all(of_name)
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_./:".contains(letter);
+    !text.is_empty() && text.chars().all(is_allowed)
 }
 
 fn known() -> String {
@@ -135,7 +135,7 @@ fn value(word: &str, device: &Device) -> Option<String> {
         "serial" => own("serial").or_else(|| own("usbSerial")),
         "path" => device.origin.clone().filter(|origin| origin.starts_with('/')),
         "node" => device.own_nodes().next().map(|node| node.path.display().to_string()),
-        // From the origin, since long attributes are cut.
+        // The origin comes first, since long attributes are truncated.
         "endpoint" => {
             let origin = device.origin.clone().filter(|it| !Path::new(it).is_absolute());
             origin.or_else(|| own("endpoint"))
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_fills_in_what_it_has() {
+    fn placeholders_get_the_devices_values() {
         for (text, expected) in [
             ("{id} {index} {name} {numa} {serial}", "video-1 3 video0 1 A1"),
             ("{node} {path} {driver}", "/dev/video0 /sys/devices/video0 uvcvideo"),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_lacks_is_named() {
+    fn the_error_names_the_missing_value() {
         let missing = |text| fill(text, &device()).expect_err("it lacks it").to_string();
         assert_eq!(missing("{pci}"), "it has no {pci}");
         assert_eq!(missing("{endpoint}"), "it has no {endpoint}", "a path is not an address");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_placeholder_is_named_with_those_that_are() {
+    fn the_error_of_an_unknown_placeholder_lists_the_known_ones() {
         let unknown = check("/dev/{serail}").expect_err("unknown").to_string();
         assert!(
             unknown.starts_with("{serail} is not a placeholder: there are {id}, {index}"),
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_that_is_right_can_be_filled_in_or_lacks_something(text in "[a-z{}:/ é]{0,30}") {
+        fn any_text_is_filled_in_or_an_error(text in "[a-z{}:/ é]{0,30}") {
             let filled = fill(&text, &device());
             if check(&text).is_err() {
                 prop_assert!(filled.is_err());
@@ -224,7 +224,7 @@ mod tests {
         }
 
         #[test]
-        fn two_pairs_of_braces_are_one(word in "[a-z]{1,8}") {
+        fn double_braces_are_literal_single_ones(word in "[a-z]{1,8}") {
             let text = format!("{{{{{word}}}}}");
             prop_assert_eq!(fill(&text, &device()), Ok(format!("{{{word}}}")));
         }

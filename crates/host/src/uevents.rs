@@ -12,18 +12,18 @@ use tokio::net::UnixDatagram;
 /// Netlink socket of the kernel's uevents.
 #[derive(Debug)]
 pub struct Uevents {
-    /// A netlink socket in a type for datagrams: only `recv` is used.
+    /// The netlink socket, in tokio's type for datagram sockets, of which only `recv` is used.
     socket: UnixDatagram,
-    buffer: Box<[u8; LONGEST]>,
+    buffer: Box<[u8; MAX_BYTES]>,
 }
 
-/// Multicast group of the kernel; udev has the second.
+/// Multicast group of the kernel's own messages. Those of udev have group 2.
 const KERNEL: u32 = 1;
 
-/// Longest message with its header (`UEVENT_BUFFER_SIZE`).
-const LONGEST: usize = 4096;
+/// Maximum size of a message with its header, in bytes (`UEVENT_BUFFER_SIZE`).
+const MAX_BYTES: usize = 4096;
 
-/// Subsystems without allocatable devices that change constantly or with every container.
+/// Subsystems without allocatable devices, whose events come constantly or with every container.
 const NOISY: &[&str] = &[
     "queues",
     "bdi",
@@ -60,14 +60,14 @@ impl Uevents {
         let socket = socket_with(family, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT))?;
         bind(&socket, &SocketAddrNetlink::new(0, KERNEL))?;
         let socket = UnixDatagram::from_std(StdDatagram::from(socket))?;
-        Ok(Self { socket, buffer: Box::new([0; LONGEST]) })
+        Ok(Self { socket, buffer: Box::new([0; MAX_BYTES]) })
     }
 
-    /// Waits for a relevant message. An overflow of the socket counts as one.
+    /// Waits for a relevant message. An overflow of the socket's buffer counts as one, since messages were lost.
     pub async fn next(&mut self) {
         loop {
             match self.socket.recv(self.buffer.as_mut_slice()).await {
-                Ok(length) if matters(&self.buffer[..length]) => return,
+                Ok(length) if is_relevant(&self.buffer[..length]) => return,
                 Ok(_) => {}
                 // The socket buffer overflowed.
                 Err(error)
@@ -81,8 +81,9 @@ impl Uevents {
     }
 }
 
-/// True if a device that a source may look for came, went or changed its driver.
-fn matters(message: &[u8]) -> bool {
+/// True for the event of a device that a source may search for: it appeared, vanished, changed or was bound to a
+/// driver.
+fn is_relevant(message: &[u8]) -> bool {
     let text = String::from_utf8_lossy(message);
     let value = |key: &str| text.split('\0').find_map(|line| line.strip_prefix(key));
     let (action, subsystem) = (value("ACTION="), value("SUBSYSTEM="));
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_from_what_containers_make() {
+    fn devices_are_distinguished_from_those_of_containers() {
         for (action, path, subsystem, expected) in [
             ("add", "/devices/pci0000:00/0000:00:14.0/usb1/1-4", "usb", true),
             ("unbind", "/devices/pci0000:00/0000:00:02.0", "pci", true),
@@ -123,8 +124,8 @@ mod tests {
             ("change", "/devices/virtual/block/loop0", "block", false),
             ("change", "/devices/LNXSYSTM:00/power", "power_supply", false),
         ] {
-            assert_eq!(matters(&message(action, path, subsystem)), expected, "{action} {path}");
+            assert_eq!(is_relevant(&message(action, path, subsystem)), expected, "{action} {path}");
         }
-        assert!(!matters(b"libudev\0\xfe\xed\xca\xfe"), "what udev says is not for us");
+        assert!(!is_relevant(b"libudev\0\xfe\xed\xca\xfe"), "messages of udev are ignored");
     }
 }

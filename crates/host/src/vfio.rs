@@ -6,10 +6,10 @@ use windlass_core::device::DeviceNode;
 
 use super::Host;
 
-/// Container node, needed with every group node.
+/// VFIO container node, which every user of a group node needs.
 const CONTAINER: &str = "/dev/vfio/vfio";
 
-/// IOMMU node, needed with device nodes; since Linux 6.6.
+/// IOMMU node, which every user of a device node needs; since Linux 6.6.
 const IOMMUFD: &str = "/dev/iommu";
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
@@ -22,8 +22,8 @@ pub fn is_vfio(driver: &str) -> bool {
 // === impl Host ===
 
 impl Host {
-    /// Nodes of a function with a VFIO driver: group node and container node, and device nodes if the kernel
-    /// has them. Empty with other drivers. Group numbers change between boots and are read at each scan.
+    /// Nodes of a function with a VFIO driver: group node and VFIO container node, and device nodes if the kernel has
+    /// them. Empty for other drivers. Group numbers change between boots, so they are read at each scan.
     pub fn vfio_nodes(&self, folder: &Path) -> Vec<DeviceNode> {
         let group = self.link_name(folder.join("iommu_group"));
         let Some(group) = group.filter(|_| self.is_bound_to_vfio(folder)) else {
@@ -42,20 +42,22 @@ impl Host {
         self.link_name(folder.join("driver")).is_some_and(|driver| is_vfio(&driver))
     }
 
-    /// The function's folder proves the node, since its group may change.
+    /// Node of the function's group. Its proof is the folder of the function, which names the current group.
     fn group_node(&self, folder: &Path, group: &str) -> DeviceNode {
         let (path, inside) = self.group_paths(group);
         DeviceNode { inside, proof: Some(folder.to_owned()), ..DeviceNode::new(path) }
     }
 
-    /// Host and container path of a group node. Without an IOMMU, programs expect the usual name. The group's
-    /// `name` file is not readable everywhere.
+    /// Path of a group node on the host, and in the container if it differs: without an IOMMU, the host's name begins
+    /// with
+    /// `noiommu-`, but programs expect the usual name. The node itself is checked too, because the group's `name`
+    /// file is not readable everywhere.
     fn group_paths(&self, group: &str) -> (PathBuf, Option<PathBuf>) {
         let usual = Path::new("/dev/vfio").join(group);
-        let unguarded = Path::new("/dev/vfio").join(format!("noiommu-{group}"));
+        let without_iommu = Path::new("/dev/vfio").join(format!("noiommu-{group}"));
         let name = self.text(format!("{GROUPS}/{group}/name"));
-        if name.as_deref() == Some("vfio-noiommu") || self.has(&unguarded) {
-            (unguarded, Some(usual))
+        if name.as_deref() == Some("vfio-noiommu") || self.has(&without_iommu) {
+            (without_iommu, Some(usual))
         } else {
             (usual, None)
         }
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_groups_node_is_proved_by_the_functions_own_group() {
+    fn a_group_node_is_confirmed_by_the_functions_folder() {
         for driver in ["vfio-pci", "mlx5_vfio_pci"] {
             let (root, host) = host(driver, "12");
             let nodes = host.vfio_nodes(Path::new(FOLDER));
@@ -99,8 +101,8 @@ mod tests {
             let link = root.path().join(&FOLDER[1..]).join("iommu_group");
             fs::remove_file(&link).expect("removed");
             symlink("../../../kernel/iommu_groups/13", &link).expect("linked");
-            let told = host.proves(&nodes[0]).expect_err("renumbered");
-            assert_eq!(told, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
+            let why = host.proves(&nodes[0]).expect_err("renumbered");
+            assert_eq!(why, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
         }
         let (_root, host) = host("mlx5_core", "12");
         assert_eq!(host.vfio_nodes(Path::new(FOLDER)), []);

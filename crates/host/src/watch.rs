@@ -4,20 +4,20 @@ use std::future::pending;
 
 use tokio::sync::watch::{Receiver, Sender};
 
-/// Waits for the next change; forever once the sender is gone.
+/// Waits for the next change. Waits forever once the sender is dropped.
 pub async fn changed<T>(receiver: &mut Receiver<T>) {
     if receiver.changed().await.is_err() {
         pending::<()>().await;
     }
 }
 
-/// Publishes a value unless it equals the last. Returns true if published.
+/// Publishes a value unless it equals the last one. Returns true if it published.
 pub fn publish<T: PartialEq>(sender: &Sender<T>, snapshot: T) -> bool {
     sender.send_if_modified(|known| {
-        let is_news = *known != snapshot;
-        if is_news {
+        let is_new = *known != snapshot;
+        if is_new {
             *known = snapshot;
         }
-        is_news
+        is_new
     })
 }

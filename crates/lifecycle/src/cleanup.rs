@@ -1,4 +1,4 @@
-//! Device cleanup between tenants: the configured steps before a container starts, and after the last one
+//! Device cleanup between tenants: runs the configured steps before a container starts, and after the last one
 //! released the device.
 //!
 //! ```text
@@ -7,20 +7,19 @@
 //!      └── states: why a device waits <────────────┘   └── PreStartContainer waits for its devices
 //! ```
 //!
-//! [`State`] has a drawing of a device's states. This part knows devices, steps and allocations. It does
-//! not discover devices, and calls the family's identity check after its
-//! steps.
+//! [`State`] has the states of a device; its module draws them. Plans name the devices, since the cleanup discovers
+//! none. After the steps of a programmable device it runs the identity check of the device's family.
 //!
 //! # Guarantees
 //!
-//! No container starts with what another pod left on the device, as long as the kubelet announces starts. A
-//! restarted kubelet does not until the resource is registered again; a device that it allocates meanwhile
-//! is cleaned before the next pod. Each change of state is on disk before its steps run, so that a killed
-//! agent leaves a device that the next one cleans. Devices do not wait for each other.
+//! No container starts on a device with data of another pod, as long as the kubelet announces starts
+//! (`PreStartContainer`). A restarted kubelet announces none until the resource is registered again; a device that it
+//! allocates meanwhile is cleaned before the next pod. Each change of state is on disk before its steps run, so that
+//! the next agent finds the device of a killed one and cleans it. Devices do not wait for each other.
 //!
 //! # Assumptions
 //!
-//! A release shows in the kubelet's checkpoint, which the kubelet is made to write.
+//! A release shows in the kubelet's checkpoint. The agent makes the kubelet write the checkpoint.
 
 mod claims;
 mod handle;
@@ -80,36 +79,36 @@ use crate::cleanup::metrics::CleanupMetrics;
 /// State of each device with cleanup steps.
 pub type CleanupStates = BTreeMap<DeviceId, State>;
 
-/// Inputs of the cleanup.
+/// Connections of the cleanup to other components.
 #[derive(Debug)]
 pub struct Deps {
     /// Configured steps by device.
     pub plans: watch::Receiver<Arc<CleanupPlans>>,
-    /// Devices of containers.
+    /// Devices of containers, by the kubelet's checkpoint.
     pub allocations: AllocationsReader,
-    /// Devices of claims.
+    /// Devices of prepared claims.
     pub ledger: watch::Receiver<Ledger>,
-    /// NVIDIA's driver.
+    /// Calls to NVIDIA's driver.
     pub gpus: MigHandle,
-    /// Notified of each change of a state.
+    /// Notifier for each change of a device's state.
     pub news: Arc<Notify>,
 }
 
-/// Runs the steps.
+/// Task of the cleanup: takes requests, plans and releases, and runs the steps of each device.
 pub struct Cleanup {
     deps: Deps,
     requests: mpsc::Receiver<Request>,
     env: Env,
     slots: BTreeMap<DeviceId, Slot>,
     journal: Journal<Records>,
-    /// Taken by the one run.
+    /// Writer of the journal; `None` once the task runs.
     writer: Option<Writer<Records>>,
     states: watch::Sender<Arc<CleanupStates>>,
     /// Running steps by device.
     work: Tasks<DeviceId, Result<(), String>>,
-    /// Answers that wait for the disk.
+    /// Answers that wait until the journal is on disk.
     answering: JoinSet<()>,
-    /// Exists while any device is known.
+    /// Keeps allocations up to date; exists while any device has a slot.
     following: Option<FollowGuard>,
     metrics: CleanupMetrics,
 }
@@ -128,13 +127,13 @@ pub fn failed(states: &CleanupStates) -> BTreeMap<DeviceId, Failure> {
     states.iter().filter_map(|(id, state)| Some((id.clone(), state.failure()?.clone()))).collect()
 }
 
-/// Devices that nobody may choose now, with the state in one word.
+/// Devices that are not ready for allocation, with the state in one word.
 pub fn unready(states: &CleanupStates, plans: &CleanupPlans) -> BTreeMap<DeviceId, &'static str> {
     let word = |id: &DeviceId| states.get(id).map_or(Some("not-known"), State::unready);
     plans.keys().filter_map(|id| Some((id.clone(), word(id)?))).collect()
 }
 
-/// Recorded states of an earlier agent's devices. Blocks.
+/// Recorded states of devices, as an agent would resume them. Blocks.
 pub fn recorded_states(places: &Places) -> CleanupStates {
     RecordFile::new(&places.state_dir, places.host()).load()
 }
@@ -142,7 +141,7 @@ pub fn recorded_states(places: &Places) -> CleanupStates {
 // === impl Cleanup ===
 
 impl Cleanup {
-    /// Builds the part, its handle and its states. Reads nothing yet.
+    /// Builds the task, its handle and a receiver of its states. Reads nothing yet.
     pub fn new(
         places: &Places,
         limits: CleanupLimits,
@@ -162,7 +161,7 @@ impl Cleanup {
         let (handle, requests) =
             CleanupHandle::new(deps.allocations.clone(), limits.start_deadline, receiver.clone());
         let (journal, writer) = env.file.journal();
-        let part = Self {
+        let cleanup = Self {
             deps,
             requests,
             env,
@@ -175,21 +174,22 @@ impl Cleanup {
             following: None,
             metrics,
         };
-        (part, handle, receiver)
-    }
-    /// Runs until stopped. Steps under way end as in a crash: the next agent finds the device dirty.
-    pub async fn run(mut self, stop: CancellationToken) {
-        let writer = self.writer.take().expect("it runs once");
-        let living = async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.live() => {}
-            }
-        };
-        tokio::join!(writer.run(), living);
+        (cleanup, handle, receiver)
     }
 
-    async fn live(&mut self) {
+    /// Runs until stopped. Running steps are cut short as in a crash: the next agent finds the device dirty.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let writer = self.writer.take().expect("it runs once");
+        let running = async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.process_inputs() => {}
+            }
+        };
+        tokio::join!(writer.run(), running);
+    }
+
+    async fn process_inputs(&mut self) {
         self.load().await;
         let mut allocations = self.deps.allocations.watch();
         loop {
@@ -197,13 +197,13 @@ impl Cleanup {
             tokio::select! {
                 Ok(()) = self.deps.plans.changed() => self.follow().await,
                 Some(request) = self.requests.recv() => {
-                    // The caller knows the devices of the newest plans.
+                    // The request may name a device that only the newest plans have.
                     if self.deps.plans.has_changed().unwrap_or(false) {
                         self.follow().await;
                     }
                     self.handle(request);
                 }
-                Some((id, outcome)) = self.work.next() => self.worked(&id, outcome),
+                Some((id, outcome)) = self.work.next() => self.work_done(&id, outcome),
                 Some(_) = self.answering.join_next() => {}
                 () = until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.clean_due(),
                 Ok(()) = allocations.changed() => {
@@ -226,14 +226,15 @@ impl Cleanup {
         self.slots = records.into_iter().map(|(id, state)| (id, Slot::new(state))).collect();
     }
 
-    /// Takes up the newest plans. The kubelet's checkpoint names the holders of new devices.
+    /// Applies the newest plans. The state of a new device depends on its holders, by the kubelet's checkpoint and by
+    /// claims.
     async fn follow(&mut self) {
         let plans = self.deps.plans.borrow_and_update().clone();
         let has_new = plans.keys().any(|id| !self.slots.contains_key(id));
         let allocations = if has_new { self.deps.allocations.read().await } else { Arc::default() };
         let ledger = self.deps.ledger.borrow().clone();
         for (id, plan) in plans.iter() {
-            // Without the checkpoint any pod may have the device.
+            // Without the checkpoint any pod may hold a new device, so the device gets no slot yet.
             let pods = allocations.pods(id);
             if pods.is_none() && !self.slots.contains_key(id) {
                 continue;
@@ -264,12 +265,12 @@ impl Cleanup {
             Request::Start(start) => self.begin_start(start),
             Request::Leave { claim, reply } => {
                 self.leave(&claim);
-                self.let_start(reply);
+                self.reply_when_recorded(reply);
             }
         }
     }
 
-    /// Serves a container that starts, or a claim that is prepared.
+    /// Takes the request of a container that starts, or of a claim that is prepared.
     fn begin_start(&mut self, request: Start) {
         let slot = self.slots.get_mut(&request.device);
         let is_tenant = slot.as_ref().is_some_and(|slot| slot.is_with(&request.tenant));
@@ -303,13 +304,13 @@ impl Cleanup {
                 return;
             }
             if let Some(request) = self.slots.get_mut(id).and_then(|slot| slot.waiting.pop()) {
-                self.let_start(request.reply);
+                self.reply_when_recorded(request.reply);
             }
         }
     }
 
-    /// Answers once the journal is on disk.
-    fn let_start(&mut self, reply: Reply) {
+    /// Answers a start once the journal is on disk.
+    fn reply_when_recorded(&mut self, reply: Reply) {
         let recorded = self.journal.recorded();
         self.answering.spawn(async move {
             // The kubelet may have given up.
@@ -355,7 +356,7 @@ impl Cleanup {
         });
     }
 
-    fn worked(&mut self, id: &DeviceId, outcome: Result<(), String>) {
+    fn work_done(&mut self, id: &DeviceId, outcome: Result<(), String>) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         match outcome {
             Ok(()) => self.advance(id, Input::Done),
@@ -366,11 +367,11 @@ impl Cleanup {
                 self.advance(id, Input::Failed { why, at: self.env.clock.now() });
             }
         }
-        self.leave_late(id);
+        self.apply_pending_releases(id);
         self.serve(id);
     }
 
-    /// Time of the next cleaning without a caller.
+    /// Time of the next cleaning that no start requested.
     fn due(&self) -> Option<Instant> {
         let reachable = self.slots.values().filter(|slot| slot.is_reachable());
         reachable.filter_map(|slot| slot.due).min()
@@ -389,7 +390,7 @@ impl Cleanup {
         }
     }
 
-    /// Takes in releases by containers. A reading from before a device's last change does not count.
+    /// Applies releases by containers. A reading of the checkpoint from before a device's last change does not count.
     fn release(&mut self, allocations: &Allocations) {
         let mut released = Vec::new();
         for (id, slot) in &mut self.slots {
@@ -407,7 +408,7 @@ impl Cleanup {
         }
     }
 
-    /// Writes and publishes the states.
+    /// Writes the states to the journal, and publishes those of devices with a plan.
     fn save(&self) {
         let records: Records =
             self.slots.iter().map(|(id, slot)| (id.clone(), slot.state.clone())).collect();

@@ -16,33 +16,33 @@ use windlass_nvml::{Gpu, GpuProcess as ListedProcess, NvmlError, ProcessUtilizat
 pub struct GpuUse {
     /// Processes of containers.
     pub processes: Vec<GpuProcess>,
-    /// Memory in use that the driver counts for no process, in bytes, where it tells all sizes: managed memory
-    /// (`cudaMallocManaged`), and about a hundred MiB of its own.
+    /// Used memory in bytes that the driver counts for no process: managed memory (`cudaMallocManaged`), and about a
+    /// hundred MiB of the driver. `None` if the driver does not report the memory of every process.
     pub uncounted_bytes: Option<u64>,
-    /// For the next measurement.
+    /// The driver's answers, for the next measurement.
     pub answers: DriverAnswers,
 }
 
-/// The driver's last answers about a GPU. They are used again for a while, because some take the driver long.
+/// Cache of the driver's last answers about a GPU, because some calls take long.
 #[derive(Clone, Debug, Default)]
 pub struct DriverAnswers {
     list: Option<ProcessList>,
-    use_of_time: Option<UseOfTime>,
+    time_use: Option<TimeUse>,
 }
 
 #[derive(Clone, Debug)]
 struct ProcessList {
     read: Instant,
     processes: Vec<ListedProcess>,
-    /// Memory of the GPU in use at that time, in bytes; `None` where the driver does not tell.
+    /// Used memory of the GPU at that time, in bytes; `None` if the driver does not report it.
     used: Option<u64>,
 }
 
-/// Use of a GPU's time by its processes.
+/// Samples of the compute time that a GPU's processes use.
 #[derive(Clone, Debug)]
-struct UseOfTime {
+struct TimeUse {
     read: Instant,
-    /// `None` where the driver does not measure it.
+    /// `None` if the driver does not measure compute time by process.
     samples: Option<Vec<ProcessUtilization>>,
 }
 
@@ -59,7 +59,7 @@ pub enum ProcessError {
     #[error("the driver does not answer")]
     Silent,
     /// The driver does not measure the memory of processes.
-    #[error("the driver does not say how much memory a process holds")]
+    #[error("the driver does not report how much memory a process uses")]
     Unmeasured,
     /// The agent does not see the host's processes.
     #[error(
@@ -71,25 +71,25 @@ pub enum ProcessError {
     Drm(#[from] DrmError),
 }
 
-/// Age of the oldest sample that counts as the present use. The driver takes one a second, or more often.
+/// Age of the oldest sample that counts as the present use. The driver takes a sample every second, or more often.
 const RECENT: Duration = Duration::from_secs(2);
 
-/// Age from which on the use of a GPU's time is read again: that takes about 1 ms of CPU (H100, driver 580).
-const USE_OF_TIME_EVERY: Duration = Duration::from_secs(10);
+/// Age at which the samples of compute time are read again. A read takes about 1 ms of CPU (H100, driver 580).
+const TIME_USE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Age from which on the processes are listed again though the GPU's memory in use is the same. The lists take 0.3 ms of
-/// CPU, the memory a tenth of that.
-const LIST_EVERY: Duration = Duration::from_secs(5);
+/// Age at which the processes are listed again although the GPU's used memory is the same. A listing takes 0.3 ms of
+/// CPU, a read of the used memory a tenth of that.
+const LIST_INTERVAL: Duration = Duration::from_secs(5);
 
 // === impl GpuUse ===
 
 impl GpuUse {
-    /// Measures the use of a GPU of NVIDIA's, with the answers of the measurement before. Takes as long as the driver does,
-    /// which may be forever.
+    /// Measures the use of an NVIDIA GPU. `answers` are those of the previous measurement. Waits for the driver, which
+    /// may never answer.
     ///
     /// # Errors
     ///
-    /// Fails where the driver or the host hides processes: an empty list says that there are none.
+    /// Fails if driver or host hide processes. An empty list means that there are none.
     pub async fn measure(
         driver: &LiveDriver,
         gpu: &DeviceId,
@@ -99,13 +99,13 @@ impl GpuUse {
         blocking(move || Self::measure_now(&driver, &gpu, answers)).await
     }
 
-    /// Blocks.
+    /// Measures as [`Self::measure`] does, and blocks.
     fn measure_now(
         driver: &LiveDriver,
         gpu: &DeviceId,
         mut answers: DriverAnswers,
     ) -> Result<Self, ProcessError> {
-        // NVML shuts down once nobody has it: this thread keeps it until the driver has answered.
+        // NVML is shut down when its last clone is dropped: this clone keeps it until the driver has answered.
         let nvml = driver.nvml().ok_or(ProcessError::NoDriver)?;
         let host = driver.host();
         if !host.shows_own_process() {
@@ -116,20 +116,20 @@ impl GpuUse {
         let sizes = list.processes.iter().map(|process| process.memory_bytes);
         let counted = sizes.sum::<Option<u64>>();
         let uncounted_bytes = list.used.zip(counted).map(|(used, all)| used.saturating_sub(all));
-        let busy = answers.use_of_time(&gpu);
+        let time_samples = answers.time_use(&gpu);
         let percent = |pid: u32| {
-            let samples = busy.as_ref()?.iter().filter(|sample| sample.pid == pid);
+            let samples = time_samples.as_ref()?.iter().filter(|sample| sample.pid == pid);
             Some(samples.map(|sample| sample.sm_percent).max().unwrap_or(0))
         };
         let mut processes = Vec::new();
         for process in list.processes {
             let container = match host.container_of(process.pid) {
                 Ok(container) => container,
-                // One that has ended meanwhile holds nothing.
+                // A process that has ended meanwhile holds no memory.
                 Err(_) if !is_alive(process.pid) => continue,
                 Err(_) => return Err(ProcessError::Hidden),
             };
-            // Programs that draw for the host may be of unknown size.
+            // A process outside containers is skipped before its size is needed: graphics programs may have none.
             let Some(container) = container else { continue };
             let memory_bytes = process.memory_bytes.ok_or(ProcessError::Unmeasured)?;
             let (pid, compute_percent) = (process.pid, percent(process.pid));
@@ -142,17 +142,17 @@ impl GpuUse {
 // === impl DriverAnswers ===
 
 impl DriverAnswers {
-    /// These without the list of processes: the next measurement lists them anew.
+    /// The answers without the list of processes, so that the next measurement lists them again.
     #[must_use]
     pub fn without_list(self) -> Self {
         Self { list: None, ..self }
     }
 
-    /// The processes, listed anew if the GPU's memory in use has changed, or after a while.
+    /// The processes, listed again if the GPU's used memory has changed, or after a while.
     fn list(&mut self, gpu: &Gpu) -> Result<ProcessList, NvmlError> {
         let used = gpu.memory_used().ok();
         let is_current = |last: &&ProcessList| {
-            used.is_some() && last.used == used && last.read.elapsed() < LIST_EVERY
+            used.is_some() && last.used == used && last.read.elapsed() < LIST_INTERVAL
         };
         if let Some(last) = self.list.as_ref().filter(is_current) {
             return Ok(last.clone());
@@ -162,20 +162,20 @@ impl DriverAnswers {
         Ok(newest)
     }
 
-    /// Use of the GPU's time; `None` for GPUs in MIG mode and old ones, whose memory counts all the same.
-    fn use_of_time(&mut self, gpu: &Gpu) -> Option<Vec<ProcessUtilization>> {
-        let is_current = |last: &&UseOfTime| last.read.elapsed() < USE_OF_TIME_EVERY;
-        if let Some(last) = self.use_of_time.as_ref().filter(is_current) {
+    /// Samples of compute time. `None` for old GPUs and those in MIG mode, whose memory is measured all the same.
+    fn time_use(&mut self, gpu: &Gpu) -> Option<Vec<ProcessUtilization>> {
+        let is_current = |last: &&TimeUse| last.read.elapsed() < TIME_USE_INTERVAL;
+        if let Some(last) = self.time_use.as_ref().filter(is_current) {
             return last.samples.clone();
         }
-        let samples = gpu.process_utilization(recently_us()).ok();
-        self.use_of_time = Some(UseOfTime { read: Instant::now(), samples: samples.clone() });
+        let samples = gpu.process_utilization(recent_since_us()).ok();
+        self.time_use = Some(TimeUse { read: Instant::now(), samples: samples.clone() });
         samples
     }
 }
 
-/// Time from which on samples are recent, in microseconds since 1970, as the driver counts it.
-fn recently_us() -> u64 {
+/// Begin of the recent time, in microseconds since 1970, as the driver counts time.
+fn recent_since_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.saturating_sub(RECENT).as_micros()).unwrap_or(u64::MAX)
 }

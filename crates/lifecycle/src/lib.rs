@@ -1,4 +1,4 @@
-//! Device lifecycle: cleanup between tenants, MPS daemons, and the use of a GPU meanwhile.
+//! Device lifecycle: cleanup between tenants, MPS daemons, and the measured use of a GPU by containers.
 
 pub mod cleanup;
 pub mod gpu_use;

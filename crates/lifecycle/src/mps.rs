@@ -9,13 +9,13 @@
 //! A daemon serves one GPU, not one resource, so that a failure affects one GPU. A program connects to one
 //! daemon, so a container can use MPS on one device only.
 //!
-//! Daemons outlive the agent, since the programs on a GPU die with its daemon. The next agent adopts
-//! running daemons, and stops those that are no longer wanted. [`stop_all`] is for a node without a next
-//! agent. If daemons ended with the agent, each restart of the agent would be an outage of every pod on a
-//! shared GPU. A daemon leaves the agent's control group, so that it outlives the agent's container too.
+//! Daemons outlive the agent. The programs on a GPU die with its daemon, so each restart of the agent would otherwise
+//! be an outage of every pod on a shared GPU. A daemon has its own control group, so that it outlives the agent's
+//! container too. The next agent adopts running daemons, and stops those that are no longer wanted. [`stop_all`] is
+//! for a node without a next agent.
 //!
-//! MPS limits a process: a container with two processes has twice the share. Client and server share files
-//! in the host's `/dev/shm`, or in `MpsSettings::shm_dir`. NVIDIA's plugin mounts a tmpfs for these; that
+//! MPS limits each process: a container with two processes has twice the share. Client and server share files in the
+//! host's `/dev/shm`, or in `MpsSettings::shm_dir`. NVIDIA's plugin mounts a tmpfs for these files instead, which
 //! needs the right to mount, and mount propagation to the host.
 
 mod cgroup;
@@ -59,8 +59,8 @@ pub type MpsSpecs = BTreeMap<DeviceId, MpsSpec>;
 pub struct MpsDemand {
     /// Devices that are shared by MPS.
     pub wanted: MpsSpecs,
-    /// Devices that are no longer shared, but whose replicas are still in containers: their daemons are
-    /// neither started nor stopped.
+    /// Devices that are no longer shared, but whose replicas containers still use. Their daemons are neither started
+    /// nor stopped.
     pub kept: BTreeSet<DeviceId>,
 }
 
@@ -70,22 +70,22 @@ pub type MpsStates = BTreeMap<DeviceId, MpsState>;
 /// State of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpsState {
-    /// It starts.
+    /// The daemon is being started.
     Starting,
-    /// It answers, and its limits are set.
+    /// The daemon answers, and its limits are set.
     Ready,
-    /// It failed, for this reason; it is retried.
+    /// The daemon failed for this reason, and is started again after a pause.
     Failed(String),
 }
 
-/// Runs the daemons.
+/// Supervisor of the daemons.
 #[derive(Debug)]
 pub struct Mps {
     env: Arc<Env>,
     demand: watch::Receiver<Arc<MpsDemand>>,
     states: watch::Sender<Arc<MpsStates>>,
     news: Arc<Notify>,
-    /// Spec of each device's task.
+    /// Sender of the spec to each device's task; `None` stops the daemon.
     running: BTreeMap<DeviceId, watch::Sender<Option<MpsSpec>>>,
     tasks: Tasks<DeviceId, ()>,
     reports: (UnboundedSender<Report>, UnboundedReceiver<Report>),
@@ -96,7 +96,7 @@ type Report = (DeviceId, MpsState);
 // === impl MpsState ===
 
 impl MpsState {
-    /// Reason that the device cannot be allocated.
+    /// Reason why the device cannot be allocated, without a ready daemon.
     pub fn obstacle(&self) -> Option<String> {
         match self {
             Self::Ready => None,
@@ -130,8 +130,8 @@ impl Mps {
         (mps, receiver)
     }
 
-    /// Runs the daemons until stopped, and leaves them running. The demand counts only once it has changed:
-    /// before the first inventory no daemon is known to be unwanted.
+    /// Supervises the daemons until stopped, and leaves them running. The first demand is ignored until it changes:
+    /// before the first inventory, no running daemon is known to be unwanted.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -151,7 +151,7 @@ impl Mps {
         while self.tasks.next().await.is_some() {}
     }
 
-    /// Passes each task its spec, and starts missing tasks.
+    /// Passes each task its spec, and starts the tasks of new devices and of leftover daemons.
     fn follow(&mut self, stop: &CancellationToken) {
         let demand = self.demand.borrow_and_update().clone();
         let specs = &demand.wanted;
@@ -181,7 +181,7 @@ impl Mps {
     }
 
     fn publish(&mut self, device: DeviceId, state: MpsState) {
-        // The state of a daemon that is being stopped is of no interest.
+        // States of daemons that are being stopped are not published.
         if self.demand.borrow().wanted.contains_key(&device) {
             let mut states = MpsStates::clone(&self.states.borrow());
             states.insert(device, state);
@@ -197,7 +197,7 @@ impl Mps {
     }
 }
 
-/// Clients of the running daemons.
+/// Handle to the clients of running daemons.
 #[derive(Clone, Debug)]
 pub struct MpsClients(Arc<Env>);
 
@@ -219,19 +219,19 @@ pub async fn stop_all(
 // === impl MpsClients ===
 
 impl MpsClients {
-    /// Clients of the daemons by the configuration.
+    /// A handle for the daemons in the configured folders.
     pub fn new(places: &Places, settings: &MpsSettings) -> Self {
         Self(Arc::new(Env::new(places, settings)))
     }
 
-    /// Has the daemon of a device destroy what these client processes have on it, one after the other, for at most this time. The
-    /// processes go on without the device. A client that is killed at work otherwise can end the programs of the other clients.
-    /// A process that is in another container is left alone.
+    /// Makes the daemon of a device destroy the contexts of these client processes, one after the other, in at most
+    /// this time. The processes continue without the device. Without this, killing a client during its work can end
+    /// the programs of other clients. A process whose id now belongs to another container is skipped.
     ///
     /// # Errors
     ///
-    /// The first reason, if the daemon does not answer, refuses, or has no such client. Those behind it are tried all the same,
-    /// unless the daemon does not answer.
+    /// Fails with the first reason if the daemon refuses, has no such client, or does not answer in time. The
+    /// remaining clients are still tried while time is left.
     pub async fn terminate(
         &self,
         device: &DeviceId,

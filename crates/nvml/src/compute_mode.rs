@@ -1,4 +1,4 @@
-//! Compute mode: number of processes that may use a GPU at once.
+//! Compute mode: the number of processes that may use a GPU at a time.
 
 use std::ffi::CString;
 
@@ -24,7 +24,7 @@ pub enum ComputeMode {
 }
 
 impl Nvml {
-    /// The GPU or MIG instance with this UUID. Does not touch other devices, which may have failed.
+    /// The GPU or MIG instance with this UUID. The call does not depend on other devices, which may have failed.
     pub fn gpu_with_uuid(&self, uuid: &str) -> Result<Gpu> {
         // UUIDs contain no NUL.
         let uuid: Vec<u8> = uuid.bytes().take_while(|&byte| byte != 0).collect();

@@ -1,4 +1,4 @@
-//! NVML as callers see it: versions, GPUs, event sets.
+//! Entry to NVML: loading, versions, GPUs, event sets.
 
 use std::{
     ffi::{CStr, c_char},
@@ -15,7 +15,7 @@ use crate::{
     library::{Table, get, get_at_most, get_text},
 };
 
-/// NVML, loaded and initialised. Shut down when the last clone and the last [`Gpu`] are dropped.
+/// NVML, loaded and initialised. It is shut down when the last clone and the last [`Gpu`] are dropped.
 #[derive(Clone)]
 pub struct Nvml {
     pub(crate) table: Arc<Table>,
@@ -41,7 +41,7 @@ impl Nvml {
         Ok(Self { table: Arc::new(Table::load(path)?) })
     }
 
-    /// Profile of a simulated machine, if the library is Windlass' simulated driver.
+    /// Machine profile, if the library is the simulated driver of Windlass.
     pub fn simulated(&self) -> Option<String> {
         type Function = unsafe extern "C" fn() -> *const c_char;
         // SAFETY: the symbol's name is Windlass' own; only its simulated driver exports it, with
@@ -74,7 +74,7 @@ impl Nvml {
         get_at_most!(self.table, nvmlDeviceGetCount_v2; MAX_GPUS)
     }
 
-    /// The GPU at an index below [`Self::gpu_count`]; NVML orders by PCI address.
+    /// The GPU at an index below [`Self::gpu_count`]. NVML orders GPUs by PCI address.
     pub fn gpu(&self, index: u32) -> Result<Gpu> {
         let handle = get!(self.table, nvmlDeviceGetHandleByIndex_v2, index)?;
         Ok(Gpu::new(self.table.clone(), handle))

@@ -1,7 +1,7 @@
-//! The length that a library's file must have, from its ELF header.
+//! Check that a library's file is complete, by the length in its ELF header.
 //!
-//! The dynamic linker maps a truncated file, and a program that reads the missing part dies of SIGBUS. A driver
-//! whose installation ran out of disk space must be an error, not a crash loop of the agent.
+//! The dynamic linker maps a truncated file, and a program that reads the missing part dies of SIGBUS. If the
+//! installation of a driver ran out of disk space, that must be an error instead of a crash loop of the agent.
 
 use std::{
     fs::File,
@@ -21,17 +21,17 @@ const SEGMENT: usize = 56;
 /// `p_type` of a segment that is mapped.
 const PT_LOAD: u64 = 1;
 
-/// Refuses a file that ends before its last segment. An unreadable file, or one of another format, passes: the
-/// dynamic linker reports it.
+/// Fails for a file that ends before its last segment. An unreadable file, or one of another format, passes, because
+/// the dynamic linker reports it.
 pub(crate) fn check_length(path: &Path) -> Result<(), LoadError> {
-    let Ok((length, wanted)) = lengths(path) else { return Ok(()) };
-    if length >= wanted {
+    let Ok((length, required)) = lengths(path) else { return Ok(()) };
+    if length >= required {
         return Ok(());
     }
-    Err(LoadError::CutOff { path: path.to_owned(), length, wanted })
+    Err(LoadError::CutOff { path: path.to_owned(), length, wanted: required })
 }
 
-/// Length of a file, and end of its last segment.
+/// Actual length of a file, and the end of its last segment.
 fn lengths(path: &Path) -> io::Result<(u64, u64)> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -73,16 +73,16 @@ mod tests {
         fs::copy(program, &path).expect("copied");
         check_length(&path).expect("it is whole");
         let length = fs::metadata(&path).expect("there").len();
-        let (_, wanted) = lengths(&path).expect("it can be read");
-        assert!((1..=length).contains(&wanted), "{wanted} of {length}");
-        for cut in [wanted - 1, length / 2, 4096, HEADER as u64] {
+        let (_, required) = lengths(&path).expect("it can be read");
+        assert!((1..=length).contains(&required), "{required} of {length}");
+        for cut in [required - 1, length / 2, 4096, HEADER as u64] {
             File::options().write(true).open(&path).expect("there").set_len(cut).expect("cut");
             let error = crate::Nvml::load(&path).expect_err("it is cut off");
             assert!(error.to_string().contains("is cut off"), "{cut}: {error}");
         }
         for text in ["", "no library"] {
             fs::write(&path, text).expect("written");
-            check_length(&path).expect("the linker says what it is");
+            check_length(&path).expect("the linker reports the format");
         }
     }
 }

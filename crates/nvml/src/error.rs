@@ -31,7 +31,7 @@ pub enum LoadError {
         path: PathBuf,
         /// Length of the file in bytes.
         length: u64,
-        /// Length in bytes according to its header.
+        /// Length in bytes that the header requires.
         wanted: u64,
     },
     /// The library has no working driver.
@@ -39,7 +39,8 @@ pub enum LoadError {
     Init(PathBuf, #[source] NvmlError),
 }
 
-/// Code of an impossible answer; real `nvmlReturn_t` codes are small.
+/// Code of an error that NVML does not have: a successful call with an impossible answer. Codes of `nvmlReturn_t` are
+/// small.
 const NONSENSE: u32 = u32::MAX;
 
 // === impl NvmlError ===
@@ -59,7 +60,7 @@ impl NvmlError {
         Self { call, code: NONSENSE }
     }
 
-    /// The GPU is inaccessible: off the bus, or in need of a reset.
+    /// True if the GPU is inaccessible: off the bus, or in need of a reset.
     pub fn is_lost(self) -> bool {
         matches!(
             self.code,
@@ -68,7 +69,7 @@ impl NvmlError {
         )
     }
 
-    /// No kernel module or device behind the library.
+    /// True if the library finds no kernel module or no device.
     pub fn is_driver_absent(self) -> bool {
         matches!(
             self.code,
@@ -77,7 +78,7 @@ impl NvmlError {
         )
     }
 
-    /// The device or driver lacks the feature or version.
+    /// True if the device or driver lacks the feature, or the version of a structure.
     pub fn is_unsupported(self) -> bool {
         matches!(
             self.code,
@@ -87,37 +88,37 @@ impl NvmlError {
         )
     }
 
-    /// Missing permission.
+    /// True if the process lacks a permission.
     pub fn is_permission(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION
     }
 
-    /// Insufficient room for a new instance.
+    /// True if the GPU has too little room for a new instance.
     pub fn is_no_room(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES
     }
 
-    /// In use, or not empty.
+    /// True if the object is in use, or not empty.
     pub fn is_in_use(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_IN_USE
     }
 
-    /// The buffer was too small.
+    /// True if the buffer was too small.
     pub fn is_too_small(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE
     }
 
-    /// A wait ended without an event.
+    /// True if a wait ended without an event.
     pub fn is_timeout(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT
     }
 
-    /// Nothing to report, as for samples of an idle GPU.
+    /// True if there is nothing to report, as for samples of an idle GPU.
     pub fn is_nothing(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND
     }
 
-    /// No such object, as for MIG instances that do not exist.
+    /// True if there is no such object, such as a MIG instance at an index without one.
     pub fn is_absent(self) -> bool {
         matches!(
             self.code,
@@ -126,8 +127,8 @@ impl NvmlError {
         )
     }
 
-    /// Meaning of the code (`nvmlReturn_t` in `nvml.h`). NVML's own function is not used: the library may be
-    /// gone or hang.
+    /// Meaning of the code (`nvmlReturn_t` in `nvml.h`). NVML has a function for this, but the library may be
+    /// unloaded or hang by now.
     fn meaning(self) -> String {
         let words = match self.code {
             sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED => "NVML is not initialised",
@@ -167,7 +168,7 @@ impl NvmlError {
     }
 }
 
-/// Conversion of an absent feature into `None`.
+/// Conversion of the error of an unsupported feature into `None`.
 pub(crate) trait Optional<T> {
     /// `None` if the device or driver lacks the feature.
     fn optional(self) -> Result<Option<T>>;
@@ -183,7 +184,7 @@ impl<T> Optional<T> for Result<T> {
     }
 }
 
-/// A value within its bound; an impossible value is an error.
+/// The value if it is within its bound. A value beyond it is an impossible answer.
 pub(crate) fn at_most<T: PartialOrd + Copy>(call: &'static str, value: T, most: T) -> Result<T> {
     if value <= most { Ok(value) } else { Err(NvmlError::nonsense(call)) }
 }

@@ -11,7 +11,7 @@ use crate::{
     library::{Table, Zeros as _, call, get},
 };
 
-/// Event set: GPUs whose faults are awaited together.
+/// Event set: GPUs whose faults a single wait returns.
 pub struct EventSet {
     table: Arc<Table>,
     set: SetHandle,
@@ -37,18 +37,18 @@ pub enum EventKind {
     Xid(u64),
     /// Double-bit ECC error.
     DoubleBitEcc,
-    /// An unrequested event.
+    /// An event of a type that was not requested.
     Other(u64),
 }
 
 struct SetHandle(sys::nvmlEventSet_t);
 
-// SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
+// SAFETY: the pointer is an opaque handle that only NVML dereferences, and NVML is thread-safe.
 unsafe impl Send for SetHandle {}
 // SAFETY: as above.
 unsafe impl Sync for SetHandle {}
 
-/// Event types about health.
+/// Requested event types: those about health.
 const FAULTS: u64 =
     (sys::nvmlEventTypeXidCriticalError | sys::nvmlEventTypeDoubleBitEccError) as u64;
 
@@ -63,7 +63,7 @@ impl EventSet {
         Ok(Self { table, set: SetHandle(set) })
     }
 
-    /// Adds the supported faults of a GPU. Returns false if it supports none.
+    /// Adds a GPU, with the event types that it supports. Returns false if it supports none.
     pub fn watch(&self, gpu: &Gpu) -> Result<bool> {
         let supported: Result<u64> =
             get!(self.table, nvmlDeviceGetSupportedEventTypes, gpu.handle.0);
@@ -75,7 +75,7 @@ impl EventSet {
         Ok(added.optional()?.is_some())
     }
 
-    /// Blocks until a fault, at most for this time.
+    /// Blocks until a fault occurs, at most for this time. `None` if the time has passed.
     pub fn wait(&self, at_most: Duration) -> Result<Option<Event>> {
         let timeout_ms = u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX);
         let mut data = sys::nvmlEventData_t::zeros();
@@ -105,7 +105,7 @@ impl EventSet {
 
 impl Drop for EventSet {
     fn drop(&mut self) {
-        // Failure has no remedy and no effect.
+        // A failure has no remedy, and no effect on the agent.
         let _ = call!(self.table, nvmlEventSetFree, self.set.0);
     }
 }

@@ -12,13 +12,13 @@ use crate::{
 /// Fabric registration of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fabric {
-    /// Progress.
+    /// Progress of the registration.
     pub state: FabricState,
-    /// Result; meaningful once completed.
+    /// Result of the registration; meaningful once it is completed.
     pub outcome: Result<()>,
     /// Cluster UUID; `None` within one machine, where the driver reports zeros.
     pub cluster: Option<String>,
-    /// Clique: partition of the cluster with mutual memory access.
+    /// Clique id: GPUs of a cluster with the same clique can access each other's memory.
     pub clique: u32,
     /// Health, as the fabric manager reports it.
     pub health: FabricHealth,
@@ -46,7 +46,7 @@ pub enum FabricHealth {
     Bad,
 }
 
-/// Common fields of all structure versions.
+/// Fields that all versions of the structure have.
 struct Registration {
     state: sys::nvmlGpuFabricState_t,
     status: sys::nvmlReturn_t,
@@ -55,7 +55,7 @@ struct Registration {
     health: FabricHealth,
 }
 
-/// Function name in errors; the first version's differs by one letter.
+/// Name of the function in errors, for all versions.
 const CALL: &str = "nvmlDeviceGetGpuFabricInfoV";
 
 impl Gpu {
@@ -71,7 +71,8 @@ impl Gpu {
         Ok(self.fabric_before_545().optional()?.as_ref().and_then(Fabric::of))
     }
 
-    /// Version 2 is a prefix of version 3, without summary; the driver writes as much as the version says.
+    /// Reads version 2 or 3 of the structure. Version 2 is a prefix of version 3 without summary, and the driver writes
+    /// only the fields of the requested version.
     fn fabric_of_version(&self, version: u32) -> Result<Registration> {
         let request = sys::nvmlGpuFabricInfo_v3_t { version, ..Zeros::zeros() };
         let info = get!(self.table, nvmlDeviceGetGpuFabricInfoV, self.handle.0; request)?;
@@ -125,7 +126,7 @@ impl Fabric {
 // === impl FabricHealth ===
 
 impl FabricHealth {
-    /// By `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; `None` without a summary.
+    /// Health from `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; `None` without a summary.
     fn of_summary(summary: u32) -> Option<Self> {
         match summary {
             sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY => Some(Self::Good),
@@ -135,7 +136,7 @@ impl FabricHealth {
         }
     }
 
-    /// By `NVML_GPU_FABRIC_HEALTH_MASK_*`. Each "width" of nvml.h is a bit mask.
+    /// Health from `NVML_GPU_FABRIC_HEALTH_MASK_*`. Each "width" in nvml.h is a bit mask.
     fn of_mask(mask: u32) -> Self {
         let part = |shift: u32, width: u32| (mask >> shift) & width;
         let route = part(
@@ -156,7 +157,7 @@ impl FabricHealth {
     }
 }
 
-/// UUID text; `None` for zeros.
+/// Cluster UUID as text; `None` for zeros.
 fn cluster_in(bytes: [u8; 16]) -> Option<String> {
     if bytes == [0; 16] {
         return None;
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_version_is_the_first_part_of_the_third() {
+    fn version_2_is_a_prefix_of_version_3() {
         use std::mem::offset_of;
         use sys::{nvmlGpuFabricInfo_v2_t as V2, nvmlGpuFabricInfo_v3_t as V3};
         assert_eq!(offset_of!(V2, clusterUuid), offset_of!(V3, clusterUuid));

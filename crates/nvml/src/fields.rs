@@ -1,4 +1,4 @@
-//! Field values: many small numbers in one call, each absent where the GPU lacks it.
+//! Field values of NVML: many numbers in one call. A GPU may lack any of them.
 
 use nvml_wrapper_sys::bindings::{self as sys, field_id as id};
 
@@ -38,9 +38,9 @@ pub struct NvLinkCounters {
     pub crc_flit_errors: Option<u64>,
     /// Checksum errors of data.
     pub crc_data_errors: Option<u64>,
-    /// Packets sent again.
+    /// Packets that were sent again.
     pub replays: Option<u64>,
-    /// Links trained again.
+    /// Recoveries: links that were trained again.
     pub recoveries: Option<u64>,
 }
 
@@ -108,6 +108,6 @@ fn number(field: sys::nvmlFieldValue_t) -> Option<u64> {
     // SAFETY: every member is a plain number, all bytes of the union were zero before, and a narrower
     // member that NVML wrote lies in the low bytes (NVML's platforms are little-endian).
     let value = unsafe { field.value.ullVal };
-    // All bits are NVML's word for an unknown value.
+    // NVML reports an unknown value as all bits set.
     (field.nvmlReturn == sys::nvmlReturn_enum_NVML_SUCCESS && value != u64::MAX).then_some(value)
 }

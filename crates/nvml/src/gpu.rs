@@ -10,7 +10,7 @@ use crate::{
     library::{Table, Zeros, call, get, get_at_most, get_text, text_in},
 };
 
-/// A GPU, or a MIG instance where a method says so.
+/// A GPU, or a MIG instance for methods whose documentation allows one.
 #[derive(Clone)]
 pub struct Gpu {
     pub(crate) table: Arc<Table>,
@@ -24,9 +24,9 @@ pub(crate) struct Handle(pub(crate) sys::nvmlDevice_t);
 /// Frame buffer memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Total, including the driver's part.
+    /// All memory, including what the driver reserves.
     pub total: u64,
-    /// Allocated.
+    /// Used memory. Drivers before 510 count the memory that they reserve too.
     pub used: u64,
 }
 
@@ -40,7 +40,7 @@ const MAX_MINOR: u32 = (1 << 20) - 1;
 /// Bound on memory: one PiB, a thousand times any GPU's.
 pub(crate) const MAX_MEMORY: u64 = 1 << 50;
 
-// SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
+// SAFETY: the pointer is an opaque handle that only NVML dereferences, and NVML is thread-safe.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -52,7 +52,7 @@ impl Gpu {
         Self { table, handle: Handle(handle) }
     }
 
-    /// `GPU-` and 36 characters; `MIG-` for an instance.
+    /// UUID: `GPU-` and 36 characters; `MIG-` for a MIG instance.
     pub fn uuid(&self) -> Result<String> {
         get_text!(self.table, nvmlDeviceGetUUID, self.handle.0)
     }
@@ -117,8 +117,8 @@ impl Gpu {
         Ok(text_in(&info.busId))
     }
 
-    /// Frame buffer memory; `None` for a GPU that shares the host's. The driver reads it from the device, so
-    /// it serves as a probe.
+    /// Frame buffer memory; `None` for a GPU that uses the host's memory. The driver asks the device for it, so a
+    /// successful call proves that the GPU answers.
     pub fn memory(&self) -> Result<Option<Memory>> {
         match self.memory_v2().optional()? {
             Some(newer) => Ok(Some(Memory { total: newer.total, used: newer.used })),
@@ -126,8 +126,8 @@ impl Gpu {
         }
     }
 
-    /// Allocated memory of a GPU or MIG device in bytes, without the driver's own. Drivers before 510 do not
-    /// separate these.
+    /// Used memory of a GPU or MIG device in bytes, excluding memory that the driver reserves. Unsupported before
+    /// driver 510, which does not separate the two.
     pub fn memory_used(&self) -> Result<u64> {
         self.memory_v2().map(|memory| memory.used)
     }
@@ -140,7 +140,7 @@ impl Gpu {
         Ok(memory)
     }
 
-    /// The first structure version, for drivers before 510.
+    /// Reads the first version of the structure, for drivers before 510.
     fn memory_before_510(&self) -> Result<Option<Memory>> {
         let memory: Result<sys::nvmlMemory_t> =
             get!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0);
@@ -151,7 +151,7 @@ impl Gpu {
 }
 
 impl PartialEq for Gpu {
-    /// True for the same device of one initialisation.
+    /// True for the same device, if both are of one initialisation of NVML.
     fn eq(&self, other: &Self) -> bool {
         self.handle == other.handle
     }

@@ -1,8 +1,8 @@
 //! GPU instances and compute instances, which form MIG devices.
 //!
-//! Changes need root or the MIG configuration capability. The driver refuses an instance without room
-//! ([`NvmlError::is_no_room`](crate::NvmlError::is_no_room)) and the removal of one in use
-//! ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)). With MIG off, errors are
+//! Changes need root or the MIG configuration capability. The driver refuses to create an instance without room
+//! ([`NvmlError::is_no_room`](crate::NvmlError::is_no_room)), and to remove an instance in use
+//! ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)). While MIG is off, calls fail with
 //! [`NvmlError::is_unsupported`](crate::NvmlError::is_unsupported).
 
 use std::{fmt, ptr, sync::Arc};
@@ -37,11 +37,11 @@ pub struct GpuInstanceInfo {
     pub id: u32,
     /// Profile id of the driver.
     pub profile_id: u32,
-    /// Memory slices.
+    /// Position in memory slices.
     pub placement: MigPlacement,
 }
 
-// SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
+// SAFETY: the pointer is an opaque handle that only NVML dereferences, and NVML is thread-safe.
 unsafe impl Send for GpuInstance {}
 // SAFETY: as above.
 unsafe impl Sync for GpuInstance {}
@@ -50,7 +50,7 @@ unsafe impl Send for ComputeInstance {}
 // SAFETY: as above.
 unsafe impl Sync for ComputeInstance {}
 
-/// Bound on instances, since NVML takes no buffer size.
+/// Size of the buffer for handles, which NVML does not ask for. No GPU has as many instances of a profile.
 const MAX_INSTANCES: usize = 16;
 
 /// Calls a function whose last arguments are a buffer for handles and their number; returns the handles.
@@ -116,10 +116,10 @@ impl GpuInstance {
         Ok(GpuInstanceInfo { id, profile_id, placement: info.placement.into() })
     }
 
-    /// Creates the compute instance that fills it.
+    /// Creates the compute instance that fills this GPU instance.
     pub fn fill(&self) -> Result<ComputeInstance> {
         let profiles = self.compute_profiles()?;
-        // The first of equally large profiles has no extras.
+        // Of equally large profiles, the first has no additional engines.
         let largest = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
         let largest = largest.ok_or(NvmlError {
             call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
@@ -130,15 +130,16 @@ impl GpuInstance {
         Ok(ComputeInstance { table: table.clone(), handle })
     }
 
-    /// Its compute instances, of any size.
+    /// Compute instances of any size in this GPU instance.
     pub fn compute_instances(&self) -> Result<Vec<ComputeInstance>> {
         let profiles = self.compute_profiles()?;
-        let of = |profile: &sys::nvmlComputeInstanceProfileInfo_t| self.filled_by(profile.id);
+        let of =
+            |profile: &sys::nvmlComputeInstanceProfileInfo_t| self.compute_instances_of(profile.id);
         let found: Result<Vec<_>> = profiles.iter().map(of).collect();
         Ok(found?.into_iter().flatten().collect())
     }
 
-    /// Destroys it; it must be empty.
+    /// Destroys this GPU instance, which must have no compute instance.
     pub fn destroy(&self) -> Result<()> {
         call!(self.table, nvmlGpuInstanceDestroy, self.handle)
     }
@@ -161,7 +162,7 @@ impl GpuInstance {
         (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT).filter_map(profile).collect()
     }
 
-    fn filled_by(&self, profile_id: u32) -> Result<Vec<ComputeInstance>> {
+    fn compute_instances_of(&self, profile_id: u32) -> Result<Vec<ComputeInstance>> {
         let (table, own) = (&self.table, self.handle);
         let found = get_handles!(table, nvmlGpuInstanceGetComputeInstances, own, profile_id)?;
         Ok(found.map(|handle| ComputeInstance { table: table.clone(), handle }).collect())
@@ -182,7 +183,7 @@ impl ComputeInstance {
         Ok(get!(self.table, nvmlComputeInstanceGetInfo_v2, self.handle)?.id)
     }
 
-    /// Destroys it; no process may use it.
+    /// Destroys this compute instance, which no process may use.
     pub fn destroy(&self) -> Result<()> {
         call!(self.table, nvmlComputeInstanceDestroy, self.handle)
     }

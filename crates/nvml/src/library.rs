@@ -1,4 +1,4 @@
-//! Loaded library: initialisation, symbol lookup, and the single call shim.
+//! The loaded library: initialisation, symbol lookup, and the macro through which every call goes.
 
 use std::{
     ffi::{CStr, c_char},
@@ -13,7 +13,7 @@ use crate::{
     error::{LoadError, NvmlError},
 };
 
-/// Library after a successful `nvmlInit_v2`, called as a table of functions.
+/// The library after a successful `nvmlInit_v2`: the functions that it exports.
 pub(crate) struct Table {
     pub(crate) library: Library,
 }
@@ -55,8 +55,8 @@ macro_rules! find {
 }
 pub(crate) use find;
 
-/// A field of the generated table, for its type. The table itself stays unused: filling it looks up four hundred
-/// functions, three times as many as are called, with 0.1 MB of code.
+/// A field of the bindings' table of functions, used for the type of a function only. The table itself is not filled:
+/// that would look up four hundred functions, three times as many as are called, with 0.1 MB of code.
 type Field<F> = fn(&sys::NvmlLib) -> &Result<F, libloading::Error>;
 
 /// Looks up a function of the generated table by its name, which ends with a NUL.
@@ -79,8 +79,8 @@ pub(crate) unsafe fn find_named<F: Copy>(library: &Library, name: &str) -> Optio
     unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|function| *function)
 }
 
-/// Calls a function whose last argument is a pointer to one value; returns the value. It is all zeros before the call,
-/// or what is given behind `;`.
+/// Calls a function whose last argument is a pointer to one value, and returns the value. Before the call the value is
+/// all zeros, or the expression after `;`.
 macro_rules! get {
     ($table:expr, $function:ident $(, $argument:expr)*) => {
         get!($table, $function $(, $argument)*; $crate::library::Zeros::zeros())
@@ -92,7 +92,7 @@ macro_rules! get {
 }
 pub(crate) use get;
 
-/// Gets a number; one above the limit makes no sense.
+/// Gets a number, as `get!` does. A number above the limit, after `;`, is an impossible answer.
 macro_rules! get_at_most {
     ($table:expr, $function:ident $(, $argument:expr)*; $most:expr) => {
         $crate::library::get!($table, $function $(, $argument)*)
@@ -116,7 +116,7 @@ macro_rules! get_text {
 }
 pub(crate) use get_text;
 
-/// Types of which all zeros is a value.
+/// Types for which all bytes zero is a valid value.
 ///
 /// # Safety
 ///
@@ -157,7 +157,7 @@ zeros! {
     sys::nvmlUtilization_t,
 }
 
-/// Buffer for any NVML text; NVML's limits are at most 96 bytes.
+/// Buffer for any text of NVML, whose own limits are at most 96 bytes.
 pub(crate) struct TextBuffer([c_char; Self::SIZE as usize]);
 
 // === impl Table ===
@@ -187,7 +187,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // Failure has no remedy and no effect.
+        // A failure has no remedy, and no effect on the agent.
         let _ = call!(self, nvmlShutdown);
     }
 }

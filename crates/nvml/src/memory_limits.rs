@@ -1,7 +1,7 @@
 //! Memory limits per cgroup, which the driver enforces since version 615.
 //!
 //! A limit counts all processes of a cgroup together. An allocation beyond the hard limit fails with "out of memory".
-//! The driver keeps the limits in the kernel's `dmem` controller or in a table of its own. Managed memory is not
+//! The driver keeps the limits in the kernel's `dmem` controller or in its own table. Managed memory is not
 //! charged.
 
 use std::{
@@ -22,9 +22,10 @@ use crate::{
 /// Memory limits of a cgroup on one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Guaranteed memory. It spreads to the ancestors of the cgroup and stays there after the cgroup is gone.
+    /// Guaranteed memory. The driver also adds it to the cgroup's ancestors, where it stays after the cgroup is
+    /// removed.
     pub soft: u64,
-    /// Most memory; `None` is no limit.
+    /// Maximum use of memory in bytes; `None` for no limit.
     pub hard: Option<u64>,
 }
 
@@ -33,13 +34,13 @@ pub struct MemoryLimits {
 pub struct MemoryLimitsInUse {
     /// Guaranteed memory.
     pub soft: u64,
-    /// Most memory; `None` is no limit.
+    /// Maximum use of memory in bytes; `None` for no limit.
     pub hard: Option<u64>,
     /// Memory of all processes of the cgroup.
     pub used: u64,
 }
 
-/// `nvmlSetMemoryLimits_v1_t` of CUDA 13.4. The bindings are older.
+/// `nvmlSetMemoryLimits_v1_t` of CUDA 13.4, which the bindings lack.
 #[repr(C)]
 struct SetMemoryLimits {
     cgroup: *const c_char,
@@ -62,13 +63,13 @@ const _: () = assert!(size_of::<SetMemoryLimits>() == 24 && size_of::<GetMemoryL
 type Set = unsafe extern "C" fn(sys::nvmlDevice_t, *mut SetMemoryLimits) -> sys::nvmlReturn_t;
 type Get = unsafe extern "C" fn(sys::nvmlDevice_t, *mut GetMemoryLimits) -> sys::nvmlReturn_t;
 
-/// Value of a limit that does not exist, `max` in the files of cgroups.
+/// Value of an absent limit, which is `max` in the files of cgroups.
 const NO_LIMIT: u64 = u64::MAX;
 
 const GET: &str = "nvmlDeviceGetMemoryLimits_v1";
 
 impl Nvml {
-    /// True if the library exports the functions of memory limits. The first limit shows if they work.
+    /// True if the library exports the functions of memory limits. They may still be unsupported by the driver.
     pub fn has_memory_limits(&self) -> bool {
         let library = &self.table.library;
         find!(library, nvmlDeviceSetMemoryLimits_v1: Set).is_some()
@@ -93,7 +94,7 @@ impl Gpu {
         call!(self.table, nvmlDeviceSetMemoryLimits_v1: Set, self.handle.0, &raw mut request)
     }
 
-    /// Limits of a cgroup; `None` if nothing was set. A driver without accounting answers `None` too.
+    /// Limits of a cgroup. `None` if no limit was set, and also if the driver has no accounting.
     ///
     /// # Errors
     ///

@@ -25,7 +25,7 @@ pub enum MigMode {
 pub struct MigInstance {
     /// Index among the GPU's instances.
     pub index: u32,
-    /// Device of the instance, with uuid, name and memory.
+    /// Device handle of the instance, for UUID, name and memory.
     pub device: Gpu,
     /// Id of the GPU instance.
     pub gpu_instance: u32,
@@ -82,25 +82,25 @@ impl Gpu {
         self.set_mig_mode(sys::NVML_DEVICE_MIG_ENABLE)
     }
 
-    /// Turns MIG off, likewise. No instance may exist.
+    /// Turns MIG off, with the same errors. No instance may exist.
     pub fn turn_mig_off(&self) -> Result<()> {
         self.set_mig_mode(sys::NVML_DEVICE_MIG_DISABLE)
     }
 
-    /// The call returns the result of the request; `activation` has that of the change.
+    /// Sets the mode. The call itself returns the result of the request; `activation` is the result of the change.
     fn set_mig_mode(&self, mode: u32) -> Result<()> {
         let activation = get!(self.table, nvmlDeviceSetMigMode, self.handle.0, mode)?;
         NvmlError::check("nvmlDeviceSetMigMode", activation)
     }
 
-    /// Instances in NVML's order, each with its own error. Empty positions are skipped.
+    /// Instances in NVML's order, each with its own error. Indexes without an instance are skipped.
     pub fn mig_instances(&self) -> Result<Vec<Result<MigInstance>>> {
         let (table, own) = (&self.table, self.handle.0);
-        let places = get_at_most!(table, nvmlDeviceGetMaxMigDeviceCount, own; MAX_INSTANCES)?;
-        let there = |instance: &Result<MigInstance>| {
+        let indexes = get_at_most!(table, nvmlDeviceGetMaxMigDeviceCount, own; MAX_INSTANCES)?;
+        let exists = |instance: &Result<MigInstance>| {
             !instance.as_ref().is_err_and(|error| error.is_absent())
         };
-        Ok((0..places).map(|index| self.mig_instance(index)).filter(there).collect())
+        Ok((0..indexes).map(|index| self.mig_instance(index)).filter(exists).collect())
     }
 
     fn mig_instance(&self, index: u32) -> Result<MigInstance> {
@@ -115,7 +115,7 @@ impl Gpu {
         })
     }
 
-    /// Device of the instance at an index, with uuid, name and memory.
+    /// Device handle of the instance at an index, for UUID, name and memory.
     pub fn mig_device(&self, index: u32) -> Result<Self> {
         let handle = get!(self.table, nvmlDeviceGetMigDeviceHandleByIndex, self.handle.0, index)?;
         Ok(Self::new(self.table.clone(), handle))

@@ -19,7 +19,7 @@ pub enum Remote {
     Other,
 }
 
-/// Most links of a GPU (`NVML_NVLINK_MAX_LINKS` in `nvml.h`).
+/// Maximum number of links of a GPU (`NVML_NVLINK_MAX_LINKS` in `nvml.h`).
 const MAX_LINKS: u32 = sys::NVML_NVLINK_MAX_LINKS;
 
 impl Gpu {
@@ -30,7 +30,7 @@ impl Gpu {
         for link in 0..MAX_LINKS {
             match self.link_is_up(link) {
                 Ok(true) => up.push(link),
-                // Beyond the GPU's last link.
+                // The GPU has no link with this index, nor with a higher one.
                 Err(error) if error.is_unsupported() || error.is_absent() => break,
                 Err(error) if error.is_lost() => return Err(error),
                 Ok(false) | Err(_) => {}
@@ -44,8 +44,8 @@ impl Gpu {
         Ok(state == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
-    /// NVLink generation of an active link, equal for all links of a GPU: 1 for Pascal to 5 for Blackwell.
-    /// `None` for a newer one.
+    /// NVLink generation of an active link, which is the same for all links of a GPU: 1 for Pascal to 5 for Blackwell.
+    /// `None` for an unknown generation.
     pub fn nvlink_generation(&self, link: u32) -> Option<u32> {
         let version: u32 =
             get!(self.table, nvmlDeviceGetNvLinkVersion, self.handle.0, link).ok()?;
@@ -74,7 +74,7 @@ impl Gpu {
     }
 }
 
-/// Generation of a version; some generations have two versions.
+/// Generation of an NVLink version. Some generations have two versions.
 fn generation(version: sys::nvmlNvlinkVersion_enum) -> Option<u32> {
     match version {
         sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0 => Some(1),

@@ -1,7 +1,7 @@
-//! PCIe link of a GPU, as it runs now.
+//! Current state of a GPU's PCIe link.
 //!
-//! Throughput is absent: `nvmlDeviceGetPcieThroughput` blocks for 20 ms per direction, and the byte counters of
-//! newer drivers may wrap (`NVML_FI_DEV_PCIE_COUNT_TX_BYTES` in `nvml.h`), at full speed between two samples.
+//! Throughput is not read: `nvmlDeviceGetPcieThroughput` blocks for 20 ms per direction, and the byte counters of newer
+//! drivers (`NVML_FI_DEV_PCIE_COUNT_TX_BYTES` in `nvml.h`) may wrap between two samples at full speed.
 
 use crate::{
     Result,
@@ -22,7 +22,7 @@ pub struct PcieLink {
 /// Bound on generations.
 const MAX_GENERATION: u32 = 16;
 
-/// Most lanes of a link (PCI Express Base Specification).
+/// Maximum number of lanes of a link (PCI Express Base Specification).
 const MAX_WIDTH: u32 = 32;
 
 impl Gpu {

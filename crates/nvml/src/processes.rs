@@ -1,4 +1,4 @@
-//! Processes of a GPU, the memory that each holds, and its use of the multiprocessors.
+//! Processes on a GPU, with their memory and their use of the multiprocessors.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
 pub struct GpuProcess {
     /// Process id in the caller's PID namespace.
     pub pid: u32,
-    /// Memory that it holds, its contexts included, in bytes; `None` where the driver does not say.
+    /// Memory of the process in bytes, its contexts included; `None` if the driver does not report it.
     pub memory_bytes: Option<u64>,
 }
 
@@ -31,29 +31,29 @@ pub struct ProcessUtilization {
     pub at_us: u64,
 }
 
-/// Initial buffer: as many processes as a GPU usually has.
+/// Entries of the first buffer: at least as many as a GPU usually has processes.
 const INITIAL_CAPACITY: u32 = 32;
 
-/// Bound on processes: more than a GPU has contexts.
+/// Bound on processes: more than the contexts that a GPU can have.
 const MAX: u32 = 1 << 16;
 
 /// `NVML_VALUE_NOT_AVAILABLE` of `nvml.h`, as unsigned.
 const NOT_AVAILABLE: u64 = u64::MAX;
 
-/// Defines a method that reads one of the driver's lists, which differ in nothing but the call.
-macro_rules! list {
+/// Defines a method that reads one of the driver's lists of processes, which differ only in the function.
+macro_rules! process_list {
     ($(#[$doc:meta])* $name:ident, $call:ident) => {
         $(#[$doc])*
         fn $name(&self) -> Result<Vec<GpuProcess>> {
-            let mut room = INITIAL_CAPACITY;
+            let mut capacity = INITIAL_CAPACITY;
             loop {
-                let (mut count, mut infos) = (room, vec![NOBODY; room as usize]);
+                let (mut count, mut infos) = (capacity, vec![NO_PROCESS; capacity as usize]);
                 let answer =
                     call!(self.table, $call, self.handle.0, &raw mut count, infos.as_mut_ptr());
                 match answer {
                     // More processes started meanwhile.
-                    Err(error) if error.is_too_small() && count > room => {
-                        room = at_most(stringify!($call), count, MAX)? + INITIAL_CAPACITY;
+                    Err(error) if error.is_too_small() && count > capacity => {
+                        capacity = at_most(stringify!($call), count, MAX)? + INITIAL_CAPACITY;
                     }
                     answer => {
                         infos.truncate(count as usize);
@@ -65,7 +65,7 @@ macro_rules! list {
     };
 }
 
-const NOBODY: sys::nvmlProcessInfo_t =
+const NO_PROCESS: sys::nvmlProcessInfo_t =
     sys::nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
 
 const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizationSample_t {
@@ -80,7 +80,7 @@ const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizati
 // === impl Gpu ===
 
 impl Gpu {
-    /// Host process ids that compute on a GPU or MIG device. Unsupported before driver 510.
+    /// Compute processes on a GPU or MIG device, by process id. Unsupported before driver 510.
     pub fn computing(&self) -> Result<Vec<u32>> {
         Ok(self.compute_processes()?.iter().map(|process| process.pid).collect())
     }
@@ -99,12 +99,12 @@ impl Gpu {
         Ok(all.into_iter().map(|(pid, memory_bytes)| GpuProcess { pid, memory_bytes }).collect())
     }
 
-    /// The latest sample of each process that worked on a GPU since a time in microseconds since 1970; since the driver's
-    /// oldest sample for 0. Unsupported before Maxwell, and in MIG mode.
+    /// The latest sample of each process that used a GPU since `since_us`, in microseconds since 1970; 0 means the
+    /// driver's oldest sample. Unsupported before Maxwell, and in MIG mode.
     pub fn process_utilization(&self, since_us: u64) -> Result<Vec<ProcessUtilization>> {
-        let mut room = INITIAL_CAPACITY;
+        let mut capacity = INITIAL_CAPACITY;
         loop {
-            let (mut count, mut samples) = (room, vec![NO_SAMPLE; room as usize]);
+            let (mut count, mut samples) = (capacity, vec![NO_SAMPLE; capacity as usize]);
             let answer = call!(
                 self.table,
                 nvmlDeviceGetProcessUtilization,
@@ -114,10 +114,10 @@ impl Gpu {
                 since_us
             );
             match answer {
-                // No process worked meanwhile.
+                // No process used the GPU in this time.
                 Err(error) if error.is_nothing() => return Ok(Vec::new()),
-                Err(error) if error.is_too_small() && count > room => {
-                    room =
+                Err(error) if error.is_too_small() && count > capacity => {
+                    capacity =
                         at_most("nvmlDeviceGetProcessUtilization", count, MAX)? + INITIAL_CAPACITY;
                 }
                 answer => {
@@ -129,13 +129,13 @@ impl Gpu {
         }
     }
 
-    list!(compute_processes, nvmlDeviceGetComputeRunningProcesses_v3);
-    list!(
+    process_list!(compute_processes, nvmlDeviceGetComputeRunningProcesses_v3);
+    process_list!(
         /// Clients of an MPS daemon.
         mps_processes,
         nvmlDeviceGetMPSComputeRunningProcesses_v3
     );
-    list!(graphics_processes, nvmlDeviceGetGraphicsRunningProcesses_v3);
+    process_list!(graphics_processes, nvmlDeviceGetGraphicsRunningProcesses_v3);
 }
 
 // === impl GpuProcess ===

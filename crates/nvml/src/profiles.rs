@@ -14,11 +14,11 @@ use crate::{
 pub struct MigProfile {
     /// Profile id of the driver: the `ID` column of `nvidia-smi mig -lgip`.
     pub id: u32,
-    /// `1g.10gb`, `1g.10gb+me`.
+    /// Profile name, such as `1g.10gb` or `1g.10gb+me`.
     pub name: String,
     /// Compute slices.
     pub slices: u32,
-    /// Most instances per GPU.
+    /// Maximum number of instances per GPU.
     pub most: u32,
     /// Capacities of an instance.
     pub share: MigShare,
@@ -33,15 +33,16 @@ pub struct MigPlacement {
     pub size: u32,
 }
 
-/// `NVML_GPU_INSTANCE_PROFILE_COUNT` of future headers. Drivers report unknown profiles as such.
+/// Number of profile numbers to try: more than `NVML_GPU_INSTANCE_PROFILE_COUNT`, for newer drivers. A driver reports
+/// an unknown number as an invalid argument.
 const PROFILES: u32 = 32;
 
 /// Bound on placements per profile.
 const MAX_PLACES: u32 = 256;
 
 impl Gpu {
-    /// All profiles, those with media extensions included. Empty without MIG support, and before R510, which
-    /// has no profile names.
+    /// All profiles, including those with media extensions. Empty without MIG support, and before driver 510, which has
+    /// no profile names.
     pub fn mig_profiles(&self) -> Result<Vec<MigProfile>> {
         let profile = |number| match self.mig_profile(number) {
             // An unknown profile number is an invalid argument.
@@ -61,9 +62,9 @@ impl Gpu {
             profile_id,
             std::ptr::null_mut()
         )?;
-        let most = at_most("nvmlDeviceGetGpuInstancePossiblePlacements_v2", count, MAX_PLACES)?;
-        let nowhere = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
-        let mut places = vec![nowhere; most as usize];
+        let length = at_most("nvmlDeviceGetGpuInstancePossiblePlacements_v2", count, MAX_PLACES)?;
+        let unset = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
+        let mut places = vec![unset; length as usize];
         call!(
             self.table,
             nvmlDeviceGetGpuInstancePossiblePlacements_v2,

@@ -11,7 +11,7 @@ pub struct Slowdown {
     reasons: u64,
 }
 
-/// Cause of slowed clocks. Idleness and clocks that an operator chose are none.
+/// Cause of slowed clocks. An idle GPU, and clocks that an operator set, are no causes here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowdownCause {
     /// The hardware divides its clocks, for heat or power.
@@ -29,17 +29,18 @@ pub enum SlowdownCause {
 // === impl Slowdown ===
 
 impl Slowdown {
-    /// True if the cause holds.
+    /// True if this cause slows the clocks now.
     pub fn is_by(self, cause: SlowdownCause) -> bool {
         self.reasons & cause.bit() != 0
     }
 
-    /// The GPU or its memory is too hot.
+    /// True if the GPU or its memory is too hot.
     pub fn is_thermal(self) -> bool {
         self.is_by(SlowdownCause::HardwareThermal) || self.is_by(SlowdownCause::SoftwareThermal)
     }
 
-    /// The power supply asserts its brake. Running at the power limit is normal and does not count.
+    /// True if the power supply asserts its brake. The power limit does not count, because a busy GPU normally runs
+    /// at it.
     pub fn is_by_power(self) -> bool {
         self.is_by(SlowdownCause::PowerBrake)
     }

@@ -1,4 +1,4 @@
-//! GPU sensors. Unsupported ones are `None`, never zero.
+//! Sensors of a GPU. An unsupported sensor is `None`, never zero.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -27,7 +27,7 @@ const MAX_MILLIWATTS: u32 = 100_000_000;
 /// Bound on clocks: ten times a GPU's.
 const MAX_MEGAHERTZ: u32 = 100_000;
 
-/// Bound on energy: that power for a hundred years.
+/// Bound on energy: the bound on power for a hundred years.
 const MAX_MILLIJOULES: u64 = MAX_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
 
 impl Gpu {
@@ -47,23 +47,23 @@ impl Gpu {
             .optional()
     }
 
-    /// Power draw of the board.
+    /// Power draw of the board in milliwatts.
     pub fn power_milliwatts(&self) -> Result<Option<u32>> {
         get_at_most!(self.table, nvmlDeviceGetPowerUsage, self.handle.0; MAX_MILLIWATTS).optional()
     }
 
-    /// Power limit in force, the lowest of all that apply.
+    /// Power limit in force, in milliwatts: the lowest of those that apply.
     pub fn power_limit_milliwatts(&self) -> Result<Option<u32>> {
         get_at_most!(self.table, nvmlDeviceGetEnforcedPowerLimit, self.handle.0; MAX_MILLIWATTS)
             .optional()
     }
 
-    /// Current clock of the streaming multiprocessors.
+    /// Current clock of the streaming multiprocessors in megahertz.
     pub fn compute_clock_mhz(&self) -> Result<Option<u32>> {
         self.clock_mhz(sys::nvmlClockType_enum_NVML_CLOCK_SM)
     }
 
-    /// Current clock of the memory.
+    /// Current clock of the memory in megahertz.
     pub fn memory_clock_mhz(&self) -> Result<Option<u32>> {
         self.clock_mhz(sys::nvmlClockType_enum_NVML_CLOCK_MEM)
     }
@@ -73,7 +73,7 @@ impl Gpu {
             .optional()
     }
 
-    /// Energy since the driver was loaded.
+    /// Energy in millijoules since the driver was loaded.
     pub fn energy_millijoules(&self) -> Result<Option<u64>> {
         let own = self.handle.0;
         get_at_most!(self.table, nvmlDeviceGetTotalEnergyConsumption, own; MAX_MILLIJOULES)

@@ -161,7 +161,7 @@ fn garbage_is_an_error_and_never_a_value() {
 }
 
 #[test]
-fn a_sample_of_each_process_with_work_is_told_once() {
+fn one_sample_of_each_working_process_is_returned() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("the driver answers");
     let gpu = nvml.gpu(0).expect("a GPU");
@@ -324,7 +324,7 @@ fn an_event_of_an_instance_names_it_and_one_of_the_gpu_names_none() {
 }
 
 #[test]
-fn conditions_are_told_as_they_are() {
+fn injected_conditions_are_reported() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(1).expect("a GPU");
@@ -334,7 +334,7 @@ fn conditions_are_told_as_they_are() {
     for fault in ["thermal@1", "remap-pending@1", "remap-failed@1", "ecc-count@1", "nvlink:5@1"] {
         machine.inject(&fault.parse().expect(fault)).expect(fault);
     }
-    let slowdown = gpu.slowdown().expect("told").expect("causes");
+    let slowdown = gpu.slowdown().expect("an answer").expect("causes");
     assert!(slowdown.is_thermal() && !slowdown.is_by_power(), "{slowdown:?}");
     assert!(slowdown.is_by(SlowdownCause::Hardware) && !slowdown.is_by(SlowdownCause::PowerCap));
     let rows = RowRemapping { corrected: 0, uncorrected: 0, pending: true, failed: true };
@@ -344,7 +344,7 @@ fn conditions_are_told_as_they_are() {
 }
 
 #[test]
-fn clocks_limits_and_counters_are_those_of_the_card_and_absent_where_it_has_none() {
+fn clocks_limits_and_counters_are_those_of_the_card() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(1).expect("a GPU");
@@ -362,7 +362,7 @@ fn clocks_limits_and_counters_are_those_of_the_card_and_absent_where_it_has_none
     assert_eq!(gpu.memory_clock_mhz(), Ok(Some(card.clocks_mhz.memory)));
     assert_eq!(gpu.power_limit_milliwatts(), Ok(Some(card.power_limit_w * 1000)));
     assert_eq!(gpu.pcie_link(), Ok(Some(PcieLink { generation: 5, width: 16 })));
-    let counters = gpu.counters().expect("told");
+    let counters = gpu.counters().expect("an answer");
     assert_eq!((counters.corrected_errors, counters.pcie_replays), (Some(5), Some(3)));
     let nvlink = NvLinkCounters {
         sent_kib: Some(7 << 32),
@@ -376,12 +376,12 @@ fn clocks_limits_and_counters_are_those_of_the_card_and_absent_where_it_has_none
 
     let (_folder, machine) = self::machine("l40s-pcie");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
-    let without = nvml.gpu(0).expect("a GPU").counters().expect("told").nvlink;
+    let without = nvml.gpu(0).expect("a GPU").counters().expect("an answer").nvlink;
     assert_eq!(without, NvLinkCounters::default());
 }
 
 #[test]
-fn a_lost_gpu_is_an_error_that_says_so() {
+fn the_error_of_a_lost_gpu_says_that_it_is_lost() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(2).expect("a GPU");
@@ -402,21 +402,21 @@ fn a_library_that_is_not_there_is_named() {
 fn a_gpu_on_switches_is_in_a_fabric_and_only_a_rack_gives_it_a_name() {
     let (_folder, board) = machine("dgx-h100");
     let nvml = Nvml::load(&board.nvml_library()).expect("loaded");
-    let fabric = nvml.gpu(0).expect("a GPU").fabric().expect("told").expect("on switches");
+    let fabric = nvml.gpu(0).expect("a GPU").fabric().expect("an answer").expect("on switches");
     assert!(fabric.is_joined() && fabric.state == FabricState::Completed);
     assert_eq!((fabric.cluster, fabric.clique), (None, 0));
 
     let (_folder, card) = machine("l40s-pcie");
     let nvml = Nvml::load(&card.nvml_library()).expect("loaded");
-    assert_eq!(nvml.gpu(0).expect("a GPU").fabric().expect("told"), None);
+    assert_eq!(nvml.gpu(0).expect("a GPU").fabric().expect("an answer"), None);
 
     let (_folder, rack) = machine_of(&in_a_rack("hgx-b200"));
     let nvml = Nvml::load(&rack.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(3).expect("a GPU");
-    let fabric = gpu.fabric().expect("told").expect("on switches");
+    let fabric = gpu.fabric().expect("an answer").expect("on switches");
     assert_eq!((fabric.cluster.as_deref(), fabric.clique), (Some(CLUSTER), 7));
     rack.inject(&Fault::Fabric { gpu: 3 }).expect("injected");
-    let fabric = gpu.fabric().expect("told").expect("on switches");
+    let fabric = gpu.fabric().expect("an answer").expect("on switches");
     assert!(!fabric.is_joined() && fabric.health == FabricHealth::Bad);
 }
 
@@ -430,7 +430,7 @@ fn in_a_rack(profile: &str) -> MachineProfile {
 const CLUSTER: &str = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
 
 /// A profile by name, and its instance at a memory slice.
-fn cut(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, NvmlError> {
+fn create_instance(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, NvmlError> {
     let profiles = gpu.mig_profiles().expect("profiles");
     let profile = profiles.into_iter().find(|profile| profile.name == name).expect(name);
     let places = gpu.mig_placements(profile.id).expect("places");
@@ -439,12 +439,12 @@ fn cut(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, NvmlError> {
 }
 
 #[test]
-fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
+fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(0).expect("a GPU");
     let profiles = gpu.mig_profiles().expect("profiles");
-    assert_eq!(gpu.mig_placements(profiles[0].id).expect("told while MIG is off").len(), 7);
+    assert_eq!(gpu.mig_placements(profiles[0].id).expect("an answer while MIG is off").len(), 7);
     let off = gpu.gpu_instances_of(profiles[0].id).expect_err("MIG is off");
     assert!(off.is_unsupported(), "{off}");
     gpu.turn_mig_on().expect("it takes no reset");
@@ -452,10 +452,10 @@ fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
     let names: BTreeSet<_> = profiles.iter().map(|profile| profile.name.as_str()).collect();
     let expected = ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
     assert_eq!(names, BTreeSet::from(expected));
-    let media = cut(&gpu, "1g.10gb+me", 6).expect("made");
-    let half = cut(&gpu, "3g.40gb", 0).expect("made");
-    assert!(gpu.turn_mig_off().expect_err("instances stand").is_in_use());
-    let crowded = cut(&gpu, "4g.40gb", 0).expect_err("taken");
+    let media = create_instance(&gpu, "1g.10gb+me", 6).expect("made");
+    let half = create_instance(&gpu, "3g.40gb", 0).expect("made");
+    assert!(gpu.turn_mig_off().expect_err("instances exist").is_in_use());
+    let crowded = create_instance(&gpu, "4g.40gb", 0).expect_err("taken");
     assert!(crowded.is_no_room(), "{crowded}");
     assert_eq!(gpu.mig_instances().expect("listed").len(), 0, "nothing runs in them yet");
 
@@ -465,8 +465,8 @@ fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
     let devices = gpu.mig_instances().expect("listed");
     let device = &devices[0].as_ref().expect("an instance").device;
     assert_eq!(device.name().expect("a name"), "NVIDIA H100 80GB HBM3 MIG 3g.40gb");
-    assert_eq!(device.gpu_instance_id(), Ok(half.info().expect("told").id));
-    assert!(device.whole().expect("told") == gpu);
+    assert_eq!(device.gpu_instance_id(), Ok(half.info().expect("an answer").id));
+    assert!(device.whole().expect("an answer") == gpu);
     let used = half.destroy().expect_err("a compute instance is in it");
     assert!(used.is_in_use(), "{used}");
 
@@ -477,12 +477,12 @@ fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
         assert_eq!(gpu.gpu_instances_of(profile.id).expect("listed").len(), 0);
     }
     assert!(half.info().expect_err("it is gone").is_absent());
-    gpu.turn_mig_off().expect("nothing stands");
+    gpu.turn_mig_off().expect("no instance exists");
     assert_eq!(gpu.mig_mode(), Ok(MigMode::Disabled));
 }
 
 #[test]
-fn a_card_of_quarters_has_profiles_and_places_of_its_own() {
+fn an_a30_has_its_own_profiles_and_placements() {
     let (_folder, machine) = machine("mig-pcie");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(2).expect("an A30");
@@ -499,6 +499,6 @@ fn a_card_of_quarters_has_profiles_and_places_of_its_own() {
     ];
     let expected = expected.map(|(name, id, starts)| (name.to_owned(), id, starts));
     assert_eq!(places.collect::<Vec<_>>(), expected);
-    let ids = [0, 1].map(|start| cut(&gpu, "1g.6gb", start).expect("made").info());
-    assert_eq!(ids.map(|info| info.expect("told").id), [3, 4]);
+    let ids = [0, 1].map(|start| create_instance(&gpu, "1g.6gb", start).expect("made").info());
+    assert_eq!(ids.map(|info| info.expect("an answer").id), [3, 4]);
 }

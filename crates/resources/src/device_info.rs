@@ -1,9 +1,9 @@
 //! Device information files for CNI plugins, by the Device Information Specification 1.1.0 of Kubernetes'
 //! Network Plumbing Working Group.
 //!
-//! Multus reads the file of a pod's device, by resource name and device id. The file exists before its
-//! device is allocatable, and goes when the device is offered no more. A device whose file cannot be
-//! written is withheld. Only the agent's own files are removed; their names are written to disk first.
+//! Multus finds the file of a pod's device by resource name and device id. The agent writes the file before the device
+//! is allocatable, and removes it when the device is no longer offered. A device whose file cannot be written is
+//! withheld. The agent removes only its own files: it first writes their names to a list on disk.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,11 +47,11 @@ pub struct DeviceInfoFiles {
     dir: PathBuf,
     /// List of the agent's own files.
     record: PathBuf,
-    /// True if the directory may have files of the agent.
+    /// True if the directory may have files of this or an earlier agent.
     wrote: bool,
 }
 
-/// Files that differ from what they should be.
+/// Result of an update: files that could not be written or removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutdatedFiles {
     /// Devices whose files could not be written.
@@ -69,7 +69,7 @@ pub enum DeviceInfoError {
     /// A stale file cannot be removed.
     #[error("cannot remove stale device information for CNI plugins {0}: {1}")]
     Left(PathBuf, String),
-    /// The list of own files names some that are gone.
+    /// The list of own files could not be updated and still names removed files.
     #[error("cannot write {0}: it names device information files that are gone: {1}")]
     Outdated(PathBuf, String),
 }
@@ -120,8 +120,8 @@ struct VirtualFunction {
     representor: Option<String>,
 }
 
-/// Files for the exclusive network devices of all offers. The specification has no form for subfunctions,
-/// and CNI plugins move no shared devices.
+/// Required files: one for each exclusively offered network device. Subfunctions have none, because the specification
+/// has no form for them; nor have shared devices, because CNI plugins do not move them.
 pub fn wanted(offers: &Offers, inventory: &Inventory) -> DeviceInfos {
     let offered = offers.iter().flat_map(|(name, offer)| {
         let whole = offer.devices.iter().filter(|(_, device)| device.is_exclusive());
@@ -167,7 +167,7 @@ fn device_info(device: &Device) -> Option<DeviceInfo> {
 // === impl DeviceInfoFiles ===
 
 impl DeviceInfoFiles {
-    /// The directory by the configuration.
+    /// The configured directory.
     pub fn new(places: &Places) -> Self {
         Self {
             host: places.host(),
@@ -183,7 +183,7 @@ impl DeviceInfoFiles {
         wanted.is_empty() && !self.wrote
     }
 
-    /// Writes these files and removes the agent's others. A failure affects one file only. Blocks.
+    /// Writes these files and removes other files of the agent. A failure affects one file only. Blocks.
     pub fn keep(&mut self, wanted: &DeviceInfos) -> OutdatedFiles {
         let known = self.recorded();
         if wanted.is_empty() && known.is_empty() {
@@ -197,7 +197,7 @@ impl DeviceInfoFiles {
         let mut outdated = OutdatedFiles::default();
         for (id, file) in wanted {
             let written = match &recorded {
-                // A file that is not on the list would stay for ever.
+                // No agent would remove a file that is not on the list, so it is not written.
                 Err(error) if !known.contains(&file.name) => Err(error.clone()),
                 _ => write(&folder.join(&file.name), &file.document),
             };
@@ -211,7 +211,9 @@ impl DeviceInfoFiles {
             }
         }
         if recorded.is_ok() {
-            outdated.left.extend(self.record_names(kept).err().map(DeviceInfoError::of_the_gone));
+            outdated
+                .left
+                .extend(self.record_names(kept).err().map(DeviceInfoError::of_outdated_list));
         }
         outdated
     }
@@ -257,8 +259,8 @@ fn remove(path: &Path) -> Result<(), DeviceInfoError> {
 // === impl DeviceInfoError ===
 
 impl DeviceInfoError {
-    /// The error of a list that names too much.
-    fn of_the_gone(self) -> Self {
+    /// The error of a list that still names removed files.
+    fn of_outdated_list(self) -> Self {
         match self {
             Self::Unwritten(path, why) => Self::Outdated(path, why),
             other => other,
@@ -284,7 +286,7 @@ impl OutdatedFiles {
 mod tests {
     use super::*;
 
-    /// The files in a folder, and where a folder keeps their record from being written.
+    /// The directory below a root, and a path where a folder makes writing the list fail.
     fn files(root: &Path) -> (DeviceInfoFiles, PathBuf) {
         let places = Places {
             host_root: root.to_owned(),
@@ -305,30 +307,33 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_written_costs_what_it_does_not_name_yet_and_no_more() {
+    fn an_unwritable_list_fails_only_files_that_it_does_not_name() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        let (mut files, in_the_way) = files(root.path());
-        let is_there = |id: &str| root.path().join(format!("devinfo/{id}-device.json")).exists();
+        let (mut files, draft) = files(root.path());
+        let exists = |id: &str| root.path().join(format!("devinfo/{id}-device.json")).exists();
         assert_eq!(files.keep(&wanted(&["a", "b"])), OutdatedFiles::default());
-        fs::create_dir(&in_the_way).expect("made");
+        fs::create_dir(&draft).expect("made");
         let outdated = files.keep(&wanted(&["b", "c"]));
         let ids: Vec<_> = outdated.devices.keys().map(DeviceId::as_str).collect();
         assert_eq!((ids, outdated.left.len()), (vec!["c"], 0));
-        assert!(!is_there("a") && is_there("b") && !is_there("c"));
-        fs::remove_dir(&in_the_way).expect("removed");
+        assert!(!exists("a") && exists("b") && !exists("c"));
+        fs::remove_dir(&draft).expect("removed");
         assert_eq!(files.keep(&wanted(&["b", "c"])), OutdatedFiles::default());
-        assert!(is_there("c"));
+        assert!(exists("c"));
     }
 
     #[test]
-    fn a_record_that_names_too_much_is_no_trouble_of_a_device() {
+    fn a_list_with_removed_files_withholds_no_device() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        let (mut files, in_the_way) = files(root.path());
+        let (mut files, draft) = files(root.path());
         assert_eq!(files.keep(&wanted(&["a", "b"])), OutdatedFiles::default());
-        fs::create_dir(in_the_way).expect("made");
+        fs::create_dir(draft).expect("made");
         let outdated = files.keep(&wanted(&["b"]));
         assert_eq!(outdated.devices, BTreeMap::new());
-        let told = outdated.summary().expect("it names a file that is gone");
-        assert!(told.contains("state/device-info: it names device information files"), "{told}");
+        let summary = outdated.summary().expect("it names a file that is gone");
+        assert!(
+            summary.contains("state/device-info: it names device information files"),
+            "{summary}"
+        );
     }
 }

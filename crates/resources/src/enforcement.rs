@@ -1,4 +1,5 @@
-//! Enforcement of memory on the node's shared GPUs: the strongest means of each, and the weakest of all.
+//! Enforcement of memory limits on the node's shared GPUs: the strongest means of each GPU, and the weakest of all
+//! GPUs.
 
 use windlass_cdi::memory_limits::LimitRules;
 use windlass_config::{ShareMethod, Shared, Sharing, SharingMethod};
@@ -17,8 +18,8 @@ impl NodeState {
         LimitRules { policy: &self.policy, means: &self.means }
     }
 
-    /// The strongest means that keeps containers to their memory of a device, for MIG instances and for GPUs that several
-    /// containers share or may share.
+    /// The strongest means that enforces memory limits on a device. `None` unless it is a MIG instance, or a GPU that
+    /// several containers share or may share.
     pub fn enforcement(&self, device: &Device) -> Option<Enforcement> {
         let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
         let offered = offered.next();
@@ -34,8 +35,8 @@ impl NodeState {
             return Some(strongest());
         }
         let is_claimable = self.claimable.get(&device.id) == Some(&Sharing::Exclusive);
-        let manner = self.policy.dra.shares_of(device).filter(|_| is_claimable)?;
-        Some(match manner.method {
+        let share_rule = self.policy.dra.shares_of(device).filter(|_| is_claimable)?;
+        Some(match share_rule.method {
             ShareMethod::Mps => Enforcement::Mps,
             ShareMethod::TimeSlicing | ShareMethod::Driver | ShareMethod::Dmem => strongest(),
         })
@@ -44,7 +45,8 @@ impl NodeState {
     fn of_replicas(&self, gpu: &Device, offered: &OfferedDevice, shared: Shared) -> Enforcement {
         let is_serving = !matches!(offered.state, Allocatable::No(_));
         match shared {
-            // A program on a MIG instance runs without the daemon as it likes: the compute mode is the whole GPU's.
+            // On a MIG instance the daemon enforces nothing: a program can run without it, because the compute mode
+            // that would prevent this belongs to the whole GPU.
             Shared { method: SharingMethod::Mps, memory_mib: Some(_), .. }
                 if gpu.kind.is_instance() =>
             {
@@ -53,12 +55,12 @@ impl NodeState {
             Shared { method: SharingMethod::Mps, .. } if gpu.kind.is_instance() => {
                 Enforcement::None
             }
-            // The daemon serves, or nothing limits.
+            // Only a serving daemon limits.
             Shared { method: SharingMethod::Mps, .. } if is_serving => Enforcement::Mps,
             Shared { method: SharingMethod::Mps, .. } | Shared { memory_mib: None, .. } => {
                 Enforcement::None
             }
-            // The hook takes CDI.
+            // The hook needs CDI.
             Shared { .. } if !self.policy.delivery.uses_cdi() => {
                 self.means.without_hook(&self.policy, gpu.drm_gpu())
             }

@@ -1,5 +1,4 @@
-//! Snapshot of a node: devices, offered resources, CDI documents, and every reason that keeps a device
-//! back.
+//! Snapshot of a node: devices, offered resources, CDI documents, and every reason to withhold a device.
 
 pub mod device_info;
 pub mod obstacle;
@@ -36,7 +35,7 @@ use crate::{
     offers::{Claimable, Offer, OfferedDevice, Offers, ReplicaKind, Shareable, Unclaimable},
 };
 
-/// The node at one moment.
+/// Snapshot of the node, as the reconciler publishes it.
 #[derive(Clone, Debug, Default)]
 pub struct NodeState {
     /// All devices.
@@ -45,7 +44,7 @@ pub struct NodeState {
     pub topology: Arc<Topology>,
     /// Devices that share hardware.
     pub overlaps: Arc<Overlaps>,
-    /// Policy that this snapshot follows.
+    /// Policy from which the snapshot was made.
     pub policy: Arc<Policy>,
     /// Resources for the kubelet.
     pub offers: Offers,
@@ -53,9 +52,9 @@ pub struct NodeState {
     pub withheld: BTreeMap<DeviceId, String>,
     /// Configured resources without a device, with the reason.
     pub empty: BTreeMap<ResourceName, String>,
-    /// Devices for claims, and how several claims share one.
+    /// Devices for claims, with the sharing among several claims.
     pub claimable: Claimable,
-    /// Devices that the configuration gives to claims and that claims cannot have, with the reason.
+    /// Devices that the configuration gives to claims, but that cannot be allocated to claims, with the reason.
     pub unclaimable: Unclaimable,
     /// GPUs of which pods may have shares by amounts.
     pub shareable: Shareable,
@@ -71,24 +70,24 @@ pub struct NodeState {
     pub absent: Absent,
     /// Means to limit the memory of shares.
     pub means: LimitMeans,
-    /// Memory of the replicas that containers have or may get, in MiB, where it is given.
+    /// Memory in MiB of each device's replicas that containers have or may get, if the configuration gives it.
     pub replica_memory: BTreeMap<DeviceId, u64>,
-    /// Start of the present delay, if the disk does not answer.
+    /// Time since which the disk does not answer; `None` if it answers.
     pub slow_since: Option<Instant>,
-    /// Obstacles that keep claims from healthy devices.
+    /// Reasons why healthy devices cannot be allocated to claims.
     pub obstacles: Obstacles,
     /// Devices whose cleanup has not finished, with its state in one word.
     pub unready: BTreeMap<DeviceId, &'static str>,
     /// Devices whose cleanup failed; they may be healthy.
     pub unclean: BTreeMap<DeviceId, Failure>,
-    /// True if any device may belong to a claim that no record names.
+    /// True if the records of claims may be incomplete, so that any device may belong to a claim.
     pub is_in_doubt: bool,
 }
 
-/// Devices that cannot be allocated for want of a device node, with the reason.
+/// Devices that cannot be allocated because a device node is missing, with the reason.
 pub type Absent = BTreeMap<DeviceId, Absence>;
 
-/// A device's resource, or the reason that it has none.
+/// A device's resource, or the reason why it has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Offering {
@@ -98,10 +97,10 @@ pub struct Offering {
     /// Sharing among containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedAs>,
-    /// The strongest means that keeps containers to their memory of it.
+    /// The strongest means that enforces memory limits on the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
-    /// Reason that the device cannot be allocated.
+    /// Reason why the device cannot be allocated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
 }
@@ -112,9 +111,9 @@ pub struct Offering {
 pub struct SharedAs {
     /// `timeSlicing`, `mps` or `shared`.
     pub method: SharingMethod,
-    /// Number of containers.
+    /// Number of containers that can share the device, or the pool.
     pub replicas: u32,
-    /// Memory of a replica in MiB, if the rule gives it.
+    /// Memory of a replica in MiB, if the configuration gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// True if all devices of the resource are shared together.
@@ -152,8 +151,8 @@ impl NodeState {
         self.policy.placement(resource, sharing.unwrap_or_default())
     }
 
-    /// Devices of a pool by its offer and by the configuration: claims may have taken over some of the
-    /// latter. `None` before the first inventory.
+    /// Devices of a pool: those of its offer, and those that the configuration assigns to it, of which claims may have
+    /// taken over some. `None` before the first inventory.
     pub fn devices_of_pool(&self, pool: &ResourceName) -> Option<BTreeSet<DeviceId>> {
         let offered = self.offers.get(pool).into_iter().flat_map(|offer| &offer.devices);
         let offered = offered.filter(|(_, device)| device.pooled().is_some());
@@ -165,7 +164,7 @@ impl NodeState {
         (self.inventory.generation > 0).then(|| all.collect())
     }
 
-    /// Each device's resource, or the reason that it has none. Devices that no rule concerns are left out.
+    /// Each device's resource, or the reason why it has none. Devices that no rule selects are left out.
     pub fn offerings(&self) -> BTreeMap<DeviceId, Offering> {
         let enforcement = |id: &DeviceId| self.enforcement(self.inventory.get(id.as_str())?);
         let withheld = self.withheld.iter().map(|(id, why)| {
@@ -182,23 +181,23 @@ impl NodeState {
         withheld.chain(offered).collect()
     }
 
-    /// True if a claim may have the device once it is free.
+    /// True if the device may be allocated to a claim once it is free.
     pub fn is_claimable(&self, id: &DeviceId) -> bool {
         self.claimable.contains_key(id)
     }
 
-    /// Reason that claims cannot have a device that the configuration gives them.
+    /// Reason why a device that the configuration gives to claims cannot be allocated to them.
     pub fn not_for_claims(&self, id: &DeviceId) -> Option<&'static str> {
         self.unclaimable.get(id).copied()
     }
 
-    /// The obstacle between claims and a device, or its parent GPU.
+    /// Reason why a healthy device, or its parent GPU, cannot be allocated to a claim.
     pub fn obstacle(&self, device: &Device) -> Option<&Obstacle> {
         let of_parent = || self.obstacles.get(device.parent.as_ref()?);
         self.obstacles.get(&device.id).or_else(of_parent)
     }
 
-    /// Topology of an inventory. Reuses the present one if every device is in its place.
+    /// Topology of an inventory. Reuses the present topology if no device has changed its place.
     pub fn topology_of(&self, inventory: &Inventory) -> Arc<Topology> {
         let (devices, known) = (&inventory.devices, &self.inventory.devices);
         let mut pairs = devices.iter().zip(known);
@@ -215,8 +214,8 @@ impl NodeState {
         named.any(|(_, offer)| offer.counts_shares())
     }
 
-    /// True if the agent is called before a container of the resource starts: a device has cleanup steps, or a share
-    /// gets its GPU.
+    /// True if the kubelet must call the agent before a container of the resource starts: for cleanup steps, or because
+    /// a share gets its GPU then.
     pub fn needs_pre_start(&self, resource: &ResourceName) -> bool {
         let counts_shares = self.offers.get(resource).is_some_and(|offer| offer.counts_shares());
         counts_shares || self.needs_cleanup(resource)
@@ -230,7 +229,7 @@ impl NodeState {
         })
     }
 
-    /// Fails if a container runtime would not find these devices in CDI documents.
+    /// Checks that a container runtime finds these devices in CDI documents. Fails with the reason for the kubelet.
     pub fn check_documents(&self, devices: &[&Device]) -> Result<(), String> {
         let concerns =
             |kind: &Kind| devices.iter().any(|it| self.node_extras.gets_names_of(it, kind));
@@ -247,7 +246,7 @@ impl NodeState {
         }
     }
 
-    /// Kind of the replicas of each device that was allocatable.
+    /// Kind of the replicas of each device that was allocatable since the agent started.
     pub fn replica_kinds(&self) -> impl Iterator<Item = (DeviceId, ReplicaKind)> + '_ {
         let devices = self.offers.values().flat_map(|offer| &offer.devices);
         let allocated = devices.filter(|(_, device)| device.was_allocatable());
@@ -295,7 +294,7 @@ impl NodeState {
     }
 }
 
-/// The facts of a device that its place in the topology depends on.
+/// Facts of a device on which the topology depends.
 fn topology_key(device: &Device) -> impl PartialEq + '_ {
     let restrictions = (&device.withheld, &device.not_alone, &device.not_shared);
     (&device.id, &device.place, device.health.has_vanished(), restrictions)

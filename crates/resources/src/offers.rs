@@ -1,4 +1,4 @@
-//! Resources for the kubelet: their devices, and the ids that the kubelet sees.
+//! Offers: the resources for the kubelet, with their devices and listed ids.
 
 mod assignment;
 mod diagnose;
@@ -30,9 +30,9 @@ pub type Offers = BTreeMap<ResourceName, Arc<Offer>>;
 /// One resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Its devices.
+    /// Devices of the resource.
     pub devices: BTreeMap<DeviceId, OfferedDevice>,
-    /// Its tokens, if it counts amounts of GPUs.
+    /// Tokens, if the resource counts amounts of GPUs.
     pub(crate) shares: Option<shares::ShareTokens>,
     /// Ids without a device that stay listed: the kubelet saw them, or a container holds them.
     pub(crate) withdrawn: BTreeMap<String, Withdrawn>,
@@ -41,9 +41,9 @@ pub struct Offer {
 /// A device as part of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedDevice {
-    /// May be allocated, or the reason against it.
+    /// Permission to allocate the device.
     pub state: Allocatable,
-    /// Sharing among containers. It decides between the device's own id, replicas and tokens.
+    /// Sharing among containers. It decides if the kubelet sees the device's own id, replicas or tokens.
     pub sharing: Sharing,
     /// NUMA node, if known.
     pub(crate) numa_node: Option<u32>,
@@ -51,15 +51,15 @@ pub struct OfferedDevice {
     was_allocatable: bool,
 }
 
-/// An id that stays listed without being offered: a kubelet up to 1.36 may panic if an id leaves
-/// the list while an Allocate of it runs.
+/// An id that stays listed as unhealthy although it is no longer offered. A kubelet up to 1.36 may panic if an id
+/// leaves the list while it allocates the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
-    /// Reason that it can no longer be allocated.
+    /// Reason why the id can no longer be allocated.
     pub state: Allocatable,
     /// NUMA node, if known.
     pub(crate) numa_node: Option<u32>,
-    /// True if it was allocatable since the agent started; else it stays for its holder's sake.
+    /// True if the id was allocatable since the agent started. Otherwise it is listed because a container holds it.
     was_allocatable: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct Withdrawn {
 pub enum Allocatable {
     /// Allocatable.
     Yes,
-    /// After cleanup. An Allocate that comes earlier is served: the container waits for the cleanup.
+    /// Allocatable after cleanup. An earlier Allocate succeeds, and the container's start waits for the cleanup.
     NotYet(String),
     /// Not allocatable, for this reason.
     No(String),
@@ -79,7 +79,7 @@ pub enum Allocatable {
 pub enum ResolvedId<'a> {
     /// A device.
     Device(&'a DeviceId, &'a OfferedDevice),
-    /// A token: of a pool, where it stands for every device, or of amounts, where it stands for none.
+    /// A token. In a pool it stands for all devices; of amounts it stands for no device.
     Token,
     /// A listed id without a device.
     Withdrawn(&'a Withdrawn),
@@ -90,14 +90,14 @@ pub enum ResolvedId<'a> {
 pub struct ListEntry<'a> {
     /// The id.
     pub id: Cow<'a, str>,
-    /// May be allocated, or the reason against it.
+    /// Permission to allocate the id.
     pub state: &'a Allocatable,
     /// NUMA node, if known.
     pub numa_node: Option<u32>,
 }
 
-/// Memory of the replicas that containers have or may get, of devices that share by time slices, and the most that one
-/// container may have.
+/// Memory of the replicas that containers have or may get, and the largest number for one container, by device. Only
+/// devices that are shared by time slices, with a configured memory.
 pub fn replica_sizes(offers: &Offers, recorded: &Fingerprints) -> BTreeMap<DeviceId, ReplicaSize> {
     let size = |(id, known): (&DeviceId, &Fingerprint)| {
         let memory_mib = known.replica_memory()?;
@@ -116,7 +116,7 @@ pub fn replica_sizes(offers: &Offers, recorded: &Fingerprints) -> BTreeMap<Devic
 // === impl Allocatable ===
 
 impl Allocatable {
-    /// Reason against an allocation.
+    /// Reason why the device cannot be allocated now.
     pub fn obstacle(&self) -> Option<&str> {
         match self {
             Self::Yes => None,
@@ -128,7 +128,7 @@ impl Allocatable {
 // === impl Offer ===
 
 impl Offer {
-    /// All ids for the kubelet.
+    /// All entries of the list for the kubelet.
     pub fn list(&self) -> impl Iterator<Item = ListEntry<'_>> {
         let devices = self.devices.iter().flat_map(|(id, device)| device.list(id));
         let withdrawn = self.withdrawn.iter().map(|(id, entry)| ListEntry {
@@ -170,8 +170,8 @@ impl Offer {
         }
     }
 
-    /// Replicas of its devices. All devices of a resource are shared alike, except those that are withheld
-    /// and still listed under their earlier sharing.
+    /// Sharing of its devices by replicas, if any. All devices of a resource are shared alike, except withheld ones
+    /// that are still listed under their earlier sharing.
     pub fn shared(&self) -> Option<Shared> {
         self.representative().and_then(OfferedDevice::shared)
     }
@@ -204,7 +204,7 @@ impl Offer {
 // === impl OfferedDevice ===
 
 impl OfferedDevice {
-    /// Replicas, if it has any.
+    /// Sharing by replicas, if the device has any.
     pub fn shared(&self) -> Option<Shared> {
         match self.sharing {
             Sharing::Exclusive | Sharing::Pooled(_) => None,
@@ -212,7 +212,7 @@ impl OfferedDevice {
         }
     }
 
-    /// Its pool, if it is part of one.
+    /// Tokens of the pool, if the device is part of one.
     pub fn pooled(&self) -> Option<Pooled> {
         match self.sharing {
             Sharing::Exclusive | Sharing::Shared(_) => None,
@@ -225,7 +225,7 @@ impl OfferedDevice {
         self.was_allocatable
     }
 
-    /// True if it serves one container.
+    /// True if the device serves one container at a time.
     pub fn is_exclusive(&self) -> bool {
         self.sharing == Sharing::Exclusive
     }

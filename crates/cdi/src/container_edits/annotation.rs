@@ -3,18 +3,17 @@
 use windlass_config::AnnotationPrefix;
 use windlass_core::{name::digest, resource::ResourceName};
 
-/// Longest name of an annotation key, after the slash.
+/// Maximum length of the name in an annotation key, after the slash.
 const MAX_NAME: usize = 63;
 
-/// The key of a resource. The kubelet merges annotations by key, so each resource has its own, always the
-/// same.
+/// Annotation key of a resource. The kubelet merges annotations by key, so each resource has its own.
 pub(super) fn key(prefix: &AnnotationPrefix, resource: &ResourceName) -> String {
     let name = format!("windlass_{}", resource.as_str().replace('/', "_"));
     let name = if name.len() > MAX_NAME { shortened(&name) } else { name };
     format!("{}{name}", prefix.as_str())
 }
 
-/// Keeps the end of the name, which says most, and a digest of the whole.
+/// Keeps the end of the name, which identifies a resource best, and adds a digest of the whole.
 fn shortened(name: &str) -> String {
     let end = &name[name.len() - (MAX_NAME - "windlass_".len() - 17)..];
     format!("windlass_{:016x}_{end}", digest(name))
@@ -29,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn every_resource_has_a_key_that_kubernetes_takes() {
+    fn every_resource_has_a_valid_key() {
         assert_eq!(key_of("nvidia.com/gpu"), "cdi.k8s.io/windlass_nvidia.com_gpu");
         let long = |domain: &str| format!("{domain}.{}.com/{}", "a".repeat(200), "x".repeat(63));
         let (one, other) = (key_of(&long("a")), key_of(&long("b")));

@@ -12,8 +12,8 @@ const POSITION: &str = "{position}";
 // === impl AllocationRequest ===
 
 impl AllocationRequest<'_> {
-    /// Adds variables always: values of several devices are joined, and of several documents only the last
-    /// value counts. Adds nodes and mounts only without CDI documents.
+    /// Adds variables, and without CDI also nodes and mounts. Variables never come from CDI documents: of several
+    /// documents only the last value would count, and here the values of several devices are joined.
     pub(super) fn extras(&self, grant: &mut Grant) {
         grant.envs.insert(variable(self.resource), self.ids().join(","));
         grant.envs.extend(joined(self.devices));

@@ -9,10 +9,10 @@ use windlass_discovery::{AUXILIARY_DEVICE, DRIVER, RDMA_DEVICE, VDPA_TYPE};
 
 use super::{AllocationRequest, Grant};
 
-/// Facts about one interface, by topic.
+/// Facts about one interface, by topic and key, as in the other plugin's JSON.
 type Info = BTreeMap<&'static str, BTreeMap<String, String>>;
 
-/// Keys of RDMA nodes, which are also parts of their paths.
+/// Keys of RDMA nodes in the JSON. Each is a part of the node's path.
 const RDMA_WORDS: [&str; 4] = ["uverbs", "umad", "issm", "rdma_cm"];
 
 /// Key in `info` for every interface.
@@ -36,12 +36,12 @@ impl AllocationRequest<'_> {
         let text = serde_json::to_string(&infos).expect("strings by strings");
         grant.envs.insert(format!("{variable}_INFO"), as_go_writes(&text));
         if self.nics.program_hints && !self.nics.rdma_nodes.is_empty() {
-            grant.envs.extend(hints(nics.iter().map(|(_, nic)| *nic)));
+            grant.envs.extend(rdma_variables(nics.iter().map(|(_, nic)| *nic)));
         }
     }
 
-    /// Name of the other plugin's variable: it replaces dots and slashes only. A hyphen stays, though no
-    /// shell can read such a name.
+    /// Name of the other plugin's variable, which replaces only dots and slashes. A hyphen stays, although no shell can
+    /// read such a variable.
     fn pci_variable(&self) -> String {
         let plain = self.resource.as_str().replace(['.', '/'], "_");
         format!("PCIDEVICE_{plain}").to_ascii_uppercase()
@@ -127,9 +127,9 @@ fn as_go_writes(json: &str) -> String {
     text
 }
 
-/// Variables that name the container's RDMA devices: where devices are shared, it sees those of others too.
-/// For NCCL, `=` selects exact names instead of prefixes.
-fn hints<'a>(nics: impl Iterator<Item = &'a Device>) -> Vec<(String, String)> {
+/// Variables that name the container's RDMA devices, since a container also sees the RDMA devices of others in a
+/// shared network namespace. For NCCL, `=` selects exact names instead of prefixes.
+fn rdma_variables<'a>(nics: impl Iterator<Item = &'a Device>) -> Vec<(String, String)> {
     let rdma: Vec<_> = nics.filter_map(|nic| text(nic, &RDMA_DEVICE)).collect();
     if rdma.is_empty() {
         return Vec::new();

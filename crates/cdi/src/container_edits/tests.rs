@@ -1,4 +1,4 @@
-//! Container edits by strategy: the peer's semantics as a table.
+//! Container edits by strategy, as a table, with the semantics of NVIDIA's plugin.
 
 use windlass_config::{DeviceIds, Imex, NicPolicy};
 use windlass_core::{
@@ -127,7 +127,7 @@ fn no_feature_depends_on_the_devices() {
 }
 
 #[test]
-fn imex_and_features_are_told_to_nvidias_runtime() {
+fn imex_channels_and_features_are_variables_for_nvidias_runtime() {
     let mut delivery = delivery(&[Strategy::Envvar]);
     delivery.features = [Feature::Gds, Feature::Gdrcopy].into();
     let grant = granted(&delivery);

@@ -8,9 +8,9 @@ use windlass_host::dmem::{CGROUPS, VERSION_2};
 /// Places on the host that the driver's memory limits need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimitPlaces {
-    /// NVML.
+    /// Path of NVML on the host.
     pub library: PathBuf,
-    /// Mount point of cgroup v2.
+    /// Mount point of cgroup v2 on the host.
     pub cgroups: PathBuf,
 }
 
@@ -20,7 +20,7 @@ pub enum NoMemoryLimits {
     /// NVML is not initialised.
     #[error("NVML is not initialised: the driver is missing or failing")]
     NoDriver,
-    /// The driver is older than memory limits.
+    /// The driver is too old for memory limits.
     #[error("NVIDIA's driver limits no memory: it has to be 615 or newer")]
     OldDriver,
     /// The host has cgroup v1.
@@ -34,8 +34,8 @@ pub enum NoMemoryLimits {
 // === impl MemoryLimitPlaces ===
 
 impl MemoryLimitPlaces {
-    /// The places, if the driver limits the memory of control groups. Blocks for small files. An agent that does not see the
-    /// host's control groups leaves their version to the hook.
+    /// The places, if the driver limits the memory of control groups. Blocks for small files. If the agent does not see
+    /// the host's control groups, the hook checks their version.
     pub(super) fn find(driver: &LiveDriver) -> Result<Self, NoMemoryLimits> {
         let nvml = driver.nvml().ok_or(NoMemoryLimits::NoDriver)?;
         if !nvml.has_memory_limits() {

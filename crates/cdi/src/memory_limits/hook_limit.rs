@@ -1,4 +1,4 @@
-//! The limit of a container by the driver or the kernel: its record, and the hook that sets it.
+//! Memory limit of a container by the driver or the kernel: its record, and the runtime hook that sets it.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use super::{GpuMemory, LimitMeans};
 pub struct LimitRules<'a> {
     /// The configuration.
     pub policy: &'a Policy,
-    /// The means of the node.
+    /// Means of the node to enforce limits.
     pub means: &'a LimitMeans,
 }
 
@@ -30,35 +30,34 @@ pub struct HookLimit {
     path: PathBuf,
     /// Path of the hook on the host.
     hook: PathBuf,
-    /// Number of replicas, each of which has the record's memory; `None` for the record's alone.
+    /// Number of replicas, each with the record's memory. `None` if the record has the limit of the container.
     replicas: Option<u32>,
 }
 
-/// Reason that a container may not start: its memory would be limited by less than is required.
+/// Reason why a container may not start: the enforcement of its memory limit would be weaker than required.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeakLimit {
-    /// A weaker limit is the best.
+    /// The best limit on this node is too weak.
     #[error(
         "`{wanted}` is required by {by}, and the best limit of its memory is `{found}`: {without}"
     )]
     Found {
         /// The best limit.
         found: Enforcement,
-        /// The weakest that is allowed.
+        /// The weakest limit that is allowed.
         wanted: Enforcement,
         /// The configuration key or annotation that requires it.
         by: &'static str,
-        /// Reason against a stronger limit.
+        /// Reason why no stronger limit is possible.
         without: String,
     },
-    /// The driver is being initialised, and its GPUs were usable already.
-    #[error(
-        "the driver does not say yet if it limits memory: it is asked again within ten seconds"
-    )]
+    /// The abilities of the driver are unknown, because it is being initialised.
+    #[error("support of memory limits is not known yet: it is checked again within ten seconds")]
     Unknown,
-    /// The container asks for no memory.
+    /// The container requests no memory, so that its use of memory cannot be limited.
     #[error(
-        "`{wanted}` is required by {by}, and it asks for no memory, which alone can be limited: let it ask for memory too"
+        "`{wanted}` is required by {by}, but without a request for memory nothing can be limited: \
+         request memory too"
     )]
     NoMemory {
         /// The weakest limit that is allowed.
@@ -68,7 +67,7 @@ pub enum WeakLimit {
     },
 }
 
-/// The weakest limit that is allowed, and the key or annotation that says so.
+/// The weakest limit that is allowed, and the key or annotation that requires it.
 #[derive(Clone, Copy)]
 struct Required {
     wanted: Enforcement,
@@ -81,29 +80,29 @@ const AT_LEAST: &str = "memoryLimits.atLeast";
 /// Keys of the configuration with the method of sharing.
 const METHOD: &str = "the method of `sharing` or `dra.shares`";
 
-/// Reason against an MPS daemon's limit.
+/// Reason why the limit of an MPS daemon is a weak one.
 const MPS_CAN_BE_LEFT: &str = "an MPS daemon limits it, and a program can run without the daemon";
 
-/// Reason against the driver's limit for a pod that wants a MIG instance.
+/// Reason why the driver's limit is weaker than a MIG instance.
 const NOT_ISOLATED: &str =
     "it shares a GPU: only a MIG instance of its own is kept apart by the hardware";
 
-/// Reason against the driver's limit of a GPU that another vendor's driver manages.
+/// Reason why there is no limit by a driver, for a GPU of another vendor than NVIDIA.
 const BY_KERNEL: &str = "the kernel's controller dmem limits it, and no driver does";
 
-/// Reason against the driver's limit where containers get their devices otherwise.
+/// Reason why there is no limit by the hook, if containers get their devices without CDI.
 const NO_CDI: &str = "the hook takes CDI: add cdi-cri to deviceList";
 
-/// The stage at which a container has its control group and has not started.
+/// Stage of OCI hooks at which a container has its control group, but has not started.
 const STAGE: &str = "createRuntime";
 
-/// Seconds until the runtime gives the hook up. It takes milliseconds; a driver that hangs takes for ever.
+/// Seconds after which the runtime ends the hook. The hook takes milliseconds, but a driver may hang.
 const TIMEOUT: i64 = 30;
 
 // === impl LimitRules ===
 
 impl LimitRules<'_> {
-    /// The strongest enforcement of a share of a device by time slices.
+    /// The strongest enforcement of memory limits that this node has for a device shared by time slices.
     pub fn strongest_for(&self, device: &Device) -> Enforcement {
         let drm = device.drm_gpu();
         if drm.is_none() && (!device.family().is_managed || device.partitioned) {
@@ -113,8 +112,10 @@ impl LimitRules<'_> {
         by_hook.unwrap_or_else(|_| self.means.without_hook(self.policy, drm))
     }
 
-    /// The limit of a container with parts of these GPUs by the driver or the kernel; none where no part needs one, or
-    /// where less will do. `at_least` is the weakest that the pod's annotation accepts, and `path` the record's.
+    /// Limit by the driver or the kernel for a container with parts of these GPUs. `None` if no part needs a limit,
+    /// or if none is possible and the rules accept that. `at_least` is the weakest limit that the pod's annotation
+    /// accepts;
+    /// `path` is the path of the record.
     pub fn limit(
         &self,
         gpus: &[GpuMemory],
@@ -152,7 +153,7 @@ impl LimitRules<'_> {
             Err(why) => {
                 let drm = limited.iter().find_map(|gpu| gpu.drm);
                 required.check(self.means.without_hook(self.policy, drm), &why)?;
-                // Nothing is required. GPUs that can be limited are, whatever the others lack.
+                // The rules accept a weaker limit. The GPUs that can be limited still are.
                 limited.retain(|gpu| self.means.record(&[*gpu]).is_ok());
                 let record = self.means.record(&limited).ok().filter(|_| !limited.is_empty());
                 let limit = |(record, hook)| HookLimit {
@@ -182,7 +183,7 @@ impl LimitRules<'_> {
             };
             return required.check(found, NO_CDI).map(|()| None);
         }
-        // All replicas together need a limit, unless they are the whole GPU. The record has that of one.
+        // The replicas together need a limit unless they have the whole GPU. The record has the limit of one replica.
         if !each.times(replicas).is_part() {
             return Ok(None);
         }
@@ -202,7 +203,7 @@ impl LimitRules<'_> {
         all.into_iter().max_by_key(|required| required.wanted).expect("three")
     }
 
-    /// The hook, or the reason against its limits.
+    /// Path of the hook, or the reason why it cannot set limits.
     fn hook(&self) -> Result<PathBuf, String> {
         let hook = self.policy.memory_limits.hook.clone();
         hook.ok_or_else(|| "memoryLimits.hook is not set".to_owned())
@@ -212,7 +213,7 @@ impl LimitRules<'_> {
 // === impl Required ===
 
 impl Required {
-    /// Fails if this limit is too weak; `without` is the reason against a stronger one.
+    /// Fails if this limit is too weak. `without` is the reason why there is no stronger one.
     fn check(self, found: Enforcement, without: &str) -> Result<(), WeakLimit> {
         let Self { wanted, by } = self;
         if found >= wanted {
@@ -226,7 +227,7 @@ impl Required {
 // === impl HookLimit ===
 
 impl HookLimit {
-    /// True if it limits memory of this GPU.
+    /// True if the record limits memory of this GPU.
     pub fn is_of(&self, gpu: &DeviceId) -> bool {
         self.record.gpus().iter().any(|limit| limit.uuid == gpu.as_str())
     }
@@ -294,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Limits of one, two and eight replicas: true for a limit, false for none, or the reason against it.
+    /// Limits of one, two and eight replicas: true for a limit, false for none, or the reason why they may not start.
     fn replicas(
         policy: &Policy,
         means: &LimitMeans,
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_gpu_needs_no_limit_and_a_part_has_the_best_that_is_there() {
+    fn the_whole_gpu_needs_no_limit_and_a_part_gets_the_best_one() {
         let each = ten_of_eighty();
         let limited = replicas(&policy(RequiredLimit::Driver), &means(Ok(())), &each);
         assert_eq!(limited, [Ok(true), Ok(true), Ok(false)]);
@@ -324,10 +325,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_without_a_limit_while_the_driver_is_being_initialised() {
+    fn no_part_starts_without_a_limit_while_the_driver_is_being_initialised() {
         for means in [LimitMeans::default(), means(Err(NoMemoryLimits::NoDriver))] {
             let [one, ..] = replicas(&policy(RequiredLimit::None), &means, &ten_of_eighty());
-            assert!(one.expect_err("unknown").contains("does not say yet"));
+            assert!(one.expect_err("unknown").contains("is not known yet"));
             let without_hook = Policy::default();
             let [one, ..] = replicas(&without_hook, &means, &ten_of_eighty());
             assert_eq!(one, Ok(false));
@@ -395,11 +396,11 @@ mod tests {
         let [one, ..] = replicas(&policy(RequiredLimit::Dmem), &old, &each);
         assert!(one.expect_err("none").contains("it has to be 6.14 or newer"));
         let [one, ..] = replicas(&policy(RequiredLimit::None), &LimitMeans::default(), &each);
-        assert!(one.expect_err("unknown").contains("does not say yet"));
+        assert!(one.expect_err("unknown").contains("is not known yet"));
     }
 
     #[test]
-    fn who_requires_a_limit_is_named() {
+    fn the_error_names_the_requirement() {
         let (policy, means) = (policy(RequiredLimit::Watched), means(Ok(())));
         let rules = LimitRules { policy: &policy, means: &means };
         let gpus = [ten_of_eighty()];

@@ -1,4 +1,4 @@
-//! Means of a node to keep containers to their memory of a shared GPU.
+//! Means of a node to enforce memory limits on shared GPUs.
 
 use windlass_config::Policy;
 use windlass_core::{
@@ -15,16 +15,16 @@ use windlass_host::{
 
 use super::{GpuMemory, MemoryLimitPlaces, NoMemoryLimits};
 
-/// Means of this node to keep containers to their memory of a shared GPU.
+/// Means of this node to enforce memory limits on shared GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitMeans {
-    /// Places that the limits of NVIDIA's driver need; `None` before they were looked for.
+    /// Places that the limits of NVIDIA's driver need; `None` before the first search.
     pub driver: Option<Result<MemoryLimitPlaces, NoMemoryLimits>>,
-    /// Places that the kernel's limits of other GPUs need; `None` before they were looked for.
+    /// Places that the kernel's limits of other GPUs need; `None` before the first search.
     pub dmem: Option<Result<DmemPlaces, NoDmem>>,
     /// True if the agent sees the host's processes, which the watchdog needs.
     pub shows_processes: bool,
-    /// True if it also sees which files they have open, which the watchdog needs for GPUs that the kernel limits.
+    /// True if the agent also sees their open files, which the watchdog needs for GPUs that the kernel limits.
     pub shows_open_files: bool,
 }
 
@@ -40,15 +40,16 @@ impl LimitMeans {
         Self { driver, dmem, shows_processes, shows_open_files }
     }
 
-    /// The strongest enforcement of a share without the hook and MPS. `drm` is the address of a GPU that the kernel limits.
+    /// The strongest enforcement without the hook and MPS: by the watchdog, or none. `drm` is the address of a GPU that
+    /// the kernel limits.
     pub fn without_hook(&self, policy: &Policy, drm: Option<PciAddress>) -> Enforcement {
         let is_seen = if drm.is_some() { self.shows_open_files } else { self.shows_processes };
         let is_watched = policy.watchdog.action.acts() && is_seen;
         if is_watched { Enforcement::Watched } else { Enforcement::None }
     }
 
-    /// The strongest enforcement of a whole GPU's memory by the hook, or the reason against it. `drm` is the address of a
-    /// GPU that the kernel limits.
+    /// The strongest enforcement that the hook can set on a GPU, or the reason why there is none. `drm` is the
+    /// address of a GPU that the kernel limits.
     pub(super) fn by_hook(&self, drm: Option<PciAddress>) -> Result<Enforcement, String> {
         match drm {
             Some(address) => self.region(address).map(|_| Enforcement::Dmem),
@@ -56,7 +57,7 @@ impl LimitMeans {
         }
     }
 
-    /// The hook's record for these GPUs, or the reason against their limits.
+    /// The hook's record for these GPUs, or the reason why one of them cannot be limited.
     pub(super) fn record(&self, gpus: &[&GpuMemory]) -> Result<MemoryLimitRecord, String> {
         let limits = gpus.iter().map(|gpu| self.limit(gpu)).collect::<Result<Vec<_>, _>>()?;
         let (library, cgroups) = if limits.iter().any(|limit| limit.region.is_none()) {
@@ -75,7 +76,8 @@ impl LimitMeans {
         Ok(GpuMemoryLimit { uuid: gpu.device.to_string(), region, hard_mib: gpu.limit_mib })
     }
 
-    /// False before the means of such a GPU were looked for, and while NVIDIA's driver is being initialised.
+    /// True if the means for such a GPU are known. They are not before the first search, and while NVIDIA's driver is
+    /// being initialised.
     pub(super) fn is_known(&self, gpu: &GpuMemory) -> bool {
         match gpu.drm {
             Some(_) => self.dmem.is_some(),
@@ -91,16 +93,16 @@ impl LimitMeans {
         match &self.dmem {
             Some(Ok(places)) => Ok(places),
             Some(Err(why)) => Err(why.to_string()),
-            None => Err("the host's control groups were not looked at yet".to_owned()),
+            None => Err("the host's control groups have not been checked yet".to_owned()),
         }
     }
 
-    /// Places that the driver's limits need, or the reason against them.
+    /// Places that the driver's limits need, or the reason why the driver cannot set limits.
     fn places(&self) -> Result<&MemoryLimitPlaces, String> {
         match &self.driver {
             Some(Ok(places)) => Ok(places),
             Some(Err(why)) => Err(why.to_string()),
-            None => Err("the driver was not asked yet".to_owned()),
+            None => Err("the driver has not been checked yet".to_owned()),
         }
     }
 }

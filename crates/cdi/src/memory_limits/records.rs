@@ -1,4 +1,4 @@
-//! Records of limits by the driver or the kernel, which the hook of the container runtime reads, and the hook's notes beside them.
+//! Records of memory limits, which the runtime hook reads, and the notes that the hook writes beside them.
 
 use std::{
     collections::BTreeMap,
@@ -22,10 +22,10 @@ use windlass_host::{
 #[derive(Clone, Debug)]
 pub struct LimitRecords(PathBuf);
 
-/// Holders that the driver or the kernel limits on each GPU, by the UID of a pod or of a claim.
+/// Enforcement of each limited holder, by GPU, then by the UID of the pod or claim.
 pub type LimitedHolders = BTreeMap<DeviceId, BTreeMap<String, Enforcement>>;
 
-/// Folder below the state folder, and those of each kind in it.
+/// Folder below the state folder, and its folder for each kind of holder.
 const FOLDER: &str = "memory-limits";
 const SHARES: &str = "shares";
 const CLAIMS: &str = "claims";
@@ -62,7 +62,7 @@ impl LimitRecords {
         self.0.join(format!("{name}{JSON}"))
     }
 
-    /// Writes the record, or removes it with the hook's notes. Blocks.
+    /// Writes the record, or removes it together with the hook's notes if it is `None`. Blocks.
     pub fn settle(&self, name: &str, record: Option<&MemoryLimitRecord>) -> Result<(), String> {
         let path = self.path(name);
         let done = match record {
@@ -73,16 +73,16 @@ impl LimitRecords {
         done.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Removes the records of others, with their notes: a killed agent left them. Blocks.
-    pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
-        // The next agent tries again; nobody reads the files.
-        let _ = self.remove(|file| !is_there(record_of(file)));
+    /// Keeps the records of these names. Removes others with their notes, which a killed agent may have left. Blocks.
+    pub fn retain(&self, is_kept: impl Fn(&str) -> bool) {
+        // A file that stays does no harm: no hook reads it, and the next agent tries to remove it again.
+        let _ = self.remove(|file| !is_kept(record_of(file)));
     }
 
-    /// Removes files by their name.
-    fn remove(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<()> {
+    /// Removes the files whose names match.
+    fn remove(&self, matches: impl Fn(&str) -> bool) -> io::Result<()> {
         let mut failed = Ok(());
-        for (_, path) in files_in(&self.0)?.into_iter().filter(|(name, _)| is_meant(name)) {
+        for (_, path) in files_in(&self.0)?.into_iter().filter(|(name, _)| matches(name)) {
             match fs::remove_file(path) {
                 // The hook removes notes of ended containers.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -117,7 +117,7 @@ pub fn limited(state_dir: &Path, host: &Host) -> LimitedHolders {
     limited
 }
 
-/// Files of a folder with their names. One that does not exist has none.
+/// Names and paths of the files in a folder; empty if the folder does not exist.
 fn files_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -130,7 +130,7 @@ fn files_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(named.collect())
 }
 
-/// Name of the record that a file is, or is a note of, or a draft of either. Names of records have no dot.
+/// Name of the record that a file belongs to: the record itself, a note, or a draft of either. Names have no dot.
 fn record_of(file: &str) -> &str {
     files::drafted(file).unwrap_or(file).split('.').next().unwrap_or_default()
 }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_goes_with_its_notes_and_a_draft_stays_with_its_record() {
+    fn a_record_is_removed_with_its_notes_and_drafts() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let records = LimitRecords::of_claims(folder.path());
         fs::create_dir_all(&records.0).expect("made");

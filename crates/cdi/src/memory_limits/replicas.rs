@@ -1,5 +1,5 @@
-//! Limits of replicas that have a given memory. The number of a container's replicas decides the limit, and nobody knows it
-//! beforehand: the document of the GPU's kind has a device for each number.
+//! Memory limits of replicas with a configured memory. The limit depends on the number of a container's replicas, which
+//! is unknown beforehand. So the CDI document of the GPU's kind has a device for each number.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -12,32 +12,32 @@ use windlass_core::{
 use super::{GpuMemory, HookLimit, LimitRecords, LimitRules, WeakLimit};
 use crate::kind_of;
 
-/// Replicas of a GPU that have a given memory.
+/// Memory and largest number of a GPU's replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSize {
     /// Memory of each in MiB.
     pub memory_mib: u64,
-    /// Most replicas of a container.
+    /// Limit on the replicas of a container.
     pub most: u32,
 }
 
-/// Records of replicas, and the devices of the CDI document that name the hook.
+/// Records of replicas, and the devices for the CDI document that run the hook.
 #[derive(Clone, Debug)]
 pub struct ReplicaLimits(LimitRecords);
 
-/// Devices that name the hook, by the kind of their document.
+/// Devices of CDI documents that run the hook, by the kind of their document.
 pub type ReplicaDevices = BTreeMap<Kind, Vec<SpecDevice>>;
 
-/// Limits of replicas on disk.
+/// Result of writing the records of replicas.
 #[derive(Clone, Debug, Default)]
 pub struct KeptLimits {
-    /// Further devices of the documents.
+    /// Further devices for the documents.
     pub devices: ReplicaDevices,
     /// GPUs whose record could not be written, with the reason.
     pub failed: BTreeMap<DeviceId, String>,
 }
 
-/// Name of the limit of this many replicas in the document of the GPU.
+/// Name, in the CDI document, of the limit for this many replicas of a GPU.
 pub fn replica_name(gpu: &DeviceId, replicas: u32) -> String {
     format!("{}{replicas}", replica_prefix(gpu))
 }
@@ -54,7 +54,7 @@ impl ReplicaLimits {
         Self(LimitRecords::of_replicas(state_dir))
     }
 
-    /// Limit of a container with this many replicas of a GPU. Pure.
+    /// Limit of a container with this many replicas of a GPU. Reads and writes nothing.
     pub fn limit(
         &self,
         each: &GpuMemory,
@@ -64,8 +64,8 @@ impl ReplicaLimits {
         rules.limit_of_replicas(each, replicas, &self.0.path(each.device.as_str()))
     }
 
-    /// Writes the wanted records and removes others. `before` are the devices of the present documents: those of GPUs
-    /// that cannot be limited any more stay, because containers with their names may start again. Blocks.
+    /// Writes the wanted records and removes others. `before` returns the devices of the documents on disk: the
+    /// limits of a GPU that can no longer be limited stay, because containers with their names may start again. Blocks.
     pub fn reconcile(
         &self,
         wanted: &BTreeMap<DeviceId, ReplicaSize>,
@@ -98,7 +98,7 @@ impl ReplicaLimits {
         kept
     }
 
-    /// Writes the record of a GPU. Returns a device for each number of replicas that is not all of the GPU.
+    /// Writes the record of a GPU. Returns a device for each number of replicas that needs a limit.
     fn devices(
         &self,
         each: &GpuMemory,
@@ -108,7 +108,7 @@ impl ReplicaLimits {
         let fit = u32::try_from(each.total_mib / each.limit_mib.max(1)).unwrap_or_default();
         let mut devices = Vec::new();
         for replicas in 1..=fit.min(most) {
-            // A limit that is too weak is refused when the kubelet allocates.
+            // If the limit is too weak, the agent refuses the kubelet's Allocate.
             let Ok(Some(limit)) = self.limit(each, replicas, rules) else { continue };
             if devices.is_empty() {
                 self.0.settle(each.device.as_str(), Some(&limit.record))?;

@@ -35,7 +35,7 @@ pub(super) struct PartitionMode {
 /// Compute partition mode of a whole GPU.
 const WHOLE: &str = "spx";
 
-/// Default resource of a device. GPUs without partition modes have one name under every strategy.
+/// Default resource of a device: `amd.com/gpu`, or the partition mode's name under `naming: mixed`.
 pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
     let profile = device.attributes.get(&PARTITION_PROFILE);
     match profile.filter(|_| policy.families.amd.naming == AmdNaming::Mixed) {
@@ -58,12 +58,13 @@ pub(super) fn partition_mode(host: &Host, folder: &Path) -> Option<PartitionMode
 pub(super) fn of_gpu(
     host: &Host,
     function: &PciFunction,
-    cut: Option<&PartitionMode>,
+    partition_mode: Option<&PartitionMode>,
 ) -> Attributes {
     let attribute = |file: &str| host.text(function.folder().join(file)).and_then(text);
     let version = host.text("/sys/module/amdgpu/version");
-    let mode =
-        |of: fn(&PartitionMode) -> &String| cut.map(of).and_then(|mode| text(mode.to_uppercase()));
+    let mode = |of: fn(&PartitionMode) -> &String| {
+        partition_mode.map(of).and_then(|mode| text(mode.to_uppercase()))
+    };
     let own = attributes(
         DOMAIN,
         [
@@ -71,9 +72,9 @@ pub(super) fn of_gpu(
             ("productName", attribute("product_name")),
             ("deviceID", function.device.as_ref().and_then(text)),
             ("driverVersion", version.map(|version| AttributeValue::version(&version))),
-            ("computePartition", mode(|cut| &cut.compute)),
-            ("memoryPartition", mode(|cut| &cut.memory)),
-            ("partitionProfile", cut.and_then(|cut| text(cut.to_string()))),
+            ("computePartition", mode(|mode| &mode.compute)),
+            ("memoryPartition", mode(|mode| &mode.memory)),
+            ("partitionProfile", partition_mode.and_then(|mode| text(mode.to_string()))),
         ],
     );
     own.into_iter().chain(of_function(host, function)).collect()
@@ -98,7 +99,7 @@ pub(super) fn amounts(node: &Node) -> Capacities {
     amounts.into_iter().filter_map(|(name, amount)| Some((name, non_zero(amount)?))).collect()
 }
 
-/// Memory size by the graphics driver.
+/// Memory size that the graphics driver reports.
 pub(super) fn memory(host: &Host, function: &PciFunction) -> Capacities {
     let bytes = host.text(function.folder().join("mem_info_vram_total"));
     let bytes = bytes.and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);

@@ -43,7 +43,7 @@ pub(super) struct Node {
 pub(super) const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 const GENERATION: &str = "/sys/class/kfd/kfd/topology/generation_id";
 
-/// Most nodes, and most links of each: far more than 64 partitions and their processors.
+/// Limit on nodes, and on links of each node: far above 64 partitions and the CPUs beside them.
 const MAX: usize = 1_024;
 
 /// `HSA_IOLINK_TYPE_XGMI` (`drivers/gpu/drm/amd/amdkfd/kfd_crat.h`).
@@ -52,7 +52,7 @@ const XGMI: u64 = 11;
 /// Local memory: `HSA_MEM_HEAP_TYPE_FB_PUBLIC` and `_PRIVATE` (`kfd_topology.h`).
 const OWN_MEMORY: [u64; 2] = [1, 2];
 
-/// Bandwidth of links without a reported one: the slowest that AMD built, in an MI50.
+/// Bandwidth of a link that reports none: the slowest that AMD built, in an MI50.
 const DEFAULT_MBPS: u32 = 46_000;
 
 // === impl Topology ===
@@ -139,8 +139,8 @@ impl Node {
     }
 }
 
-/// Nodes of a function with partition numbers. During partitioning the first listed node need not be the
-/// first partition. Drivers without numbers list nodes in order.
+/// Nodes of a function with their partition numbers. During partitioning the first listed node need not be
+/// the first partition, so the driver's numbers count. A driver without them lists nodes in partition order.
 pub(super) fn numbered<'a>(
     nodes: &[&'a Node],
     of: PciAddress,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_count_their_functions_and_belong_to_one() {
+    fn partitions_with_function_numbers_belong_to_one_gpu() {
         let root = tempfile::tempdir().expect("a temporary folder");
         node(root.path(), 0, 0, 0);
         for (number, location) in [(1, 0xa00), (2, 0xa01), (3, 0xa02), (10, 0x1000_0a03)] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_called_by_the_number_that_the_driver_gives_them() {
+    fn partitions_have_the_numbers_of_the_driver() {
         let function = PciAddress::at(0, [0x0a, 0]);
         let numbers = |nodes: &[(u8, u8)]| -> Vec<u32> {
             let node = |(partition, low): &(u8, u8)| Node {
@@ -233,11 +233,11 @@ mod tests {
         };
         assert_eq!(numbers(&[(1, 0), (3, 0)]), [1, 3], "in the highest bits");
         assert_eq!(numbers(&[(0, 2), (0, 5)]), [2, 5], "in the lowest");
-        assert_eq!(numbers(&[(0, 0), (0, 0)]), [0, 1], "not told");
+        assert_eq!(numbers(&[(0, 0), (0, 0)]), [0, 1], "not reported");
     }
 
     #[test]
-    fn links_and_memory_are_read_again_when_a_node_says_something_else() {
+    fn links_and_memory_are_read_again_when_a_node_changes() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (root, host) = (root.path(), Host::new(root.path(), "/"));
         node(root, 1, 0x100, 128);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!((one.memory_bytes, two.memory_bytes), (4_096, 0));
         file(root, "1/io_links/0/properties", "type 11\nnode_to 2\nmax_bandwidth 0\n");
         topology.refresh(&host);
-        assert_eq!(topology.nodes[0].links[&2], 64_000, "nothing told of a change");
+        assert_eq!(topology.nodes[0].links[&2], 64_000, "no node changed");
         node(root, 2, 0x200, 130);
         topology.refresh(&host);
         assert_eq!(topology.nodes[0].links[&2], DEFAULT_MBPS);

@@ -53,75 +53,75 @@ impl DeviceBuilder<'_> {
         let failure = group.members.iter().find_map(|member| member.failure.clone());
         let doubt = || group.doubt.clone().map(|doubt| (Reason::NodeMissing, doubt));
         let failure = failure.or_else(doubt);
-        let mut made = BuiltDevice { device, failure, missing: group.missing.clone() };
-        made.device.withheld = group.members.iter().find_map(|member| member.withheld.clone());
-        self.give_found(&mut made, group);
+        let mut built = BuiltDevice { device, failure, missing: group.missing.clone() };
+        built.device.withheld = group.members.iter().find_map(|member| member.withheld.clone());
+        self.add_found_nodes(&mut built, group);
         for given in &self.rule.give.nodes {
-            self.give_node(&mut made, given, group);
+            self.add_node(&mut built, given, group);
         }
-        made.report_missing_nodes();
+        built.report_missing_nodes();
         for given in &self.rule.give.mounts {
-            self.give_mount(&mut made, given);
+            self.add_mount(&mut built, given);
         }
-        self.give_texts(&mut made);
-        self.check_not_empty(&mut made, group);
-        self.check_nodes(&mut made);
-        Some(made)
+        self.add_env_and_cdi_names(&mut built);
+        self.check_not_empty(&mut built, group);
+        self.check_nodes(&mut built);
+        Some(built)
     }
 
-    fn give_found(&self, made: &mut BuiltDevice, group: &Group) {
+    fn add_found_nodes(&self, built: &mut BuiltDevice, group: &Group) {
         let Some(access) = self.rule.give.found else { return };
         let found = group.members.iter().flat_map(|member| &member.nodes);
-        made.device.nodes.extend(found.map(|node| DeviceNode { access, ..node.clone() }));
+        built.device.nodes.extend(found.map(|node| DeviceNode { access, ..node.clone() }));
     }
 
-    fn give_node(&self, made: &mut BuiltDevice, given: &GivenNode, group: &Group) {
-        let pattern = match fill_with(&given.path, &made.device, literally) {
+    fn add_node(&self, built: &mut BuiltDevice, given: &GivenNode, group: &Group) {
+        let pattern = match fill_with(&given.path, &built.device, literally) {
             Ok(pattern) => pattern,
             Err(_) if given.optional => return,
-            Err(missing) => return made.withhold(format!("{}: {missing}", given.path)),
+            Err(missing) => return built.withhold(format!("{}: {missing}", given.path)),
         };
         if let Some(why) = denylist::not_a_node(&pattern) {
-            return made.withhold(why);
+            return built.withhold(why);
         }
         let paths = match self.nodes.paths(&pattern) {
             Ok(paths) => paths,
-            Err(why) => return made.withhold(why),
+            Err(why) => return built.withhold(why),
         };
         let mut is_there = false;
         for path in paths {
             let target = match self.nodes.target(&path) {
                 Ok(target) => target,
                 Err(why) => {
-                    made.fail(Reason::NodeMissing, why);
+                    built.fail(Reason::NodeMissing, why);
                     continue;
                 }
             };
             let named = match self.nodes.at(&path, &target) {
                 Ok(named) => named,
-                Err(why) => return made.withhold(why),
+                Err(why) => return built.withhold(why),
             };
             is_there |= !named.is_empty();
             for named in named {
-                self.give_named(made, given, &path, named, group);
+                self.add_named_node(built, given, &path, named, group);
             }
         }
         if !is_there && !given.optional {
-            made.missing.push(pattern);
+            built.missing.push(pattern);
         }
     }
 
     /// Adds a node. Nodes below a folder keep their relative paths in the container.
-    fn give_named(
+    fn add_named_node(
         &self,
-        made: &mut BuiltDevice,
+        built: &mut BuiltDevice,
         given: &GivenNode,
         path: &Path,
         named: NamedNode,
         group: &Group,
     ) {
         let NamedNode { name, node: target } = named;
-        let inside = match given.inside.as_deref().map(|text| fill(text, &made.device)) {
+        let inside = match given.inside.as_deref().map(|text| fill(text, &built.device)) {
             None => name,
             Some(Ok(text)) => {
                 let last = path.file_name().filter(|_| text.ends_with('/')).map(Path::new);
@@ -129,20 +129,20 @@ impl DeviceBuilder<'_> {
                 let parts = [Some(Path::new(&text)), last, below].into_iter().flatten();
                 parts.flat_map(Path::components).collect()
             }
-            Some(Err(missing)) => return made.withhold(missing.to_string()),
+            Some(Err(missing)) => return built.withhold(missing.to_string()),
         };
         let inside = Some(inside).filter(|inside| *inside != target);
-        if made.device.nodes.iter().any(|known| known.path == target && known.inside == inside) {
+        if built.device.nodes.iter().any(|known| known.path == target && known.inside == inside) {
             return;
         }
-        let proof = if given.shared { None } else { self.proof(&target, group) };
+        let proof = if given.shared { None } else { self.confirming_folder(&target, group) };
         let (access, shared) = (given.access, given.shared);
-        made.device.nodes.push(DeviceNode { path: target, inside, access, shared, proof });
+        built.device.nodes.push(DeviceNode { path: target, inside, access, shared, proof });
     }
 
-    /// Sysfs folder that proves the node's number. A VFIO group node belongs to the function of the group,
-    /// whose number may change.
-    fn proof(&self, path: &Path, group: &Group) -> Option<PathBuf> {
+    /// Sysfs folder that confirms the node's device number at allocation. The number of a VFIO group may
+    /// change, so the confirming folder is that of a function in the group.
+    fn confirming_folder(&self, path: &Path, group: &Group) -> Option<PathBuf> {
         let function = || {
             let folders = group.members.iter().filter_map(|member| member.folder.clone());
             let name = path.file_name()?.to_str()?.trim_start_matches("noiommu-");
@@ -155,14 +155,14 @@ impl DeviceBuilder<'_> {
         of_group.or_else(|| self.nodes.folder(path))
     }
 
-    fn give_mount(&self, made: &mut BuiltDevice, given: &GivenMount) {
+    fn add_mount(&self, built: &mut BuiltDevice, given: &GivenMount) {
         let fill =
-            |text: &str| fill(text, &made.device).map_err(|missing| format!("{text}: {missing}"));
+            |text: &str| fill(text, &built.device).map_err(|missing| format!("{text}: {missing}"));
         let host = fill(&given.host);
         let container = given.container.as_deref().map_or_else(|| host.clone(), fill);
         let (host, container) = match (host, container) {
             (Ok(host), Ok(container)) => (PathBuf::from(host), PathBuf::from(container)),
-            (Err(why), _) | (_, Err(why)) => return made.withhold(why),
+            (Err(why), _) | (_, Err(why)) => return built.withhold(why),
         };
         let text = host.display().to_string();
         let dangerous = || {
@@ -172,53 +172,53 @@ impl DeviceBuilder<'_> {
             why.filter(|_| !self.rule.allow_dangerous)
         };
         if let Some(why) = denylist::not_a_plain_path(&text).or_else(dangerous) {
-            return made.withhold(why);
+            return built.withhold(why);
         }
         if !self.host.has(&host) {
-            made.fail(Reason::NotReady, format!("{text} is not there"));
+            built.fail(Reason::NotReady, format!("{text} is not there"));
         }
         let writable = given.writable;
-        made.device.extras.mounts.push(Mount { host, container, writable });
+        built.device.extras.mounts.push(Mount { host, container, writable });
     }
 
     /// Adds variables and CDI names. A variable without value is omitted. A CDI name without value withholds
     /// the device, since its container would be incomplete.
-    fn give_texts(&self, made: &mut BuiltDevice) {
-        let device = from_inside(&made.device);
+    fn add_env_and_cdi_names(&self, built: &mut BuiltDevice) {
+        let device = with_container_paths(&built.device);
         let variable = |(name, value): (&String, &String)| {
             Some((fill(name, &device).ok()?, fill(value, &device).ok()?))
         };
-        made.device.extras.env = self.rule.give.env.iter().filter_map(variable).collect();
+        built.device.extras.env = self.rule.give.env.iter().filter_map(variable).collect();
         for name in &self.rule.give.cdi {
-            match fill(name, &made.device) {
-                Ok(name) => made.device.extras.cdi.push(name),
-                Err(missing) => made.withhold(format!("{name}: {missing}")),
+            match fill(name, &built.device) {
+                Ok(name) => built.device.extras.cdi.push(name),
+                Err(missing) => built.withhold(format!("{name}: {missing}")),
             }
         }
     }
 
-    /// Marks a device without any container edits as unusable.
-    fn check_not_empty(&self, made: &mut BuiltDevice, group: &Group) {
-        let nothing = made.device.nodes.is_empty() && made.device.extras.is_empty();
+    /// Fails a device that has no container edit, since it would give a container nothing.
+    fn check_not_empty(&self, built: &mut BuiltDevice, group: &Group) {
+        let nothing = built.device.nodes.is_empty() && built.device.extras.is_empty();
         if !nothing || self.rule.give.found.is_none() {
             return;
         }
         let of_bus = |member: &Candidate| member.folder.is_some();
         let has_driver = group.members.iter().any(|member| member.text("driver").is_some());
         if group.members.iter().any(of_bus) && !has_driver {
-            made.fail(Reason::DriverUnbound, "no driver is bound to it".to_owned());
+            built.fail(Reason::DriverUnbound, "no driver is bound to it".to_owned());
         } else {
-            made.fail(Reason::NodeMissing, "its driver made no device node".to_owned());
+            built.fail(Reason::NodeMissing, "its driver made no device node".to_owned());
         }
     }
 
-    fn check_nodes(&self, made: &mut BuiltDevice) {
-        let missing = made.device.nodes.iter().filter(|node| !self.host.has(&node.path));
-        made.missing = missing.map(|node| node.path.display().to_string()).collect();
-        made.report_missing_nodes();
+    fn check_nodes(&self, built: &mut BuiltDevice) {
+        let missing = built.device.nodes.iter().filter(|node| !self.host.has(&node.path));
+        built.missing = missing.map(|node| node.path.display().to_string()).collect();
+        built.report_missing_nodes();
         if !self.rule.allow_dangerous {
-            let why = made.device.nodes.iter().find_map(|node| self.nodes.danger(node));
-            made.device.withheld = made.device.withheld.take().or(why);
+            let why = built.device.nodes.iter().find_map(|node| self.nodes.danger(node));
+            built.device.withheld = built.device.withheld.take().or(why);
         }
     }
 }
@@ -248,13 +248,14 @@ impl BuiltDevice {
     }
 }
 
-/// The device with the node paths of a container.
-fn from_inside(device: &Device) -> Device {
+/// The device with its nodes at their paths inside the container.
+fn with_container_paths(device: &Device) -> Device {
     let inside = |node: &DeviceNode| DeviceNode::new(node.inside());
     let nodes = device.own_nodes().map(inside);
     Device { nodes: nodes.collect(), ..device.clone() }
 }
 
+/// The parts of the members' places that all members share.
 fn common_place(members: &[Candidate]) -> Place {
     let Some((first, others)) = members.split_first() else { return Place::default() };
     let same = |differs: &dyn Fn(&Place) -> bool| !others.iter().any(|other| differs(&other.place));

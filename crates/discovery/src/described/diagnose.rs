@@ -32,12 +32,12 @@ pub struct SourceDiagnosis {
 pub struct CandidateVerdict {
     /// Origin: sysfs folder, node, file or address.
     pub found: String,
-    /// Name there.
+    /// Name of the candidate at its origin, such as its name on the bus.
     pub name: String,
     /// The device that it forms or belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceId>,
-    /// Reason for no device.
+    /// Reason why the candidate forms no device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -56,32 +56,32 @@ pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, S
     let nodes = Nodes::new(&host, &serials);
     let builder =
         DeviceBuilder { host: &host, rule, kubelet_dir: &places.kubelet_dir, nodes: &nodes };
-    let (mut verdicts, mut picked) = (Vec::new(), Vec::new());
+    let (mut verdicts, mut selected) = (Vec::new(), Vec::new());
     for (index, candidate) in (0..).zip(candidates) {
         let why = rule.expression.as_ref();
         let why = why.and_then(|it| it.why_not(&builder.preview(index, &candidate)));
         match why {
             Some(why) => verdicts.push(CandidateVerdict::without_device(&candidate, why)),
-            None => picked.push(candidate),
+            None => selected.push(candidate),
         }
     }
-    let (devices, left) = grouped(rule, picked);
-    notes.extend(left);
+    let (devices, leftover) = grouped(rule, selected);
+    notes.extend(leftover);
     let candidates = devices.into_iter().chain(verdicts).collect();
     Ok(SourceDiagnosis { places: examined(&rule.find), notes, candidates })
 }
 
 /// Verdicts on selected candidates, and a diagnostic about leftovers.
-fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>, Option<String>) {
-    let all: Vec<_> = picked.iter().map(Candidate::place_of_verdict).collect();
-    let (groups, left) = unit::groups(rule, picked);
+fn grouped(rule: &SourceRule, selected: Vec<Candidate>) -> (Vec<CandidateVerdict>, Option<String>) {
+    let all: Vec<_> = selected.iter().map(Candidate::blank_verdict).collect();
+    let (groups, leftover) = unit::groups(rule, selected);
     let (mut verdicts, mut ids) = (Vec::new(), Vec::new());
     for group in groups {
         let id = id(&rule.name, &group.identity);
         let is_first = !ids.contains(&id);
         for member in &group.members {
             verdicts.push(if is_first {
-                CandidateVerdict { device: Some(id.clone()), ..member.place_of_verdict() }
+                CandidateVerdict { device: Some(id.clone()), ..member.blank_verdict() }
             } else {
                 CandidateVerdict::without_device(
                     member,
@@ -92,13 +92,14 @@ fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>,
         ids.push(id);
     }
     if verdicts.is_empty() {
-        let lone = |verdict| CandidateVerdict { reason: Some(NO_PARTNER.to_owned()), ..verdict };
-        verdicts = all.into_iter().map(lone).collect();
+        let without_partner =
+            |verdict| CandidateVerdict { reason: Some(NO_PARTNER.to_owned()), ..verdict };
+        verdicts = all.into_iter().map(without_partner).collect();
     }
-    (verdicts, left)
+    (verdicts, leftover)
 }
 
-const NO_PARTNER: &str = "one device is a match of every pattern, and another pattern has none";
+const NO_PARTNER: &str = "a device needs a match of every pattern, and another pattern has none";
 
 /// Searched locations.
 fn examined(find: &Find) -> Vec<String> {
@@ -114,8 +115,8 @@ fn examined(find: &Find) -> Vec<String> {
 // === impl Candidate ===
 
 impl Candidate {
-    /// A verdict without outcome.
-    fn place_of_verdict(&self) -> CandidateVerdict {
+    /// A verdict with origin and name only; the caller adds device or reason.
+    fn blank_verdict(&self) -> CandidateVerdict {
         let name = self.text("name").unwrap_or(&self.identity).to_owned();
         CandidateVerdict { found: self.origin.clone(), name, device: None, reason: None }
     }
@@ -125,6 +126,6 @@ impl Candidate {
 
 impl CandidateVerdict {
     fn without_device(candidate: &Candidate, why: String) -> Self {
-        Self { reason: Some(why), ..candidate.place_of_verdict() }
+        Self { reason: Some(why), ..candidate.blank_verdict() }
     }
 }

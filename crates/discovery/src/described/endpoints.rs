@@ -12,10 +12,10 @@ fn candidate(endpoint: &str) -> Candidate {
     let (host, port) = split(endpoint);
     let (identity, origin) = (endpoint.to_owned(), endpoint.to_owned());
     let mut candidate = Candidate { identity, origin, ..Candidate::default() };
-    candidate.note("endpoint", Some(endpoint));
-    candidate.note("host", Some(host));
-    candidate.note("port", port);
-    candidate.note("name", Some(host));
+    candidate.add_text("endpoint", Some(endpoint));
+    candidate.add_text("host", Some(host));
+    candidate.add_text("port", port);
+    candidate.add_text("name", Some(host));
     candidate
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_told_from_the_end_of_an_address() {
+    fn a_port_is_distinguished_from_the_end_of_an_ipv6_address() {
         for (endpoint, host, port) in [
             ("172.31.111.35", "172.31.111.35", None),
             ("board-1.lab:6001", "board-1.lab", Some("6001")),

@@ -1,4 +1,4 @@
-//! Attributes from files of a device's folder, as configured.
+//! Attributes from the configured files in a device's sysfs folder.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -8,14 +8,14 @@ use windlass_host::Host;
 
 use super::find::{Candidate, DOMAIN, FindResult, entries};
 
-/// Longest file that is read; larger ones have another purpose.
+/// Limit on the bytes read of a file. A longer file is no description of a board.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// Attributes taken from one file. DRA permits 32 per device, those of Windlass included.
 const MAX_FACTS: usize = 16;
 
-/// Names that Windlass sets itself.
-const OURS: [&str; 3] = ["name", "path", "numa"];
+/// Names that Windlass sets, so that a file cannot.
+const RESERVED: [&str; 3] = ["name", "path", "numa"];
 
 /// Files in a folder. Hidden ones are skipped: a mounted `ConfigMap` keeps its versions there.
 pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
@@ -29,7 +29,7 @@ pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
         let path = folder.join(name);
         match host.resolve_link(&path).filter(|target| host.path(target).is_file()) {
             Some(target) => found.candidates.push(board(host, name, &path, &target)),
-            // Folders are no devices, and a dangling link may soon lead to one.
+            // A folder is no board. The other case, a dangling link, gets a note: its target may appear later.
             None if host.path(&path).is_dir() => {}
             None => found.notes.push(format!("{} is not a file", path.display())),
         }
@@ -40,10 +40,10 @@ pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
 fn board(host: &Host, name: &str, path: &Path, target: &Path) -> Candidate {
     let (identity, origin) = (name.to_owned(), path.display().to_string());
     let mut board = Candidate { identity, origin, ..Candidate::default() };
-    board.note("name", Some(name));
-    board.note("path", path.to_str());
+    board.add_text("name", Some(name));
+    board.add_text("path", path.to_str());
     let text = read(host, target).unwrap_or_default();
-    // Files may contain anything; only mappings are read as attributes.
+    // A file may contain anything; only a mapping has attributes.
     if let Ok(Value::Object(facts)) = serde_saphyr::from_str::<Value>(&text) {
         board.take_facts(facts);
     }
@@ -63,20 +63,20 @@ impl Candidate {
         let numa = facts.get("numa").and_then(Value::as_u64);
         self.place.numa_node = numa.and_then(|node| node.try_into().ok());
         self.add_numa_node();
-        let others = facts.into_iter().filter(|(name, _)| !OURS.contains(&name.as_str()));
+        let others = facts.into_iter().filter(|(name, _)| !RESERVED.contains(&name.as_str()));
         for (name, value) in others.take(MAX_FACTS) {
             let name = AttributeName::given(DOMAIN, &name);
             self.attributes.extend(name.zip(attribute(value)));
         }
         if let Some(endpoint) = self.text("endpoint").map(str::to_owned) {
             let (host, port) = super::endpoints::split(&endpoint);
-            self.note("host", Some(host));
-            self.note("port", port);
+            self.add_text("host", Some(host));
+            self.add_text("port", port);
         }
     }
 }
 
-/// A scalar as an attribute. Overlong text is dropped, since cut text means something else.
+/// A scalar as an attribute. Overlong text is dropped, since truncated text may mean something else.
 fn attribute(value: Value) -> Option<AttributeValue> {
     match value {
         Value::String(text) if text.chars().count() <= MAX_VALUE_CHARS => {

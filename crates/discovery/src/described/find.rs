@@ -23,7 +23,7 @@ use super::{
 /// Domain of attributes that Kubernetes does not define.
 pub(super) const DOMAIN: &str = "windlass.dev";
 
-/// Most entries of a folder. The largest machines have a few thousand PCI functions.
+/// Maximum number of entries of a folder. The largest machines have a few thousand PCI functions.
 pub(super) const MAX_ENTRIES: usize = 10_000;
 
 /// A possible device.
@@ -33,16 +33,16 @@ pub(super) struct Candidate {
     pub(super) identity: String,
     /// Origin: sysfs folder, node, file or address.
     pub(super) origin: String,
-    /// Identity of the bus device that it is or belongs to.
+    /// Identity of the bus device that the candidate is, or belongs to.
     pub(super) device: Option<String>,
-    /// Folder of the configured files: the sysfs folder, or that of the device node.
+    /// Sysfs folder of the candidate or of its device node; the configured attribute files are in it.
     pub(super) folder: Option<PathBuf>,
     pub(super) attributes: Attributes,
     pub(super) place: Place,
     pub(super) nodes: Vec<DeviceNode>,
-    /// Reason to withhold it.
+    /// Reason to withhold the candidate from allocation.
     pub(super) withheld: Option<String>,
-    /// Failure that makes it unusable.
+    /// Failure that makes the candidate unusable.
     pub(super) failure: Option<(Reason, String)>,
     /// Index of the matching pattern.
     pub(super) pattern: usize,
@@ -82,14 +82,14 @@ pub(super) fn find(
 // === impl Candidate ===
 
 impl Candidate {
-    /// Sets an attribute unless it is set.
-    pub(super) fn note(&mut self, name: &'static str, value: Option<impl Into<String>>) {
+    /// Sets a string attribute, unless it is set already or the value is empty.
+    pub(super) fn add_text(&mut self, name: &'static str, value: Option<impl Into<String>>) {
         let Some(value) = value.map(Into::into).filter(|value| !value.is_empty()) else { return };
         let name = AttributeName::new(DOMAIN, name);
         self.attributes.entry(name).or_insert_with(|| AttributeValue::string(value));
     }
 
-    /// Renames it; the name becomes its identity.
+    /// Sets identity and `name` attribute to this name.
     pub(super) fn rename(&mut self, name: &str) {
         name.clone_into(&mut self.identity);
         let value = AttributeValue::string(name);
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_names_are_counted() {
+    fn numbers_in_names_sort_by_value() {
         let mut names = ["video10", "video9", "a", "0000:0a:00.0", "video"];
         names.sort_by_key(|name| natural(name));
         assert_eq!(names, ["0000:0a:00.0", "a", "video", "video9", "video10"]);

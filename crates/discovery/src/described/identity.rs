@@ -8,7 +8,7 @@ use windlass_core::{
 /// The id of a device. Invalid characters are replaced and long text is cut; a digest of the whole then keeps
 /// ids distinct.
 pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
-    let (text, is_lossy) = spelled(identity);
+    let (text, is_lossy) = id_text(identity);
     let whole = format!("{source}-{text}");
     let id = if is_lossy || whole.len() > DeviceId::MAX_CHARS {
         let digest = format!("-{:016x}", digest(identity));
@@ -17,12 +17,12 @@ pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
     } else {
         whole
     };
-    id.parse().expect("letters, digits and what ids may have, and no more than they may have")
+    id.parse().expect("spelled in the characters of an id, and cut to its length")
 }
 
 /// The identity in characters of an id, and true if that loses information. `:` and `.` of addresses become
 /// `-`, as in ids of PCI devices; identities never differ in these alone.
-fn spelled(identity: &str) -> (String, bool) {
+fn id_text(identity: &str) -> (String, bool) {
     let mut is_lossy = identity.is_empty();
     let letter = |letter: char| match letter {
         ':' | '/' => '-',
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_say_what_the_device_is() {
+    fn ids_contain_the_identity() {
         for (identity, expected) in [
             ("0000:1b:00.0", "coral-0000-1b-00-0"),
             ("FT4X.9", "coral-FT4X.9"),

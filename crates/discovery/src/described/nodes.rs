@@ -1,6 +1,7 @@
 //! Device nodes as candidates, by path pattern below `/dev`.
 //!
-//! The walk follows only matching folders; a matching folder counts with everything below it.
+//! The search enters only folders that match the pattern so far. A folder that matches the whole pattern stands
+//! for every node below it.
 
 use std::{
     cell::OnceCell,
@@ -32,13 +33,14 @@ pub(super) struct Nodes<'a> {
     by_name: OnceCell<BTreeMap<String, PathBuf>>,
 }
 
-/// A device node with the path that led to it through links.
+/// A device node, and the path by which the pattern found it, which may be a link.
 pub(super) struct NamedNode {
     pub(super) name: PathBuf,
     pub(super) node: PathBuf,
 }
 
-/// Nodes that match a pattern, each once: by its first pattern, and by its own name rather than a link's.
+/// Nodes that match a pattern. A node that several paths lead to counts once: under its first pattern, and under
+/// its own name rather than a link's.
 pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindResult, String> {
     let mut found = FindResult::default();
     let mut seen = BTreeSet::new();
@@ -178,7 +180,7 @@ impl<'a> Nodes<'a> {
                 folder
             }
         };
-        candidate.note("path", target.to_str());
+        candidate.add_text("path", target.to_str());
         candidate.origin = path.display().to_string();
         let node = |NamedNode { name, node }: NamedNode| {
             let inside = (name != node).then_some(name);
@@ -211,7 +213,7 @@ impl<'a> Nodes<'a> {
         let by_number = self.by_number(path);
         let is_it = |folder: &PathBuf| self.host.uevent(folder, "DEVNAME").as_deref() == Some(name);
         by_number.filter(is_it).or_else(|| {
-            // Simulated machines have equal or regular files as nodes, and recordings only names.
+            // The nodes of a simulated machine may be regular files, and a recorded host has only their names.
             (!self.host.is_real()).then_some(())?;
             self.by_name.get_or_init(|| self.folders_by_name()).get(name).cloned()
         })
@@ -234,7 +236,7 @@ impl<'a> Nodes<'a> {
         listed.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
     }
 
-    /// Reason against giving a node to containers.
+    /// Reason why containers must not get a node.
     pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
         let block = || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));

@@ -6,7 +6,7 @@
 //!    └── results: device -> outcome <─────┘
 //! ```
 //!
-//! A device is awaited until its first result. A failure counts after the configured number in a row.
+//! Health is *awaited* until the first result. A failure counts after the configured number of failures in a row.
 
 mod attempt;
 
@@ -95,7 +95,7 @@ pub(super) fn channel(host: Host) -> (ProbeHandle, Prober) {
 // === impl ProbeHandle ===
 
 impl ProbeHandle {
-    /// Notified when a result changes.
+    /// Notifier of changed results.
     pub(super) fn news(&self) -> Arc<Notify> {
         self.news.clone()
     }
@@ -132,7 +132,7 @@ impl Prober {
         }
     }
 
-    /// Takes over the new set: unchanged probes continue, new ones start at once.
+    /// Applies a new set of probes: unchanged ones continue, new ones start at once.
     fn adopt(&mut self) {
         let specs = self.specs.borrow_and_update().clone();
         self.schedules.retain(|device, schedule| specs.get(device) == Some(&schedule.spec));
@@ -208,7 +208,7 @@ impl ProbeSchedule {
     }
 }
 
-/// Shortest probe interval, whatever is configured.
+/// Shortest probe interval. A shorter configured one is raised to it.
 pub(super) const SHORTEST: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

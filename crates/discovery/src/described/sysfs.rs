@@ -53,8 +53,8 @@ fn listed(
     Ok(found)
 }
 
-/// Numbers parts of one device by name without digits, in order: the digits change with other devices on the
-/// bus. `dvb0.frontend0` contains the digit of its card too.
+/// Numbers the parts of one device by their name without digits, in order. The kernel's digits would change with
+/// other devices on the bus, as the first one of `dvb0.frontend0` does.
 pub(super) fn number_parts(candidates: &mut [Candidate]) {
     candidates.sort_by_cached_key(|candidate| natural(&candidate.origin));
     let mut seen = std::collections::BTreeMap::<String, u32>::new();
@@ -87,10 +87,10 @@ impl<'a> Sysfs<'a> {
             nodes: host.nodes_of(folder).into_iter().map(|found| found.node).collect(),
             ..Candidate::default()
         };
-        candidate.note("name", Some(name));
-        candidate.note("subsystem", host.link_name(folder.join("subsystem")));
-        candidate.note("devName", host.uevent(folder, "DEVNAME"));
-        candidate.note("ofCompatible", host.line(folder.join("of_node/compatible")));
+        candidate.add_text("name", Some(name));
+        candidate.add_text("subsystem", host.link_name(folder.join("subsystem")));
+        candidate.add_text("devName", host.uevent(folder, "DEVNAME"));
+        candidate.add_text("ofCompatible", host.line(folder.join("of_node/compatible")));
         if let Some(device) = &device {
             self.add_device_attributes(&mut candidate, device);
         }
@@ -102,9 +102,10 @@ impl<'a> Sysfs<'a> {
     fn add_device_attributes(&self, candidate: &mut Candidate, device: &Path) {
         let host = self.host;
         let usb = usb::device_of(host, device);
-        candidate.note("driver", host.link_name(device.join("driver")).filter(|it| it != "usb"));
-        candidate.note("iommuGroup", host.link_name(device.join("iommu_group")));
-        candidate.note("ofCompatible", host.line(device.join("of_node/compatible")));
+        candidate
+            .add_text("driver", host.link_name(device.join("driver")).filter(|it| it != "usb"));
+        candidate.add_text("iommuGroup", host.link_name(device.join("iommu_group")));
+        candidate.add_text("ofCompatible", host.line(device.join("of_node/compatible")));
         if let Some(usb) = usb {
             usb::add_attributes(host, &usb, candidate);
         }
@@ -127,13 +128,14 @@ impl<'a> Sysfs<'a> {
 // === impl Candidate ===
 
 impl Candidate {
-    /// True for a part of a device with its own identity. USB devices are whole.
+    /// True for a part of a bus device: a candidate with another name than the device's identity. An entry of the
+    /// USB bus is a device, although it is identified by serial number or port.
     fn is_part(&self) -> bool {
         let name = self.text("name").filter(|_| self.text("subsystem") != Some("usb"));
         name.is_some_and(|name| name != self.identity)
     }
 
-    /// Kind of a part. Names with `:` are bus addresses, `0003:1050:0407.000A`, so the subsystem counts.
+    /// Kind of a part: its name without digits, or its subsystem if the name is a bus address, `0003:1050:0407.000A`.
     fn stem(&self) -> String {
         let name = self.text("name").unwrap_or_default();
         let subsystem = self.text("subsystem").filter(|_| name.contains(':'));
@@ -157,17 +159,17 @@ impl Candidate {
 
     fn add_function(&mut self, host: &Host, function: &PciFunction) {
         self.attributes.extend(function.attributes());
-        self.note("pciVendor", function.vendor.clone());
-        self.note("pciDevice", function.device.clone());
+        self.add_text("pciVendor", function.vendor.clone());
+        self.add_text("pciDevice", function.device.clone());
         self.attributes.extend(of_virtualization(host, function));
         let folder = function.folder();
         let id = |file: &str| {
             let text = host.text(folder.join(file))?;
             Some(text.trim_start_matches("0x").to_owned())
         };
-        self.note("pciSubsystemVendor", id("subsystem_vendor"));
-        self.note("pciSubsystemDevice", id("subsystem_device"));
-        self.note("acpiIndex", host.text(folder.join("acpi_index")));
+        self.add_text("pciSubsystemVendor", id("subsystem_vendor"));
+        self.add_text("pciSubsystemDevice", id("subsystem_device"));
+        self.add_text("acpiIndex", host.text(folder.join("acpi_index")));
     }
 
     pub(super) fn add_numa_node(&mut self) {

@@ -1,11 +1,11 @@
 //! Grouping of candidates into devices: each alone, all together, or one per pattern.
 //!
-//! Matches of several patterns form a device by their common bus device, or else by the text that wildcards
-//! matched. A missing match then leaves a single device incomplete. Without either, matches are combined by
-//! rank, which is a guess unless all patterns have equally many.
+//! Matches of several patterns form a device if they share a bus device, or else the text that the wildcards
+//! matched. Then a missing match leaves only its own device incomplete. With neither in common, the n-th matches
+//! of all patterns form a device; the grouping is ambiguous unless all patterns have equally many matches.
 //!
-//! Matches of different boards never form one device. Text and rank apply only if sysfs names no board, or
-//! names channels that are devices of their own.
+//! Matches of different boards never form one healthy device. Text and rank group only matches without a board in
+//! sysfs, or whose bus devices are channels of a system on a chip.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +21,7 @@ pub(super) struct Group {
     pub(super) members: Vec<Candidate>,
     /// Expected nodes that are missing.
     pub(super) missing: Vec<String>,
+    /// Reason why the grouping is ambiguous, which makes the device unusable.
     pub(super) doubt: Option<String>,
 }
 
@@ -30,7 +31,7 @@ pub(super) fn groups(
     candidates: Vec<Candidate>,
 ) -> (Vec<Group>, Option<String>) {
     match (&rule.find, rule.unit) {
-        (_, Unit::Each) => (candidates.into_iter().map(Group::alone).collect(), None),
+        (_, Unit::Each) => (candidates.into_iter().map(Group::single).collect(), None),
         (_, Unit::All) if candidates.is_empty() => (Vec::new(), None),
         (_, Unit::All) => (vec![Group::of(ALL, candidates)], None),
         (Find::Nodes(patterns), Unit::Zipped) => zipped(patterns, candidates),
@@ -42,7 +43,7 @@ pub(super) fn groups(
 /// Identity of the single device of [`Unit::All`].
 const ALL: &str = "all";
 
-/// Common property of one device's matches.
+/// Property that the matches of one device share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Device(String),
@@ -68,10 +69,10 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
     let by_text = |it: &Candidate| Some(Key::Open(it.open.clone()));
     let by_board = |it: &Candidate| board(it).map(|board| Key::Device(board.to_owned()));
     let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
-    // Boards with different missing nodes have no pattern in common, yet are distinct.
-    if meets(&columns, by_device) || distinguished(&columns, by_board).is_some() {
+    // Two boards, each without the other's node, share no pattern, but their identities keep them apart.
+    if is_common_key(&columns, by_device) || distinguished(&columns, by_board).is_some() {
         (joined(patterns, columns, by_device), None)
-    } else if meets(&columns, by_text) {
+    } else if is_common_key(&columns, by_text) {
         (joined(patterns, columns, by_text), None)
     } else {
         let is_guess = fewest < most || every(|it| it.device.is_some());
@@ -92,7 +93,7 @@ fn distinguished(
 }
 
 /// True if a key identifies every match, and some device has a match of every pattern.
-fn meets(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
+fn is_common_key(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
     let in_common = distinguished(columns, key)
         .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
     in_common.is_some_and(|keys| !keys.is_empty())
@@ -104,13 +105,13 @@ fn board(candidate: &Candidate) -> Option<&str> {
     candidate.device.as_deref().filter(|_| is_board)
 }
 
-/// Reason to doubt matches with common text: they belong to several boards.
+/// Reason to doubt a group of matches with common text: they belong to several boards.
 fn of_several_boards(members: &[Candidate]) -> Option<String> {
     let boards = members.iter().map(board).collect::<Option<BTreeSet<_>>>()?;
     let boards = Vec::from_iter(boards);
     (boards.len() > 1).then(|| {
         let boards = boards.join(" and ");
-        format!("its nodes are of {boards}: their grouping is ambiguous")
+        format!("its nodes belong to {boards}: their grouping is ambiguous")
     })
 }
 
@@ -141,7 +142,7 @@ fn joined(
 fn ranked(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Group> {
     let counts = columns.iter().map(|column| column.len().to_string()).collect::<Vec<_>>();
     let (patterns, counts) = (patterns.join(", "), counts.join(", "));
-    let doubt = || format!("{patterns} fit {counts} nodes: their grouping is ambiguous");
+    let doubt = || format!("{patterns} match {counts} nodes: their grouping is ambiguous");
     let rows = columns.iter().map(Vec::len).max().unwrap_or_default();
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
     let group = |_| {
@@ -155,7 +156,7 @@ fn ranked(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Grou
 // === impl Group ===
 
 impl Group {
-    fn alone(candidate: Candidate) -> Self {
+    fn single(candidate: Candidate) -> Self {
         Self::of(&candidate.identity.clone(), vec![candidate])
     }
 
@@ -167,7 +168,7 @@ impl Group {
 // === impl Key ===
 
 impl Key {
-    /// The bus device's identity. By text: the match of the first pattern, or the name that it would have.
+    /// Identity of the device: that of the bus device, or that of the first pattern's match, even if it is missing.
     fn identity(&self, first: &str, members: &[Candidate]) -> String {
         let known = members.iter().find(|member| member.pattern == 0);
         match (self, known) {
@@ -208,93 +209,93 @@ mod tests {
                 ..Candidate::default()
             };
             let is_usb = device.starts_with(|first: char| first.is_ascii_uppercase());
-            candidate.note("usbVendor", is_usb.then_some("0403"));
+            candidate.add_text("usbVendor", is_usb.then_some("0403"));
             candidate
         };
         names.iter().map(candidate).collect()
     }
 
-    fn told(found: &[(&str, &str)]) -> Vec<String> {
+    fn grouped(found: &[(&str, &str)]) -> Vec<String> {
         let (devices, _) = groups(&rule(Unit::Zipped), candidates(found));
-        let told = |group: Group| {
+        let grouped = |group: Group| {
             let names = group.members.iter().map(|it| it.identity.clone()).collect::<Vec<_>>();
             let lacks = group.missing.iter().map(|node| format!(", lacks {node}"));
             let doubt = group.doubt.iter().map(|doubt| format!(", {doubt}"));
             let rest = lacks.chain(doubt).collect::<String>();
             format!("{}: {}{rest}", group.identity, names.join("+"))
         };
-        devices.into_iter().map(told).collect()
+        devices.into_iter().map(grouped).collect()
     }
 
     #[test]
-    fn what_is_of_one_device_is_together_and_a_missing_node_costs_no_other() {
+    fn matches_of_one_bus_device_group_and_a_missing_node_affects_only_its_device() {
         let found = [("tx0", "b"), ("tx1", "a"), ("tx2", "c"), ("rx0", "a"), ("rx1", "b")];
-        assert_eq!(told(&found), ["a: tx1+rx0", "b: tx0+rx1", "c: tx2, lacks /dev/rx*"]);
+        assert_eq!(grouped(&found), ["a: tx1+rx0", "b: tx0+rx1", "c: tx2, lacks /dev/rx*"]);
     }
 
     #[test]
-    fn what_is_of_one_device_keeps_its_name_whichever_node_goes() {
+    fn a_device_keeps_its_identity_when_a_node_is_missing() {
         let found = [("tx0", "a"), ("tx1", "b"), ("rx0", "a"), ("rx1", "b")];
         let both = ["a: tx0+rx0", "b: tx1+rx1"];
-        assert_eq!(told(&found), both);
-        assert_eq!(told(&found[1..]), ["a: rx0, lacks /dev/tx*", "b: tx1+rx1"]);
-        assert_eq!(told(&found[..3]), ["a: tx0+rx0", "b: tx1, lacks /dev/rx*"]);
+        assert_eq!(grouped(&found), both);
+        assert_eq!(grouped(&found[1..]), ["a: rx0, lacks /dev/tx*", "b: tx1+rx1"]);
+        assert_eq!(grouped(&found[..3]), ["a: tx0+rx0", "b: tx1, lacks /dev/rx*"]);
     }
 
     #[test]
-    fn two_boards_of_which_each_lacks_another_node_are_no_healthy_device() {
+    fn two_boards_that_each_lack_another_node_stay_two_incomplete_devices() {
         let lacking = ["A: rx0, lacks /dev/tx*", "B: tx1, lacks /dev/rx*"];
-        assert_eq!(told(&[("tx1", "B"), ("rx0", "A")]), lacking);
+        assert_eq!(grouped(&[("tx1", "B"), ("rx0", "A")]), lacking);
         let appearing = ["A: rx0, lacks /dev/tx*", "B: tx0, lacks /dev/rx*"];
-        assert_eq!(told(&[("tx0", "B"), ("rx0", "A")]), appearing);
+        assert_eq!(grouped(&[("tx0", "B"), ("rx0", "A")]), appearing);
     }
 
     #[test]
-    fn what_has_the_same_number_on_two_boards_is_not_together() {
+    fn equal_numbers_on_two_boards_are_ambiguous() {
         let found = [("tx0", "A"), ("tx1", "A"), ("rx0", "A"), ("rx1", "B")];
-        let doubt = "its nodes are of A and B: their grouping is ambiguous";
-        assert_eq!(told(&found), ["tx0: tx0+rx0".to_owned(), format!("tx1: tx1+rx1, {doubt}")]);
+        let doubt = "its nodes belong to A and B: their grouping is ambiguous";
+        assert_eq!(grouped(&found), ["tx0: tx0+rx0".to_owned(), format!("tx1: tx1+rx1, {doubt}")]);
         let channels = [("tx0", "a"), ("tx1", "b"), ("rx0", "c"), ("rx1", "d")];
-        assert_eq!(told(&channels), ["tx0: tx0+rx0", "tx1: tx1+rx1"], "each is a device");
+        assert_eq!(grouped(&channels), ["tx0: tx0+rx0", "tx1: tx1+rx1"], "each is a device");
     }
 
     #[test]
-    fn what_sysfs_tells_the_device_of_is_not_put_together_by_rank() {
+    fn matches_with_different_bus_devices_are_ambiguous_by_rank() {
         let found = [("tx4", "a"), ("tx5", "b"), ("rx0", "c"), ("rx1", "d")];
-        let doubt = "/dev/tx*, /dev/rx* fit 2, 2 nodes: their grouping is ambiguous";
+        let doubt = "/dev/tx*, /dev/rx* match 2, 2 nodes: their grouping is ambiguous";
         let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5+rx1, {doubt}")];
-        assert_eq!(told(&found), expected);
+        assert_eq!(grouped(&found), expected);
     }
 
     #[test]
-    fn what_has_the_same_number_is_together_where_no_device_is_known_or_one_has_several() {
+    fn matches_group_by_number_without_bus_devices_or_within_one() {
         let found = [("tx0", ""), ("tx1", ""), ("tx10", ""), ("rx1", ""), ("rx10", "")];
         let expected = ["tx0: tx0, lacks /dev/rx0", "tx1: tx1+rx1", "tx10: tx10+rx10"];
-        assert_eq!(told(&found), expected);
+        assert_eq!(grouped(&found), expected);
         let found = [("tx0", "a"), ("tx1", "a"), ("rx1", "a")];
-        assert_eq!(told(&found), ["tx0: tx0, lacks /dev/rx0", "tx1: tx1+rx1"]);
+        assert_eq!(grouped(&found), ["tx0: tx0, lacks /dev/rx0", "tx1: tx1+rx1"]);
         let found = [("tx0", ""), ("rx0", ""), ("rx1", "")];
-        assert_eq!(told(&found)[1], "tx1: rx1, lacks /dev/tx1", "it keeps its name");
+        assert_eq!(grouped(&found)[1], "tx1: rx1, lacks /dev/tx1", "it keeps its name");
     }
 
     #[test]
-    fn what_has_nothing_in_common_is_together_by_rank_and_only_where_none_is_missing() {
+    fn matches_with_nothing_in_common_group_by_rank_if_none_is_missing() {
         let found = [("tx4", ""), ("tx5", ""), ("rx0", ""), ("rx1", "")];
-        assert_eq!(told(&found), ["tx4: tx4+rx0", "tx5: tx5+rx1"]);
-        let doubt = "/dev/tx*, /dev/rx* fit 2, 1 nodes: their grouping is ambiguous";
+        assert_eq!(grouped(&found), ["tx4: tx4+rx0", "tx5: tx5+rx1"]);
+        let doubt = "/dev/tx*, /dev/rx* match 2, 1 nodes: their grouping is ambiguous";
         let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5, {doubt}")];
-        assert_eq!(told(&found[..3]), expected);
+        assert_eq!(grouped(&found[..3]), expected);
     }
 
     #[test]
-    fn without_any_match_of_a_pattern_there_is_no_device() {
+    fn a_pattern_without_a_match_makes_no_device() {
         let (devices, left) = groups(&rule(Unit::Zipped), candidates(&[("tx0", ""), ("tx1", "")]));
         assert!(devices.is_empty());
         assert_eq!(left.as_deref(), Some("2 matches have no partner"));
     }
 
     #[test]
-    fn all_of_nothing_is_nothing() {
+    fn unit_all_of_no_candidates_makes_no_device() {
         assert!(groups(&rule(Unit::All), Vec::new()).0.is_empty());
         let (devices, _) = groups(&rule(Unit::All), candidates(&[("tx0", ""), ("rx0", "")]));
         assert_eq!((devices.len(), devices[0].members.len()), (1, 2));

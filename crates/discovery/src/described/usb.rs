@@ -10,11 +10,11 @@ use windlass_host::Host;
 
 use super::find::{Candidate, MAX_ENTRIES};
 
-/// USB devices by serial number, which cheap devices share.
+/// USB devices by serial number. Cheap devices may share one.
 ///
-/// A device that has its number to itself keeps it while it is plugged in, whatever follows. After an agent
-/// restart, two devices with one number both go by port; then the port id does not allocate what a container
-/// holds by number.
+/// The first device with a serial number is identified by it until it is unplugged; later ones with the same
+/// number are identified by port. If both are present when the agent starts, both are identified by port. A device
+/// that a container holds under its serial number is then not allocated a second time under its port.
 #[derive(Debug, Default)]
 pub(super) struct Serials(BTreeMap<SerialKey, SerialHolders>);
 
@@ -56,18 +56,18 @@ pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
 
 pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
     for (attribute, file) in FACTS {
-        candidate.note(attribute, host.line(device.join(file)));
+        candidate.add_text(attribute, host.line(device.join(file)));
     }
-    candidate.note("usbPort", port(host, device));
+    candidate.add_text("usbPort", port(host, device));
     let interfaces = interfaces(host, device);
     let of_each = |read: &dyn Fn(&PathBuf) -> Option<String>| {
         let all: BTreeSet<_> = interfaces.iter().filter_map(read).collect();
         all.into_iter().collect::<Vec<_>>().join(" ")
     };
     let class = of_each(&|interface| host.line(interface.join("bInterfaceClass")));
-    candidate.note("usbInterfaceClass", Some(class));
+    candidate.add_text("usbInterfaceClass", Some(class));
     let drivers = of_each(&|interface| host.link_name(interface.join("driver")));
-    candidate.note("driver", Some(drivers));
+    candidate.add_text("driver", Some(drivers));
 }
 
 pub(super) fn identity(host: &Host, device: &Path, serials: &Serials) -> String {
@@ -97,8 +97,8 @@ fn port(host: &Host, device: &Path) -> Option<String> {
     Some(format!("{controller}-{nth}-{ports}"))
 }
 
-/// True for folder names in probe order, `xhci-hcd.1.auto`. On Arm most controllers have one, below a device
-/// with an address.
+/// True for a folder whose number depends on probe order, `xhci-hcd.1.auto`. On Arm most controllers have one,
+/// below a folder that is named after an address.
 fn is_numbered(folder: &Path) -> bool {
     folder.extension() == Some(OsStr::new("auto"))
 }
@@ -121,7 +121,7 @@ fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
 // === impl Serials ===
 
 impl Serials {
-    /// Updates all devices on the bus. An unreadable bus changes nothing.
+    /// Reads the devices on the bus. An unreadable bus keeps the last state.
     pub(super) fn refresh(&mut self, host: &Host) {
         let Ok(names) = host.some_names(LIST, MAX_ENTRIES) else { return };
         let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
@@ -133,11 +133,11 @@ impl Serials {
         }
         self.0.retain(|key, _| present.contains_key(key));
         for (key, places) in present {
-            self.0.entry(key).or_default().see(places);
+            self.0.entry(key).or_default().update(places);
         }
     }
 
-    /// Serial number of a device that is identified by it.
+    /// Serial number of a device, if the device is identified by it.
     fn name_of(&self, host: &Host, device: &Path, place: &str) -> Option<String> {
         let key = SerialKey::of(host, device)?;
         let named = self.0.get(&key)?.named.as_deref();
@@ -148,8 +148,9 @@ impl Serials {
 // === impl SerialHolders ===
 
 impl SerialHolders {
-    /// Several devices that come at once all go by port, since none had the number before.
-    fn see(&mut self, places: BTreeSet<String>) {
+    /// Updates the ports at which the number is present. Devices that appear together are all identified by port,
+    /// since none had the number before.
+    fn update(&mut self, places: BTreeSet<String>) {
         self.others.retain(|place| places.contains(place));
         let is_alone = places.len() == 1;
         let known =
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_told_without_numbers_that_depend_on_the_order_of_probing() {
+    fn a_port_has_no_number_that_depends_on_probe_order() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let device = "sys/devices/platform/fe9c0000.usb/xhci-hcd.3.auto/usb5/5-1";
         fs::create_dir_all(root.path().join(device)).expect("made");
@@ -190,17 +191,21 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_serial_number_keeps_it_and_who_comes_later_has_its_port() {
+    fn the_first_device_keeps_its_serial_number_and_later_ones_have_their_port() {
         let mut holders = SerialHolders::default();
         let mut named = |places: &[&str]| {
-            holders.see(places.iter().map(|place| (*place).to_owned()).collect());
+            holders.update(places.iter().map(|place| (*place).to_owned()).collect());
             holders.named.clone().filter(|named| places.contains(&named.as_str()))
         };
         assert_eq!(named(&["a"]).as_deref(), Some("a"));
         assert_eq!(named(&["a", "b"]).as_deref(), Some("a"));
-        assert_eq!(named(&["b"]), None, "it goes by its port, and keeps that too");
+        assert_eq!(named(&["b"]), None, "identified by port, and still so when alone");
         assert_eq!(named(&["a", "b"]).as_deref(), Some("a"), "plugged in again where it was");
-        assert_eq!(named(&["c"]).as_deref(), Some("c"), "moved, with nobody to mistake it for");
+        assert_eq!(
+            named(&["c"]).as_deref(),
+            Some("c"),
+            "moved while no other device had the number"
+        );
         assert_eq!(named(&["a", "c"]).as_deref(), Some("c"));
     }
 }

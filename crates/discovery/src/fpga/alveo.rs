@@ -1,8 +1,9 @@
 //! Alveo boards by XRT's two drivers: a user function for programs, and a management function that programs
 //! and resets the board.
 //!
-//! Both are functions of one PCI device, in varying order. Virtual machines have only the user function;
-//! boards without shell only the management function. Containers get no management node unless configured.
+//! Both are functions of one PCI device, in varying order. A virtual machine has only the user function, a board
+//! without a shell only the management function. Containers get the management node only if the configuration
+//! asks for it.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -33,14 +34,14 @@ pub(super) const SHELL: AttributeName = AttributeName::new(DOMAIN, SHELL_NAME);
 /// Build time of the shell.
 pub(super) const SHELL_TIMESTAMP: AttributeName = AttributeName::new(DOMAIN, TIMESTAMP_NAME);
 
-/// Vendors of such boards: AMD (formerly Xilinx), Arista, Amazon, Advantech.
+/// Vendors of boards with XRT: AMD (formerly Xilinx), Arista, Amazon, Advantech.
 const VENDORS: [&str; 4] = ["10ee", "3475", "1d0f", "13fe"];
 
 /// Marker files of XRT's drivers.
 const USER: &str = "user_pf";
 const MANAGEMENT: &str = "mgmt_pf";
 
-/// Folders of serial number and sensors: satellite controller, and its successor on newer boards.
+/// Prefixes of the folder with serial number and sensors: the satellite controller, or its successor on newer boards.
 const CONTROLLERS: [&str; 2] = ["xmc.u.", "hwmon_sdm.u."];
 
 /// Folder of the streaming DMA engine, and prefix of its nodes.
@@ -53,7 +54,7 @@ pub(super) struct Board {
     management: Option<PciFunction>,
 }
 
-/// Dependencies of a board's scan.
+/// Host and configuration for the scan of a board.
 struct BoardReader<'a> {
     host: &'a Host,
     rules: &'a FpgaRules,
@@ -77,24 +78,24 @@ pub(super) fn boards(host: &Host) -> BTreeMap<PciAddress, Board> {
 // === impl Board ===
 
 impl Board {
-    /// The device without its reported attributes.
+    /// The device without attributes and nodes, which come from reading the board.
     pub(super) fn device(&self) -> Option<Device> {
-        let shown = self.shown()?;
-        let address = shown.address.first_function().dashed();
+        let main_function = self.main_function()?;
+        let address = main_function.address.first_function().dashed();
         let id = format!("{}-{address}", SourceName::FPGA).parse().ok()?;
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
-        Some(Device { place: shown.place(), folder: Some(shown.folder()), ..new })
+        Some(Device { place: main_function.place(), folder: Some(main_function.folder()), ..new })
     }
 
     /// Reads the board. May block forever: firmware answers some files, except during reset.
     pub(super) fn observe(&self, host: &Host, rules: &FpgaRules) -> Option<ObservedDevice> {
         let (device, seen) = (self.device()?, BoardReader { host, rules });
-        let (nodes, attributes) = (seen.nodes(self), seen.attributes(self, self.shown()?));
+        let (nodes, attributes) = (seen.nodes(self), seen.attributes(self, self.main_function()?));
         let observation = seen.observe(self, &nodes);
         Some((Device { attributes, nodes, ..device }, observation))
     }
 
-    fn shown(&self) -> Option<&PciFunction> {
+    fn main_function(&self) -> Option<&PciFunction> {
         self.user.as_ref().or(self.management.as_ref())
     }
 }
@@ -102,7 +103,7 @@ impl Board {
 // === impl BoardReader ===
 
 impl BoardReader<'_> {
-    fn attributes(&self, board: &Board, shown: &PciFunction) -> Attributes {
+    fn attributes(&self, board: &Board, main_function: &PciFunction) -> Attributes {
         let user = board.user.as_ref().map(PciFunction::folder);
         let shell = user.as_deref().and_then(|folder| self.shell(folder));
         let (name, timestamp) = shell.unzip();
@@ -117,11 +118,11 @@ impl BoardReader<'_> {
                 (TIMESTAMP_NAME, timestamp.and_then(text)),
                 ("logicUuid", uuid.and_then(text)),
                 ("serialNumber", serial.and_then(text)),
-                ("deviceID", shown.device.as_ref().and_then(text)),
+                ("deviceID", main_function.device.as_ref().and_then(text)),
                 ("managementFunction", management.and_then(|of| text(of.address.to_string()))),
             ],
         );
-        own.into_iter().chain(of_function(self.host, shown)).collect()
+        own.into_iter().chain(of_function(self.host, main_function)).collect()
     }
 
     /// Shell name and build time. The folder's number changes at each reset.
@@ -134,7 +135,7 @@ impl BoardReader<'_> {
         })
     }
 
-    /// UUID of the loaded logic; of several layers the last, as in the resource names of AMD's plugin.
+    /// UUID of the loaded logic. Of several layers the last counts, as in AMD's plugin.
     fn logic_uuid(&self, user: &Path) -> Option<String> {
         let text = self.host.text(user.join("logic_uuids"))?;
         text.lines().last().map(|line| line.trim().to_owned())
@@ -173,14 +174,16 @@ impl BoardReader<'_> {
 
     fn observe(&self, board: &Board, nodes: &[DeviceNode]) -> Observation {
         let Some(user) = &board.user else {
-            return not_ready("it has a management function alone: it has no shell");
+            return not_ready("it has only a management function: it has no shell");
         };
         let folder = user.folder();
         if self.shell(&folder).is_none() {
             return not_ready("it reports no shell");
         }
         if self.logic_uuid(&folder).is_some_and(|uuid| !is_identifier(&uuid)) {
-            return not_ready("its logic has no identifier but f: its firmware crashed");
+            return not_ready(
+                "the identifier of its logic is all ones (ffff...): its firmware crashed",
+            );
         }
         if self.host.text(folder.join("ready")).is_some_and(|ready| is_zero(&ready)) {
             return not_ready("its driver reports it as not ready");

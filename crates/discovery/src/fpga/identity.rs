@@ -20,7 +20,7 @@ use super::{ObservedDevice, alveo, manager, regions, resource};
 pub struct FpgaIdentity {
     id: DeviceId,
     rules: FpgaRules,
-    wanted: ExpectedIdentity,
+    expected: ExpectedIdentity,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,20 +34,24 @@ enum ExpectedIdentity {
 /// Mismatch of an FPGA's identity.
 #[derive(Debug, PartialEq, Eq)]
 pub enum IdentityMismatch {
-    /// No identity yet; a freshly programmed board may need time.
+    /// The FPGA reports no identity yet; it may need time after programming.
     Silent,
-    /// The expected identity, but not ready yet.
+    /// The FPGA has the expected identity, but is not ready yet, for this reason.
     NotReady(String),
-    /// Another identity.
+    /// The FPGA has another identity, as the text says.
     Other(String),
 }
 
 // === impl FpgaIdentity ===
 
 impl FpgaIdentity {
-    /// Expected identity of a device, by its current attributes; `None` if they suffice for none.
+    /// Expected identity of a device, from the configuration or from its current resource. `None` if it has neither.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a configured text needs an attribute that the device lacks.
     pub fn of(rules: &FpgaRules, device: &Device) -> Result<Option<Self>, MissingValue> {
-        let wanted = if rules.expect.is_empty() {
+        let expected = if rules.expect.is_empty() {
             resource(device).map(ExpectedIdentity::Resource)
         } else {
             let filled = |(name, text): (&String, &String)| Ok((name.clone(), fill(text, device)?));
@@ -55,33 +59,35 @@ impl FpgaIdentity {
             Some(ExpectedIdentity::Attributes(texts))
         };
         let (id, rules) = (device.id.clone(), rules.clone());
-        Ok(wanted.map(|wanted| Self { id, rules, wanted }))
+        Ok(expected.map(|expected| Self { id, rules, expected }))
     }
 
-    /// Prefers an earlier identity under the same configuration: a wrongly programmed board has misleading
-    /// attributes.
+    /// Returns an earlier identity under the same configuration instead, if there is one: the current attributes of
+    /// a wrongly programmed board mislead.
     #[must_use]
     pub fn or_settled(self, earlier: Option<&Self>) -> Self {
         earlier.filter(|earlier| earlier.rules == self.rules).cloned().unwrap_or(self)
     }
 
-    /// Reads the FPGA and compares. Blocks, forever if its firmware hangs.
+    /// Reads the FPGA and compares its identity. Blocks, forever if its firmware hangs.
     pub fn check(&self, host: &Host) -> Result<(), IdentityMismatch> {
-        let (device, does) = self.found(host).ok_or(IdentityMismatch::Silent)?;
-        match &self.wanted {
-            ExpectedIdentity::Resource(wanted) => {
+        let (device, observation) = self.found(host).ok_or(IdentityMismatch::Silent)?;
+        match &self.expected {
+            ExpectedIdentity::Resource(expected) => {
                 let actual = resource(&device).ok_or(IdentityMismatch::Silent)?;
-                if actual != *wanted {
+                if actual != *expected {
                     return Err(IdentityMismatch::Other(format!(
-                        "it is {actual}, and not {wanted}"
+                        "it is {actual}, and not {expected}"
                     )));
                 }
             }
-            ExpectedIdentity::Attributes(wanted) => {
-                wanted.iter().try_for_each(|(name, text)| check_attribute(&device, name, text))?;
+            ExpectedIdentity::Attributes(expected) => {
+                expected
+                    .iter()
+                    .try_for_each(|(name, text)| check_attribute(&device, name, text))?;
             }
         }
-        match does {
+        match observation {
             Observation::Failed(_, why) | Observation::Fault(_, why) => {
                 Err(IdentityMismatch::NotReady(why))
             }
@@ -99,9 +105,9 @@ impl FpgaIdentity {
     }
 }
 
-fn check_attribute(device: &Device, name: &str, wanted: &str) -> Result<(), IdentityMismatch> {
+fn check_attribute(device: &Device, name: &str, expected: &str) -> Result<(), IdentityMismatch> {
     let actual =
         fill(&placeholder(name), device).map_err(|_: MissingValue| IdentityMismatch::Silent)?;
-    let other = || IdentityMismatch::Other(format!("its {name} is {actual}, and not {wanted}"));
-    if actual == wanted { Ok(()) } else { Err(other()) }
+    let other = || IdentityMismatch::Other(format!("its {name} is {actual}, and not {expected}"));
+    if actual == expected { Ok(()) } else { Err(other()) }
 }

@@ -1,10 +1,10 @@
 //! FPGA logic of systems on a chip (Zynq, Kria, Cyclone V), programmed through an FPGA manager.
 //!
-//! sysfs does not name the loaded program. A manager in state *operating* has one; that of Stratix 10 and
-//! Agilex knows only programs that Linux loaded (`drivers/fpga/stratix10-soc.c`).
+//! sysfs does not name the loaded program. A manager in state *operating* has one. The manager of Stratix 10 and
+//! Agilex reports only programs that Linux loaded (`drivers/fpga/stratix10-soc.c`).
 //!
 //! Devices of a program appear where its device tree overlay puts them: below the target region, or beside
-//! other devices, `/sys/devices/platform/axi/a0000000.dma`. Only the configuration can name those.
+//! other devices, `/sys/devices/platform/axi/a0000000.dma`. Only the configuration can name the latter.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ const NO_NODE: &str = "it is programmed, but no driver made a node that is known
 /// XRT's driver for logic on a system on a chip.
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
-/// Most entries of a class that are read. Machines have a few dozen.
+/// Maximum number of entries read per class. Machines have a few dozen.
 const MAX: usize = 1_000;
 
 /// FPGA managers, read with a deadline each.
@@ -91,27 +91,28 @@ impl Managers {
 pub(super) fn find(host: &Host, patterns: &[String], id: &DeviceId) -> Option<ObservedDevice> {
     let (managers, regions, patterns) = on_node(host, &mut EntryLimits::default(), patterns);
     let observed = |manager: &PathBuf, report| device(host, manager, report, &regions, patterns);
-    let is_it = |(device, _): &ObservedDevice| device.id == *id;
-    let manager = managers.iter().find(|it| observed(it, Err(Late)).as_ref().is_some_and(is_it))?;
+    let is_wanted = |(device, _): &ObservedDevice| device.id == *id;
+    let manager =
+        managers.iter().find(|it| observed(it, Err(Late)).as_ref().is_some_and(is_wanted))?;
     observed(manager, Ok(ManagerReport::reader(host, manager, &regions)()))
 }
 
-/// Managers, with the regions and patterns of a single one. Device tree numbers assign regions to several
-/// managers, but sysfs hides those.
+/// Managers, and the regions and patterns if there is a single manager. With several, only numbers in the device
+/// tree assign regions to managers, and sysfs hides those.
 fn on_node<'a>(
     host: &Host,
     limits: &mut EntryLimits,
     patterns: &'a [String],
 ) -> (Vec<PathBuf>, Vec<PathBuf>, &'a [String]) {
-    let managers = on_chip(host, limits, MANAGERS);
+    let managers = chip_entries(host, limits, MANAGERS);
     match managers.as_slice() {
-        [_] => (managers, on_chip(host, limits, REGIONS), patterns),
+        [_] => (managers, chip_entries(host, limits, REGIONS), patterns),
         _ => (managers, Vec::new(), &[]),
     }
 }
 
-/// Entries of a class outside PCI functions.
-fn on_chip(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
+/// Entries of a class that belong to the chip rather than to a PCI function.
+fn chip_entries(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
     let names = limits.names(host, class, MAX).into_iter();
     let folders = names.filter_map(|name| host.canonicalize(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
@@ -176,7 +177,7 @@ fn compatible(host: &Host, manager: &Path) -> Option<String> {
 // === impl ManagerReport ===
 
 impl ManagerReport {
-    /// Read of a manager, which may block forever.
+    /// Function that reads a manager. It may block forever.
     fn reader(host: &Host, manager: &Path, regions: &[PathBuf]) -> impl FnOnce() -> Self + use<> {
         let (host, manager, regions) = (host.clone(), manager.to_owned(), regions.to_owned());
         move || {

@@ -9,7 +9,7 @@ use super::{
     regions::{self, FUNCTION, INTERFACE},
 };
 
-/// Longest part of a resource name after the slash.
+/// Maximum length of a resource name after the slash.
 const MAX_CHARS: usize = 63;
 
 /// Hexadecimal digits of a region or function id.
@@ -22,7 +22,7 @@ const ENDING: &str = "-fpga-manager";
 pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
     let shell = || {
         let name = format!("{}-{}", device.text(&SHELL)?, device.text(&SHELL_TIMESTAMP)?);
-        Some((alveo::DOMAIN, fitted(&name)))
+        Some((alveo::DOMAIN, as_resource_part(&name)))
     };
     let region = || {
         let interface = device.text(&INTERFACE).filter(|id| is_hexadecimal(id))?;
@@ -38,13 +38,14 @@ pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
     let logic = || {
         let name = device.text(&MANAGER)?.to_lowercase().replace(' ', "-");
         let name = name.strip_suffix(ENDING).unwrap_or(&name);
-        Some((manager::DOMAIN, fitted(&format!("fpga-{name}"))))
+        Some((manager::DOMAIN, as_resource_part(&format!("fpga-{name}"))))
     };
     let (domain, name) = shell().or_else(region).or_else(logic)?;
     format!("{domain}/{name}").parse().ok()
 }
 
-/// Resource of a region's function in Intel's plugin: abbreviated ids, then both in base64.
+/// Resource of a region's function in Intel's plugin: the first three digits of both ids, then both whole ids in
+/// base64.
 fn function_name(interface: &str, function: &str) -> Option<String> {
     let digits = format!("{interface}{function}");
     let pairs = (0..digits.len()).step_by(2).map(|at| digits.get(at..at + 2));
@@ -69,8 +70,8 @@ fn base64url(bytes: &[u8]) -> String {
     letters.map(char::from).collect()
 }
 
-/// Text as the last part of a resource name.
-fn fitted(text: &str) -> String {
+/// The text spelled and shortened for a resource name, after the slash.
+fn as_resource_part(text: &str) -> String {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let allowed: String =
         text.chars().map(|letter| if is_allowed(letter) { letter } else { '_' }).collect();
@@ -102,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_one_that_a_resource_can_have() {
+    fn every_name_is_valid_in_a_resource() {
         for (text, expected) in [
             ("xilinx_u200_xdma_201830_1-1561465320", "xilinx_u200_xdma_201830_1-1561465320"),
             ("xilinx:u200:xdma:201830.1-15", "xilinx_u200_xdma_201830.1-15"),
             ("../a b/", "a_b"),
         ] {
-            assert_eq!(fitted(text), expected);
+            assert_eq!(as_resource_part(text), expected);
         }
-        assert_eq!(fitted(&"x".repeat(80)).len(), MAX_CHARS);
+        assert_eq!(as_resource_part(&"x".repeat(80)).len(), MAX_CHARS);
     }
 }

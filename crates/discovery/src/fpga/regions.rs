@@ -66,7 +66,7 @@ const DRIVERS: [DriverNames; 2] = [
     },
 ];
 
-/// Most entries of a class or folder that are read. Machines have a few dozen.
+/// Maximum number of entries read per class or folder. Machines have a few dozen.
 const MAX: usize = 1_000;
 
 /// Regions, read with a deadline each.
@@ -88,9 +88,9 @@ struct RegionReport {
 struct Region {
     host: Host,
     driver: &'static DriverNames,
-    /// Its PCI function.
+    /// Address of the board's PCI function.
     address: PciAddress,
-    /// Position among the regions of that function.
+    /// Index among the regions of that function.
     nth: usize,
     folder: PathBuf,
     engine: Option<PathBuf>,
@@ -100,7 +100,7 @@ struct Region {
 // === impl Regions ===
 
 impl Regions {
-    /// Devices of all regions. Devices of a hanging region lack their facts.
+    /// Devices of all regions. Devices of a region that missed its deadline lack its attributes.
     pub(super) fn devices(
         &mut self,
         host: &Host,
@@ -122,9 +122,9 @@ impl Regions {
 /// Reads the region of one device. May block forever.
 pub(super) fn find(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<ObservedDevice> {
     let regions = all(host, &mut EntryLimits::default());
-    let is_it = |(device, _): &ObservedDevice| device.id == *id;
-    let region = regions.iter().find(|it| it.devices(Err(Late), mode).iter().any(is_it))?;
-    region.devices(Ok(&region.report(mode)), mode).into_iter().find(is_it)
+    let is_wanted = |(device, _): &ObservedDevice| device.id == *id;
+    let region = regions.iter().find(|it| it.devices(Err(Late), mode).iter().any(is_wanted))?;
+    region.devices(Ok(&region.report(mode)), mode).into_iter().find(is_wanted)
 }
 
 /// Regions of both drivers.
@@ -132,7 +132,7 @@ fn all(host: &Host, limits: &mut EntryLimits) -> Vec<Region> {
     DRIVERS.iter().flat_map(|driver| regions(host, limits, driver)).collect()
 }
 
-/// Regions with ports. Nested regions do not count; a region whose ports were all released does.
+/// Outermost regions with ports. Regions nested in others do not count.
 fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) -> Vec<Region> {
     let class = Path::new("/sys/class").join(driver.class);
     let names = limits.names(host, &class, MAX).into_iter();
@@ -177,10 +177,10 @@ impl Region {
     fn devices(&self, report: Result<&RegionReport, Late>, mode: FpgaMode) -> Vec<ObservedDevice> {
         match mode {
             FpgaMode::Af => self.functions(report),
-            FpgaMode::Region => vec![self.whole(report, None)],
+            FpgaMode::Region => vec![self.region_device(report, None)],
             FpgaMode::RegionDevel => {
                 let engine = self.own_engine().map(|folder| node(&self.host, folder));
-                vec![self.whole(report, engine)]
+                vec![self.region_device(report, engine)]
             }
         }
     }
@@ -198,7 +198,7 @@ impl Region {
     }
 
     /// One device per region, with the engine's node if given.
-    fn whole(
+    fn region_device(
         &self,
         report: Result<&RegionReport, Late>,
         engine: Option<DeviceNode>,
@@ -259,9 +259,9 @@ impl Region {
     }
 
     fn interface(&self) -> Option<String> {
-        let way = self.driver.interface.iter();
+        let steps = self.driver.interface.iter();
         let mut places = vec![self.engine.clone()?];
-        for step in way {
+        for step in steps {
             places = places.iter().flat_map(|place| below(&self.host, place, step)).collect();
         }
         places.iter().find_map(|file| self.host.text(file))

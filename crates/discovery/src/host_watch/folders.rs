@@ -14,11 +14,11 @@ use windlass_host::{
     glob::{fits, is_pattern},
 };
 
-/// Watches of many folders in one inotify instance, since users have few of these.
+/// Watches of many folders in one inotify instance, because the kernel limits a user's instances to a few.
 #[derive(Debug)]
 pub(super) struct Folders {
     watches: Watches,
-    notices: EventStream<[u8; BUFFER_BYTES]>,
+    events: EventStream<[u8; BUFFER_BYTES]>,
     known: BTreeMap<PathBuf, (WatchMask, WatchDescriptor)>,
 }
 
@@ -38,7 +38,7 @@ const CONTENTS: WatchMask = ENTRIES.union(WatchMask::CLOSE_WRITE);
 /// Buffer for some dozens of events per read.
 const BUFFER_BYTES: usize = 4096;
 
-/// Most watched folders; the others rely on regular scans.
+/// Maximum number of watched folders. Changes in further folders are found by regular scans.
 const MAX_FOLDERS: usize = 512;
 
 /// Device lists of sysfs. Real sysfs sends no inotify events; a simulated one does.
@@ -62,7 +62,7 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
             folder.to_str().into_iter().for_each(|folder| add(folder, CONTENTS));
         }
     }
-    // A match may be a folder of nodes.
+    // A pattern may match a folder of nodes.
     for pattern in patterns {
         add(pattern, ENTRIES);
     }
@@ -112,12 +112,12 @@ impl Folders {
     pub(super) fn new() -> io::Result<Self> {
         let queue = Inotify::init()?;
         let watches = queue.watches();
-        let notices = queue.into_event_stream([0; BUFFER_BYTES])?;
-        Ok(Self { watches, notices, known: BTreeMap::new() })
+        let events = queue.into_event_stream([0; BUFFER_BYTES])?;
+        Ok(Self { watches, events, known: BTreeMap::new() })
     }
 
-    /// Watches exactly these folders. Re-adding a watch covers a folder that was replaced, and is a no-op for
-    /// one that stayed.
+    /// Watches exactly these folders. Each is added again: that renews the watch of a folder that was replaced, and
+    /// changes nothing for one that stayed.
     pub(super) fn follow(&mut self, wanted: WatchedFolders) {
         let is_gone = |path: &&PathBuf| !wanted.contains_key(*path);
         let gone: Vec<_> = self.known.keys().filter(is_gone).cloned().collect();
@@ -137,10 +137,10 @@ impl Folders {
         }
     }
 
-    /// Waits for an event; forever if the queue failed.
+    /// Waits for an event. Waits forever if inotify failed.
     pub(super) async fn changed(&mut self) {
         loop {
-            match self.notices.next().await {
+            match self.events.next().await {
                 // The kernel reports the end of a watch after its cause.
                 Some(Ok(notice)) if notice.mask == inotify::EventMask::IGNORED => {}
                 Some(Ok(_)) => return,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_waited_for_where_it_would_appear() {
+    fn a_missing_path_is_watched_at_its_nearest_existing_folder() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let made =
             ["dev/snd", "dev/dvb/adapter0", "dev/input", "dev/logic", "etc", "sys/bus/usb/devices"];

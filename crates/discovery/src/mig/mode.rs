@@ -5,33 +5,33 @@ use windlass_nvml::{Gpu, MigMode, Nvml, NvmlError};
 
 use super::{
     MigFailure,
-    cut::{find, instances},
+    instance::{gpu, instances},
 };
 
 /// Turns MIG on, if it is off and no process computes on the GPU.
 pub(super) fn turn_on(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
-    let gpu = find(nvml, id)?;
+    let gpu = gpu(nvml, id)?;
     if gpu.mig_mode()? == MigMode::Enabled {
         return Ok(());
     }
     check_idle(&gpu)?;
-    given(gpu.turn_mig_on(), || gpu.turn_mig_off())?;
+    checked(gpu.turn_mig_on(), || gpu.turn_mig_off())?;
     tracing::info!(gpu = %id, "MIG turned on for a claim");
     Ok(())
 }
 
 /// Turns MIG off, if it is on, without instances or compute processes.
 pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
-    let gpu = find(nvml, id)?;
+    let gpu = gpu(nvml, id)?;
     if gpu.mig_mode()? != MigMode::Enabled {
         return Ok(());
     }
-    let standing: Vec<_> = instances(&gpu, id)?.iter().map(ToString::to_string).collect();
-    if !standing.is_empty() {
-        return Err(MigFailure::Standing(standing.join(", ")));
+    let existing: Vec<_> = instances(&gpu, id)?.iter().map(ToString::to_string).collect();
+    if !existing.is_empty() {
+        return Err(MigFailure::Standing(existing.join(", ")));
     }
     check_idle(&gpu)?;
-    given(gpu.turn_mig_off(), || gpu.turn_mig_on())?;
+    checked(gpu.turn_mig_off(), || gpu.turn_mig_on())?;
     tracing::info!(gpu = %id, "MIG turned off for a claim");
     Ok(())
 }
@@ -40,13 +40,13 @@ fn check_idle(gpu: &Gpu) -> Result<(), MigFailure> {
     if gpu.computing()?.is_empty() { Ok(()) } else { Err(MigFailure::InUse) }
 }
 
-/// Result of a mode change. A delayed change is taken back, or it would happen at the next reset.
-fn given(
+/// Result of a mode change. A failed change is taken back, or NVML would apply it at the next reset.
+fn checked(
     outcome: Result<(), NvmlError>,
     take_back: impl FnOnce() -> Result<(), NvmlError>,
 ) -> Result<(), MigFailure> {
     let Err(error) = outcome else { return Ok(()) };
-    // The first error counts.
+    // The error of the change matters, not that of taking it back.
     let _ = take_back();
     if error.is_in_use() { Err(MigFailure::InUse) } else { Err(error.into()) }
 }

@@ -1,7 +1,7 @@
 //! Shutdown of NVML for a GPU reset: a reset needs every handle closed, and NVML holds all GPUs open.
 //!
 //! ```text
-//!   connected ──requested──> shut down ──> let go of ──the last one is done──> initialised anew
+//!   initialised ── first request ──> shut down ── last release dropped ──> initialised again
 //! ```
 
 use std::convert::Infallible;
@@ -51,23 +51,23 @@ impl NvmlReleaseHandle {
     }
 }
 
-/// Grants this and all overlapping requests; returns when the last one ends.
+/// Grants this request and those that overlap it. Returns when the last grant is dropped.
 pub async fn rest(first: oneshot::Sender<NvmlRelease>, requests: &mut NvmlReleaseRequests) {
-    let mut under_way = JoinSet::new();
-    grant(first, &mut under_way);
-    while !under_way.is_empty() {
+    let mut granted = JoinSet::new();
+    grant(first, &mut granted);
+    while !granted.is_empty() {
         tokio::select! {
-            Some(request) = requests.recv() => grant(request, &mut under_way),
-            Some(_) = under_way.join_next() => {}
+            Some(request) = requests.recv() => grant(request, &mut granted),
+            Some(_) = granted.join_next() => {}
         }
     }
 }
 
-fn grant(request: oneshot::Sender<NvmlRelease>, under_way: &mut JoinSet<()>) {
+fn grant(request: oneshot::Sender<NvmlRelease>, granted: &mut JoinSet<()>) {
     let (until_dropped, over) = oneshot::channel();
     // A requester that gave up drops its grant at once.
     drop(request.send(NvmlRelease { _until_dropped: until_dropped }));
-    under_way.spawn(async move { drop(over.await) });
+    granted.spawn(async move { drop(over.await) });
 }
 
 /// Retries while NVML is not initialised, as during a shutdown for a reset, until cancelled.
@@ -90,9 +90,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_recess_lasts_until_the_last_who_asked_for_it_is_done() {
-        let (desk, mut requests) = NvmlReleaseHandle::new();
-        let (first, second) = (desk.clone(), desk);
+    async fn nvml_stays_shut_down_until_the_last_release_is_dropped() {
+        let (handle, mut requests) = NvmlReleaseHandle::new();
+        let (first, second) = (handle.clone(), handle);
         let releases = async { tokio::join!(first.begin(), second.begin()) };
         let resting = async {
             let request = requests.recv().await.expect("two requests");

@@ -13,15 +13,15 @@ use super::{MigFailure, MigNotice};
 /// Worker of a [`super::MigHandle`].
 #[derive(Debug)]
 pub struct MigWorker {
-    orders: mpsc::Receiver<Order>,
+    requests: mpsc::Receiver<MigRequest>,
     library: watch::Receiver<Option<Nvml>>,
-    cuts: mpsc::Sender<MigNotice>,
+    notices: mpsc::Sender<MigNotice>,
     /// Running tasks, one per GPU.
-    cutting: Tasks<DeviceId, ()>,
+    running: Tasks<DeviceId, ()>,
 }
 
 /// A task on a GPU, which sends its own answer.
-pub(super) struct Order {
+pub(super) struct MigRequest {
     gpu: DeviceId,
     run: Job,
 }
@@ -29,10 +29,10 @@ pub(super) struct Order {
 /// Body of a task; gets NVML if it is initialised.
 type Job = Box<dyn FnOnce(Option<&Nvml>) + Send>;
 
-// === impl Order ===
+// === impl MigRequest ===
 
-impl Order {
-    /// A job whose result goes to `answer`. It does not start if nobody waits any more.
+impl MigRequest {
+    /// A job whose result goes to `answer`. It does not start if its caller has given up.
     pub(super) fn new<T: Send + 'static>(
         gpu: DeviceId,
         answer: oneshot::Sender<Result<T, MigFailure>>,
@@ -40,7 +40,7 @@ impl Order {
     ) -> Self {
         let run = move |library: Option<&Nvml>| {
             if !answer.is_closed() {
-                // A caller that gave up meanwhile finds the result by asking again.
+                // If the caller gave up meanwhile, its next request finds the result.
                 let _ = answer.send(library.ok_or(MigFailure::NoDriver).and_then(job));
             }
         };
@@ -48,9 +48,9 @@ impl Order {
     }
 }
 
-impl fmt::Debug for Order {
+impl fmt::Debug for MigRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Order").field("gpu", &self.gpu).finish_non_exhaustive()
+        f.debug_struct("MigRequest").field("gpu", &self.gpu).finish_non_exhaustive()
     }
 }
 
@@ -58,11 +58,11 @@ impl fmt::Debug for Order {
 
 impl MigWorker {
     pub(super) fn new(
-        orders: mpsc::Receiver<Order>,
+        requests: mpsc::Receiver<MigRequest>,
         library: watch::Receiver<Option<Nvml>>,
-        cuts: mpsc::Sender<MigNotice>,
+        notices: mpsc::Sender<MigNotice>,
     ) -> Self {
-        Self { orders, library, cuts, cutting: Tasks::default() }
+        Self { requests, library, notices, running: Tasks::default() }
     }
 
     /// Runs tasks until stopped. Hanging threads are abandoned.
@@ -70,16 +70,18 @@ impl MigWorker {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                Some(order) = self.orders.recv() => self.take(order),
-                // Scan the GPU whatever the outcome. A full channel means that a regular scan is near.
-                Some((gpu, ())) = self.cutting.next() => drop(self.cuts.try_send(MigNotice::Done(gpu))),
+                Some(request) = self.requests.recv() => self.take(request),
+                // The GPU is scanned whatever the outcome. A full channel is no loss: a regular scan follows.
+                Some((gpu, ())) = self.running.next() => {
+                    drop(self.notices.try_send(MigNotice::Done(gpu)));
+                }
             }
         }
     }
 
-    fn take(&mut self, Order { gpu, run }: Order) {
+    fn take(&mut self, MigRequest { gpu, run }: MigRequest) {
         let library = self.library.clone();
-        self.cutting.begin(gpu, async move {
+        self.running.begin(gpu, async move {
             // NVML at the start of the task.
             let library = library.borrow().clone();
             blocking(move || run(library.as_ref())).await;

@@ -1,8 +1,8 @@
 //! Attributes of a network function, under the names of Windlass, Kubernetes and DRANET.
 //!
-//! DRA permits 32 per device, which a virtual function with RDMA and vDPA uses up: a new attribute must
-//! replace another. So DRANET's are those that its users select by. The PCI address is already Kubernetes'
-//! own, and the kind says that this is a network function.
+//! DRA permits 32 attributes per device, and a virtual function with RDMA and vDPA has as many: a new one must
+//! replace another. So only those of DRANET's names are here by which its users select. Two are left out: the PCI
+//! address has Kubernetes' name, and the kind of device is known without an attribute.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
@@ -16,19 +16,19 @@ const DOMAIN: &str = "windlass.dev";
 /// DRANET's domain (github.com/google/dranet, `pkg/apis`).
 const DRANET: &str = "dra.net";
 
-/// Driver.
+/// Driver that is bound to the function.
 pub const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
 /// Name of a subfunction on its bus.
 pub const AUXILIARY_DEVICE: AttributeName = AttributeName::new(DOMAIN, "auxiliaryDevice");
-/// First RDMA device.
+/// Name of the first RDMA device, `mlx5_0`.
 pub const RDMA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "rdmaDevice");
 /// State of the first port, `ACTIVE`.
 pub(super) const PORT_STATE: AttributeName = AttributeName::new(DOMAIN, "portState");
 /// PCI address of the physical function, or of a subfunction's parent.
 pub const PF_PCI_ADDRESS: AttributeName = AttributeName::new(DOMAIN, "pfPciAddress");
-/// `vhost` or `virtio`.
+/// Driver of the first vDPA device: `vhost` or `virtio`.
 pub const VDPA_TYPE: AttributeName = AttributeName::new(DOMAIN, "vdpaType");
-/// First vDPA device.
+/// Name of the first vDPA device, `vdpa0`.
 pub const VDPA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "vdpaDevice");
 /// Host interface through which the adapter's switch reaches a virtual function.
 pub const REPRESENTOR: AttributeName = AttributeName::new(DOMAIN, "representor");
@@ -56,9 +56,9 @@ impl NicScan<'_> {
         let interface = parent.and_then(|parent| parent.interfaces.first());
         let number = function.subfunction_number;
         vec![
-            ours("pfName", interface.map(|it| AttributeValue::string(&it.name))),
+            windlass("pfName", interface.map(|it| AttributeValue::string(&it.name))),
             (PF_PCI_ADDRESS, Some(AttributeValue::string(function.address.to_string()))),
-            ours("sfNumber", number.map(|number| AttributeValue::Int(number.into()))),
+            windlass("sfNumber", number.map(|number| AttributeValue::Int(number.into()))),
         ]
     }
 
@@ -70,18 +70,18 @@ impl NicScan<'_> {
         let state = port.and_then(|port| port.state.as_deref()?.rsplit(' ').next());
         let networks = device.and_then(|_| self.networks.name());
         vec![
-            ours("rdma", Some(AttributeValue::Bool(device.is_some()))),
+            windlass("rdma", Some(AttributeValue::Bool(device.is_some()))),
             (RDMA_DEVICE, device.map(|device| AttributeValue::string(&device.name))),
-            ours("linkLayer", of_port(port.and_then(|port| port.link_layer.as_ref()))),
-            ours("rate", of_port(port.and_then(|port| port.rate.as_ref()))),
+            windlass("linkLayer", of_port(port.and_then(|port| port.link_layer.as_ref()))),
+            windlass("rate", of_port(port.and_then(|port| port.rate.as_ref()))),
             (PORT_STATE, state.map(AttributeValue::string)),
-            ours("pKey", of_port(port.and_then(|port| port.pkey.as_ref()))),
-            ours("rdmaNetns", networks.map(AttributeValue::string)),
+            windlass("pKey", of_port(port.and_then(|port| port.pkey.as_ref()))),
+            windlass("rdmaNetns", networks.map(AttributeValue::string)),
         ]
     }
 }
 
-fn ours(name: &'static str, value: Option<AttributeValue>) -> Fact {
+fn windlass(name: &'static str, value: Option<AttributeValue>) -> Fact {
     (AttributeName::new(DOMAIN, name), value)
 }
 
@@ -93,19 +93,19 @@ fn identity(function: &Function) -> Vec<Fact> {
     let subfunction = Some(&function.name).filter(|_| function.is_subfunction());
     vec![
         (DRIVER, text(function.driver.as_ref())),
-        ours("pciVendor", text(function.pci.vendor.as_ref())),
-        ours("pciDevice", text(function.pci.device.as_ref())),
+        windlass("pciVendor", text(function.pci.vendor.as_ref())),
+        windlass("pciDevice", text(function.pci.device.as_ref())),
         (AUXILIARY_DEVICE, text(subfunction)),
-        ours("acpiIndex", text(function.acpi_index.as_ref())),
+        windlass("acpiIndex", text(function.acpi_index.as_ref())),
     ]
 }
 
 fn interface(function: &Function) -> Vec<Fact> {
     let interface = function.interfaces.first();
     vec![
-        ours("ifName", interface.map(|it| AttributeValue::string(&it.name))),
-        ours("mac", interface.and_then(|it| text(it.mac.as_ref()))),
-        ours("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
+        windlass("ifName", interface.map(|it| AttributeValue::string(&it.name))),
+        windlass("mac", interface.and_then(|it| text(it.mac.as_ref()))),
+        windlass("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
     ]
 }
 
@@ -115,12 +115,15 @@ fn virtualization(function: &Function) -> Vec<Fact> {
     let vdpa = function.vdpa.first();
     let made = function.virtual_functions.map(|(_, made)| AttributeValue::Int(made.into()));
     vec![
-        ours("sriov", Some(AttributeValue::Bool(function.virtual_functions.is_some()))),
-        ours("sriovVfs", made),
-        ours("isSriovVf", Some(AttributeValue::Bool(physical.is_some()))),
-        ours("pfName", of_physical(|it| text(it.interface.as_ref()))),
+        windlass("sriov", Some(AttributeValue::Bool(function.virtual_functions.is_some()))),
+        windlass("sriovVfs", made),
+        windlass("isSriovVf", Some(AttributeValue::Bool(physical.is_some()))),
+        windlass("pfName", of_physical(|it| text(it.interface.as_ref()))),
         (PF_PCI_ADDRESS, of_physical(|it| Some(AttributeValue::string(it.address.to_string())))),
-        ours("vfIndex", of_physical(|it| it.index.map(|index| AttributeValue::Int(index.into())))),
+        windlass(
+            "vfIndex",
+            of_physical(|it| it.index.map(|index| AttributeValue::Int(index.into()))),
+        ),
         (REPRESENTOR, of_physical(|it| text(it.representor.as_ref()))),
         (VDPA_TYPE, vdpa.map(|vdpa| AttributeValue::string(vdpa.kind.name()))),
         (VDPA_DEVICE, vdpa.map(|vdpa| AttributeValue::string(&vdpa.name))),
@@ -128,15 +131,15 @@ fn virtualization(function: &Function) -> Vec<Fact> {
 }
 
 fn as_dranet(function: &Function) -> Vec<Fact> {
-    let its = |name, value| (AttributeName::new(DRANET, name), value);
+    let dranet = |name, value| (AttributeName::new(DRANET, name), value);
     let interface = function.interfaces.first();
     let encapsulation = interface.and_then(|it| it.encapsulation);
     vec![
-        its("ifName", interface.map(|it| AttributeValue::string(&it.name))),
-        its("mac", interface.and_then(|it| text(it.mac.as_ref()))),
-        its("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
-        its("encapsulation", encapsulation.map(AttributeValue::string)),
-        its("state", interface.and_then(|it| text(it.operstate.as_ref()))),
-        its("rdma", Some(AttributeValue::Bool(!function.rdma.is_empty()))),
+        dranet("ifName", interface.map(|it| AttributeValue::string(&it.name))),
+        dranet("mac", interface.and_then(|it| text(it.mac.as_ref()))),
+        dranet("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
+        dranet("encapsulation", encapsulation.map(AttributeValue::string)),
+        dranet("state", interface.and_then(|it| text(it.operstate.as_ref()))),
+        dranet("rdma", Some(AttributeValue::Bool(!function.rdma.is_empty()))),
     ]
 }

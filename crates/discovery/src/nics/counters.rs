@@ -1,6 +1,6 @@
 //! Counters of a network function's RDMA ports.
 //!
-//! They count RDMA alone. Interfaces have counters of their own, which every node exporter reads.
+//! These counters count only RDMA traffic. Every node exporter reads the counters of network interfaces.
 
 use std::path::Path;
 

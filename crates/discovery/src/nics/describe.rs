@@ -9,9 +9,9 @@ use windlass_core::{
 
 use super::{NicScan, function::Function, rdma::RdmaNetns};
 
-const NO_RDMA: &str = "no RDMA device, which is what containers could share";
+const NO_RDMA: &str = "no RDMA device that containers could share";
 
-const NO_NODES: &str = "nics.rdmaNodes names none, so that containers get nothing to share";
+const NO_NODES: &str = "nics.rdmaNodes is empty: no RDMA node for containers to share";
 
 const ONE_NETWORK: &str = "RDMA devices of this host belong to one network namespace each, so that \
     containers cannot share them: rdma system set netns shared";
@@ -42,11 +42,12 @@ impl NicScan<'_> {
     fn id(&self, function: &Function) -> Option<DeviceId> {
         match self.policy.ids {
             NicIds::PciAddress => function.name.parse().ok(),
-            NicIds::Name => lasting_name(function).parse().ok(),
+            NicIds::Name => stable_name(function).parse().ok(),
         }
     }
 
-    /// Reason against exclusive use: the host needs the function. Sharing its RDMA device takes nothing away.
+    /// Reason why a container cannot use the function exclusively: the host needs it. Sharing its RDMA device is still
+    /// possible, because the host keeps the function.
     fn not_alone(&self, function: &Function) -> Option<String> {
         let interfaces = function.interfaces.iter();
         let mut uses = interfaces.filter_map(|it| self.uses.of(self.host, &it.name));
@@ -58,6 +59,7 @@ impl NicScan<'_> {
             .or_else(|| in_use_by_parts(parts.unwrap_or(0), "subfunction"))
     }
 
+    /// Reason why containers cannot share the function's RDMA device.
     fn not_shared(&self, function: &Function) -> Option<String> {
         match self.networks {
             _ if function.rdma.is_empty() => Some(NO_RDMA.to_owned()),
@@ -70,7 +72,7 @@ impl NicScan<'_> {
 
 /// Name that survives reboots. The bus numbers subfunctions in creation order; the administrator's number is
 /// stable.
-fn lasting_name(function: &Function) -> String {
+fn stable_name(function: &Function) -> String {
     let address = function.address.dashed();
     match function.subfunction_number {
         Some(number) => format!("nic-{address}-sf{number}"),

@@ -49,7 +49,7 @@ pub(super) struct Function {
     pub(super) vdpa: Vec<Vdpa>,
     /// Physical function of a virtual function.
     pub(super) physical: Option<Physical>,
-    /// Possible and existing virtual functions.
+    /// Maximum and current number of virtual functions.
     pub(super) virtual_functions: Option<(u32, u32)>,
     /// Number of a subfunction, chosen by the administrator.
     pub(super) subfunction_number: Option<u32>,
@@ -74,7 +74,7 @@ pub(super) const INFINIBAND: &str = "/sys/class/infiniband";
 /// PCI class of network controllers (PCI Code and ID Assignment).
 const NETWORK: &str = "0x02";
 
-/// Most entries of a list that are read. Large machines have two thousand functions.
+/// Maximum number of entries read per list. Large machines have two thousand functions.
 pub(super) const MAX_LISTED: usize = 4_000;
 
 /// Infix in names of subfunctions, `mlx5_core.sf.2`.
@@ -83,7 +83,7 @@ const SUBFUNCTION: &str = ".sf.";
 /// All network functions of the host. Unreadable functions are skipped.
 pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
     let mut found = FunctionList::default();
-    // By name, so that each function counts once.
+    // The map is by name, since several lists may have the same function.
     let mut folders = BTreeMap::new();
     let functions = host.pci_functions(|it| it.is_of_class(&[NETWORK])).into_iter();
     let mut pci: BTreeMap<_, _> = functions.map(|it| (it.address, it)).collect();

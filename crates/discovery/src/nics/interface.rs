@@ -39,7 +39,7 @@ pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) ->
     folders.iter().flat_map(read).collect()
 }
 
-/// Representor interfaces by number of their virtual function.
+/// Names of representors by index of their virtual function.
 pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> {
     let net = folder.join("net");
     // The function itself reports an overflow.

@@ -1,8 +1,8 @@
 //! Health of an interface: driver, device nodes, link.
 //!
-//! An interface that is down has no link to judge; one in a container's namespace is invisible. Both pass, so
-//! a function stays healthy before and after its allocation. For a virtual function, the physical function's
-//! link counts.
+//! The link counts only for an interface that is up and in the host's namespace. One that is down, or invisible in
+//! a container's namespace, passes, so a function stays healthy before and after its allocation. For a virtual
+//! function, the physical function's link counts.
 
 use windlass_core::health::{Observation, Reason};
 
@@ -17,20 +17,20 @@ impl NicScan<'_> {
         if let Some((reason, why)) = &set.missing {
             return Observation::Failed(*reason, why.clone());
         }
-        let own = silence(function);
+        let own = unresponsive(function);
         failure::observation(own.or_else(|| match &function.physical {
             None => link_down(function),
             Some(physical) => {
                 let physical = self.physical.get(&physical.address)?;
-                let (reason, why) = silence(physical).or_else(|| link_down(physical))?;
+                let (reason, why) = unresponsive(physical).or_else(|| link_down(physical))?;
                 Some((reason, format!("physical function: {why}")))
             }
         }))
     }
 }
 
-/// Last values may be stale.
-fn silence(function: &Function) -> Option<Failure> {
+/// Failure of a function whose RDMA device did not answer: its last values may be stale.
+fn unresponsive(function: &Function) -> Option<Failure> {
     function.rdma.iter().any(|rdma| rdma.port_report.is_late).then(failure::no_answer)
 }
 
@@ -48,7 +48,7 @@ fn no_traffic(function: &Function) -> Option<String> {
     }
 }
 
-/// One active port suffices.
+/// Reason for no traffic through an RDMA device: none of its ports is active.
 fn inactive(rdma: &RdmaDevice) -> Option<String> {
     let ports = &rdma.port_report.ports;
     let first = ports.first().filter(|_| ports.iter().all(|port| !port.is_active()))?;

@@ -1,4 +1,4 @@
-//! Device nodes of a function for its driver's users.
+//! Device nodes of a function that containers get, by its driver.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct NodeSet {
     pub(super) nodes: Vec<DeviceNode>,
-    /// Missing node, which may appear later or with a module.
+    /// Missing node, which may appear later, such as when a module is loaded.
     pub(super) missing: Option<(Reason, String)>,
     /// Reason to withhold the function.
     pub(super) withheld: Option<String>,
@@ -75,7 +75,8 @@ impl NicScan<'_> {
         set
     }
 
-    /// Adds nodes that all devices share: all or none, unless missing nodes are awaited.
+    /// Adds nodes that all devices share. If one of them is missing, adds none, unless the configuration awaits
+    /// missing nodes.
     fn add_shared(&self, set: &mut NodeSet, paths: &[&str]) {
         if self.awaits_nodes() || paths.iter().all(|path| self.host.has(path)) {
             set.nodes.extend(paths.iter().map(DeviceNode::shared));

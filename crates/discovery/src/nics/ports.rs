@@ -39,7 +39,7 @@ pub(super) struct PortReader {
     known: BTreeMap<PathBuf, Vec<Port>>,
     /// Devices of the current scan.
     scanned: BTreeSet<PathBuf>,
-    /// Functions that hung in this scan: virtual functions share the firmware of their physical one.
+    /// Functions that hung in this scan. Their virtual functions share the firmware, so those are not read.
     silent: BTreeSet<String>,
 }
 
@@ -84,13 +84,13 @@ impl PortReader {
 // === impl Port ===
 
 impl Port {
-    /// A port with its link layer, which the kernel knows.
+    /// A port with its link layer, which the kernel reports without asking the device.
     fn new(host: &Host, ports: &Path, number: String) -> Self {
         let link_layer = host.text(ports.join(&number).join("link_layer"));
         Self { number, link_layer, state: None, phys_state: None, rate: None, pkey: None }
     }
 
-    /// Adds the attributes that the device answers. May block forever.
+    /// Adds the attributes that the device itself reports. May block forever.
     fn with_attributes(self, host: &Host, ports: &Path) -> Self {
         let text = |file: &str| host.text(ports.join(&self.number).join(file));
         let (state, phys_state) = (text("state"), text("phys_state"));

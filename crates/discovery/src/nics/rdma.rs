@@ -1,7 +1,7 @@
 //! RDMA devices: device nodes and network namespaces.
 //!
-//! RDMA devices are matched by the function's folder, since interface names and GUIDs mislead: with IP over
-//! InfiniBand the node's GUID is not the port's.
+//! A function's RDMA devices are those in its sysfs folder. Names of interfaces and GUIDs would mislead: with IP
+//! over InfiniBand the node's GUID differs from the port's.
 
 use std::path::{Path, PathBuf};
 
@@ -51,18 +51,18 @@ pub(super) fn of_device(host: &Host, ports: &mut PortReader, function: &Path) ->
 /// True for a software RDMA device. A renamed `rxe` device is recognised by its `parent` file, which only
 /// this driver has.
 pub(super) fn is_software(host: &Host, folder: &Path) -> bool {
-    let called = host.text(folder.join("node_desc")).unwrap_or_default();
+    let description = host.text(folder.join("node_desc")).unwrap_or_default();
     let [rxe, siw] = SOFTWARE;
-    called == rxe || called.starts_with(siw) || host.has(folder.join("parent"))
+    description == rxe || description.starts_with(siw) || host.has(folder.join("parent"))
 }
 
 /// True if a module for RDMA on this driver is loaded: one that uses the driver's module and `ib_core`, as
 /// `mlx5_ib` does.
 pub(super) fn has_rdma_driver(host: &Host, function: &Path) -> bool {
     let Some(module) = host.link_name(function.join("driver/module")) else { return false };
-    let on_top_of = |module: &str| host.names(format!("/sys/module/{module}/holders"));
-    let of_rdma = on_top_of("ib_core");
-    on_top_of(&module).iter().any(|name| of_rdma.contains(name))
+    let users_of = |module: &str| host.names(format!("/sys/module/{module}/holders"));
+    let users_of_rdma = users_of("ib_core");
+    users_of(&module).iter().any(|name| users_of_rdma.contains(name))
 }
 
 // === impl RdmaDevice ===

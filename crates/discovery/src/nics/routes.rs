@@ -1,7 +1,7 @@
 //! Parser of the kernel's route tables.
 //!
-//! Files list the main table with one interface per route: only the first of several IPv4 next hops. Netlink
-//! has all, but of the agent's namespace instead of the host's.
+//! The files list the main table with one interface per route: of several IPv4 next hops only the first. Netlink
+//! would list all, but only those of the agent's network namespace instead of the host's.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route<'a> {
@@ -25,8 +25,8 @@ pub(super) fn ipv6(line: &str) -> Option<Route<'_>> {
     let [destination, length, _, _, _, _, _, _, _, interface] = fields[..] else { return None };
     let destination = u128::from_str_radix(destination, 16).ok()?;
     let is_default = destination == 0 && u8::from_str_radix(length, 16).ok()? == 0;
-    let is_every_ones = destination >> 118 == 0xfe80 >> 6 || destination >> 120 == 0xff;
-    (!is_every_ones).then_some(Route { interface, is_default })
+    let is_on_every_interface = destination >> 118 == 0xfe80 >> 6 || destination >> 120 == 0xff;
+    (!is_on_every_interface).then_some(Route { interface, is_default })
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_every_interface_has_tell_nothing() {
+    fn link_local_and_multicast_routes_are_skipped() {
         let (zero, link_local) = ("0".repeat(32), format!("fe80{}", "0".repeat(28)));
         let (multicast, global) =
             (format!("ff{}", "0".repeat(30)), format!("fd00{}", "0".repeat(28)));

@@ -18,7 +18,7 @@ pub(super) struct HostUse {
     default_routes: BTreeSet<String>,
     /// Interfaces with other routes: the host has an address there.
     other_routes: BTreeSet<String>,
-    /// Reason why further routes may exist.
+    /// Reason why the list of routes may be incomplete.
     pub(super) unknown: Option<String>,
 }
 
@@ -26,17 +26,17 @@ pub(super) struct HostUse {
 const IPV4: &str = "/proc/1/net/route";
 const IPV6: &str = "/proc/1/net/ipv6_route";
 
-/// Most routes that are read. Kubernetes networks have thousands; internet routers have a million, too many
+/// Maximum number of routes to read. Kubernetes networks have thousands; internet routers have a million, too many
 /// for every scan.
 const MAX_ROUTES: usize = 100_000;
 
-/// Most bytes of a table: the kernel writes up to 150 characters per route.
+/// Maximum size of a table in bytes: the kernel writes up to 150 characters per route.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 pub(super) const NET: &str = "/sys/class/net";
 
-/// Masters whose state shows their use, with the folder of each. Others are opaque: Open vSwitch's
-/// `ovs-system` is down while it works.
+/// Kinds of master interface that are unused while they are down, each with the folder that marks it. Other masters
+/// always count as in use: Open vSwitch's `ovs-system` is down while it works.
 const PLAIN_MASTERS: [(&str, &str); 2] = [("bonding", "bond"), ("bridge", "bridge")];
 
 // === impl HostUse ===
@@ -53,7 +53,7 @@ impl HostUse {
         let failed = ipv4.err().map(|error| (IPV4, error));
         let failed = failed.or_else(|| ipv6.err().map(|error| (IPV6, error)));
         uses.unknown = failed.map(|(path, why)| {
-            format!("the host's routes cannot be read, and one may be over it: {path}: {why}")
+            format!("the host's routes cannot be read, and one may use it: {path}: {why}")
         });
         uses
     }
@@ -87,7 +87,7 @@ impl HostUse {
         }
     }
 
-    /// Reason against exclusive use of an interface.
+    /// Reason why an interface cannot be used exclusively by a container.
     pub(super) fn of(&self, host: &Host, interface: &str) -> Option<String> {
         let all = with_upper_interfaces(host, interface);
         let over = |routes: &BTreeSet<String>, what: &str| {
@@ -106,7 +106,7 @@ pub(super) fn is_in_bond(host: &Host, interface: &str) -> bool {
     host.has(format!("{NET}/{interface}/master/bonding"))
 }
 
-/// Master of an interface that is in use, if known.
+/// Reason why an interface is in use: its master is in use, or may be.
 fn part_in_use(host: &Host, interface: &str) -> Option<String> {
     let master = host.link_name(format!("{NET}/{interface}/master"))?;
     let folder = format!("{NET}/{master}");
@@ -120,7 +120,7 @@ fn part_in_use(host: &Host, interface: &str) -> Option<String> {
     }
 }
 
-/// An interface and all above it: bonds, bridges, VLANs.
+/// An interface and all that are built on it: bonds, bridges, VLANs.
 fn with_upper_interfaces(host: &Host, interface: &str) -> Vec<String> {
     let mut all = vec![interface.to_owned()];
     let mut next = 0;

@@ -16,12 +16,12 @@ pub(super) struct Vdpa {
     pub(super) kind: VdpaKind,
 }
 
-/// Driver of a vDPA device.
+/// Driver of a vDPA device, which decides the user of the device.
 #[derive(Debug)]
 pub(super) enum VdpaKind {
-    /// User space and virtual machines, through this node.
+    /// `vhost_vdpa`: programs and virtual machines use the device through this node.
     Vhost(DeviceNode),
-    /// The kernel, as a network interface.
+    /// `virtio_vdpa`: the kernel uses the device as a network interface.
     Virtio,
 }
 

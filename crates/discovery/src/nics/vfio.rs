@@ -5,7 +5,7 @@ use std::path::Path;
 use windlass_core::device::DeviceNode;
 use windlass_host::{Host, is_vfio};
 
-/// VFIO nodes of a function, or a reason to withhold it.
+/// VFIO nodes of a function, and a reason to withhold it.
 pub(super) struct Vfio {
     pub(super) nodes: Vec<DeviceNode>,
     pub(super) withheld: Option<String>,
@@ -13,7 +13,7 @@ pub(super) struct Vfio {
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 
-/// Drivers of group members that leave the group usable (`vfio_dev_driver_allowed` in the kernel).
+/// Drivers with which a member leaves its IOMMU group usable (`vfio_dev_driver_allowed` in the kernel).
 const HARMLESS: [&str; 1] = ["pci-stub"];
 
 /// PCI class of bridges, which do not count as members.
@@ -24,7 +24,7 @@ pub(super) fn is_uio(driver: &str) -> bool {
     driver.contains("uio")
 }
 
-/// VFIO access to a function.
+/// VFIO nodes of a function, and the reason if its IOMMU group is unusable.
 pub(super) fn of_device(host: &Host, folder: &Path) -> Vfio {
     let group = host.link_name(folder.join("iommu_group"));
     let withheld = match group {

@@ -1,7 +1,8 @@
-//! Earlier readings of each GPU, which a fault is a difference from. They outlive an initialisation of NVML.
+//! Baselines: earlier readings of each GPU, which later readings are compared with. They outlive an initialisation
+//! of NVML.
 //!
-//! A link that is down is a fault only if it was up before, and a count of errors only if it grew. A new initialisation
-//! that began without them would find a broken GPU in order.
+//! A link that is down is a fault only if it was up before, and a count of errors only if it grew. Without its
+//! baseline, a broken GPU would look healthy after a new initialisation.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ pub(super) struct Baseline {
 pub(super) struct ErrorCount {
     /// Errors since the driver was loaded.
     uncorrected: Option<u64>,
-    /// A contained error was reported since. The count includes it.
+    /// True if an event has reported a contained error since then. The next count includes it.
     pub(super) contained: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Reported conditions of a GPU: failures, and facts that are attributes only.
+//! Conditions that a GPU reports: some are failures, others only attributes.
 
 use std::time::Duration;
 
@@ -44,26 +44,27 @@ pub(super) struct Readings {
     pub(super) slowdown: Option<Slowdown>,
 }
 
-/// Slowed clocks, now or recently.
+/// History of slowed clocks, by one kind of cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Slowed {
+    /// Last probe that found slowed clocks.
     last: Option<Timestamp>,
-    lately: bool,
+    recently: bool,
 }
 
-/// Time of a probe, and the length of "recently".
+/// Time of a probe, and the time for which a slowdown counts as recent.
 ///
-/// A GPU at its limit slows down every few seconds; unsmoothed, its attributes would change as often.
+/// A GPU at its limit slows down every few seconds. Without smoothing, its attributes would change as often.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub(super) now: Timestamp,
-    pub(super) lately: Duration,
+    pub(super) recently: Duration,
 }
 
 // === impl Readings ===
 
 impl Readings {
-    /// A failing read leaves its value unknown; the probe detects unresponsive GPUs.
+    /// Reads all values. A failing read leaves its value unknown; other reads of the probe detect an unresponsive GPU.
     pub(super) fn read(gpu: &Gpu) -> Self {
         Self {
             uncorrected_errors: gpu.uncorrected_errors().ok().flatten(),
@@ -76,7 +77,8 @@ impl Readings {
 // === impl Conditions ===
 
 impl Conditions {
-    /// Reads all conditions but those of the readings. A failing read leaves its condition unknown.
+    /// Conditions from the probe's readings, the earlier conditions, and further reads. A failing read leaves its
+    /// condition unknown.
     pub(super) fn read(gpu: &Gpu, readings: Readings, before: &Self, moment: Moment) -> Self {
         let Readings { rows, slowdown, .. } = readings;
         // GPUs with row remapping retire no pages.
@@ -102,14 +104,14 @@ impl Conditions {
             (PENDING_ROW, self.pending_row),
             (PENDING_PAGE, self.pending_page),
             (NVLINK_DEGRADED, has_links.then_some(!links.lost.is_empty())),
-            (THERMAL, self.thermal.map(|slowed| slowed.lately)),
-            (POWER, self.power.map(|slowed| slowed.lately)),
+            (THERMAL, self.thermal.map(|slowed| slowed.recently)),
+            (POWER, self.power.map(|slowed| slowed.recently)),
         ];
         let own = own.into_iter().filter_map(|(name, is)| Some((name, AttributeValue::Bool(is?))));
         own.chain(self.fabric.iter().flat_map(fabric::attributes))
     }
 
-    /// The worst reason to distrust the GPU. Slowdown and pending repairs are none: results stay correct.
+    /// The worst condition that is a failure. Slowdown and pending repairs are none: results stay correct.
     pub(super) fn failure(&self, links: &LinkFacts) -> Option<(Reason, String)> {
         let remap = || {
             let why = "a bad row of memory could not be mapped out".to_owned();
@@ -133,8 +135,8 @@ fn requested(action: RecoveryAction) -> Option<String> {
     }
 }
 
-/// Failed links to switches, which isolate the GPU or slow its peers. A link to another GPU fails with that
-/// GPU, which must not affect its neighbours.
+/// Lost links to switches, in words. Such a loss isolates the GPU or slows its peers. A lost link to another GPU is
+/// no failure: it goes down with that GPU, whose neighbours must stay healthy.
 fn lost_to_switches(links: &LinkFacts) -> Option<String> {
     let to_switch = |(_, remote): &(&u32, &Remote)| matches!(remote, Remote::Switch(_));
     let lost = links.lost.iter().filter(to_switch).map(|(link, _)| link.to_string());
@@ -166,8 +168,9 @@ impl Slowed {
     fn after(before: Option<Self>, now: bool, moment: Moment) -> Self {
         let last = if now { Some(moment.now) } else { before.and_then(|before| before.last) };
         let since = |last: Timestamp| Duration::try_from(moment.now.duration_since(last));
-        let lately = last.is_some_and(|last| since(last).is_ok_and(|since| since < moment.lately));
-        Self { last, lately }
+        let recently =
+            last.is_some_and(|last| since(last).is_ok_and(|since| since < moment.recently));
+        Self { last, recently }
     }
 }
 
@@ -176,24 +179,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slowdown_is_told_until_there_was_none_for_a_while() {
-        let lately = Duration::from_secs(60);
+    fn a_slowdown_is_reported_until_it_is_no_longer_recent() {
+        let recently = Duration::from_secs(60);
         let mut slowed = None;
-        let mut told = |second, now| {
+        let mut reported = |second, now| {
             let now_is = Timestamp::from_second(second).expect("a small number");
-            let after = Slowed::after(slowed, now, Moment { now: now_is, lately });
+            let after = Slowed::after(slowed, now, Moment { now: now_is, recently });
             slowed = Some(after);
-            after.lately
+            after.recently
         };
-        assert!(!told(0, false));
-        assert!(told(10, true));
-        assert!(told(20, false));
-        assert!(told(69, false));
-        assert!(!told(70, false));
+        assert!(!reported(0, false));
+        assert!(reported(10, true));
+        assert!(reported(20, false));
+        assert!(reported(69, false));
+        assert!(!reported(70, false));
     }
 
     #[test]
-    fn a_link_to_a_switch_that_went_down_is_trouble_and_one_to_a_gpu_is_not() {
+    fn a_lost_link_to_a_switch_is_a_failure_and_one_to_a_gpu_is_not() {
         let peer = Remote::Gpu("00000000:1B:00.0".to_owned());
         let up = LinkFacts {
             up: vec![0, 1, 2],

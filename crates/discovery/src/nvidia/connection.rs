@@ -33,7 +33,7 @@ pub(super) struct Connection {
     fingerprint: Fingerprint,
     event_set: NumberedSet,
     events: EventWatch,
-    /// Events of GPUs whose first probe is pending.
+    /// Events that match no GPU yet, while some GPU's first probe is pending.
     unmatched: Vec<Event>,
     answers: JoinSet<CallResult>,
     round: Round,
@@ -41,15 +41,15 @@ pub(super) struct Connection {
     /// Baselines of earlier initialisations.
     earlier: Arc<Baselines>,
     samples: Samples,
-    /// GPU list of the kernel module, read once a GPU does not report its id.
+    /// Call that reads the kernel module's list of GPUs, once a GPU does not report its id.
     listing: PendingCall,
     listed: Option<Vec<ListedGpu>>,
-    /// Start of a loss that only a new initialisation may end.
+    /// Time since which a GPU is lost, or the GPU count unknown. Only a new initialisation may end that.
     lost_since: Option<Instant>,
     patience: Duration,
 }
 
-/// NVML with its facts at loading.
+/// NVML with the facts that were read when it was loaded.
 pub(super) struct Driver {
     pub(super) nvml: Nvml,
     pub(super) facts: DriverFacts,
@@ -63,16 +63,16 @@ pub(super) struct Listening {
     pub(super) watch: EventWatch,
 }
 
-/// Regular check of GPU count and driver fingerprint.
+/// Round: the regular check of GPU count and driver fingerprint, after which every GPU is probed.
 struct Round {
     call: PendingCall,
     error: Option<String>,
     next: Instant,
-    /// The event wait failed: probe every GPU once indices are confirmed.
+    /// The event wait failed: every GPU is to be probed, once a new count confirms the indices.
     wants_gpus: bool,
-    /// The event wait failed while a count was pending, which may be outdated.
+    /// The event wait failed while a count was pending. That count may be outdated, so another follows.
     is_outdated: bool,
-    /// The event wait failed: another set is needed.
+    /// The event wait failed: another event set is needed.
     wants_events: bool,
     /// Creation time of the event set; limits retries with a driver that refuses every wait.
     events_created: Instant,
@@ -89,8 +89,8 @@ enum CallResult {
 // === impl Connection ===
 
 impl Connection {
-    /// Starts to listen; the first step asks for the GPUs. A GPU that stays lost for longer than
-    /// `patience` ends the connection.
+    /// Takes over the driver. The first step counts the GPUs. A GPU that stays lost for longer than `patience` ends
+    /// the connection.
     pub(super) fn new(
         driver: Driver,
         roots: &Roots,
@@ -136,19 +136,18 @@ impl Connection {
         self.round.next = self.round.next.min(Instant::now() + policy.probe_interval);
     }
 
-    /// True once every GPU answered or missed a deadline: earlier snapshots would be incomplete.
+    /// True once every GPU answered or missed a deadline. A snapshot before that would be incomplete.
     pub(super) fn has_seen_every_gpu(&self) -> bool {
         self.round.call.is_settled() && self.slots.iter().all(Slot::is_settled)
     }
 
-    /// Baselines for the next initialisation, of absent and silent GPUs too.
+    /// Baselines for the next initialisation, including those of absent and unresponsive GPUs.
     pub(super) fn baselines(&self) -> Baselines {
         let mut baselines = (*self.earlier).clone();
         baselines.extend(self.slots.iter().filter_map(Slot::baseline));
         baselines
     }
 
-    /// NVML, for other callers.
     pub(super) fn nvml(&self) -> Nvml {
         self.nvml.clone()
     }
@@ -157,13 +156,13 @@ impl Connection {
         &self.driver
     }
 
-    /// Resets the patience if nothing is lost.
+    /// Sets the patience if no GPU is lost. Returns true if it did.
     pub(super) fn reset_patience(&mut self, patience: Duration) -> bool {
-        let well = self.has_seen_every_gpu() && self.lost_since.is_none();
-        if well {
+        let is_complete = self.has_seen_every_gpu() && self.lost_since.is_none();
+        if is_complete {
             self.patience = patience;
         }
-        well
+        is_complete
     }
 
     /// Reason why the GPU count is unknown.
@@ -213,13 +212,13 @@ impl Connection {
         }
     }
 
-    /// Time of the next round, deadline, possible recovery, or end of patience.
+    /// Earliest time of the next round, a deadline, a possible recovery, or the end of patience.
     fn next_wake(&self, known: &KnownDevices) -> Instant {
-        let questions = self.slots.iter().map(|slot| &slot.call);
-        let open = questions.chain([&self.round.call, &self.listing]);
+        let calls = self.slots.iter().map(|slot| &slot.call);
+        let open = calls.chain([&self.round.call, &self.listing]);
         let overdue = open.filter_map(PendingCall::next_check).min();
-        let quiet = self.slots.iter().filter(|slot| slot.call.is_idle());
-        let recovery = known.next_recovery(quiet.flat_map(|slot| &slot.ids));
+        let idle = self.slots.iter().filter(|slot| slot.call.is_idle());
+        let recovery = known.next_recovery(idle.flat_map(|slot| &slot.ids));
         let recovery = recovery.map(|time| known.clock().instant_of(time));
         let patience = self.lost_since.map(|since| since + self.patience);
         [overdue, recovery, patience].into_iter().flatten().fold(self.round.next, Instant::min)

@@ -43,10 +43,10 @@ const INSTANCE_INDEX: AttributeName = named("instanceIndex");
 /// Infix of MIG profiles with graphics.
 const GRAPHICS: &str = "gfx";
 
-/// Reason that a GPU without a minor number is not allocatable.
+/// Reason why a GPU without a minor number is not allocatable.
 pub(super) const NO_NODE: &str = "the driver names no device node";
 
-/// Simulation profile, visible wherever the device is listed.
+/// Machine profile of a simulated driver, so that every list of devices shows the simulation.
 const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated");
 
 /// Default resource of a device, as in NVIDIA's plugin.
@@ -82,7 +82,7 @@ impl Describe<'_> {
         std::iter::once(gpu).chain(parts).collect()
     }
 
-    /// A GPU that NVML cannot describe, from kernel module and sysfs.
+    /// A GPU that NVML cannot describe, with the facts of kernel module and sysfs.
     pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
         let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
         Device {
@@ -167,29 +167,30 @@ impl Describe<'_> {
             (MIG_PROFILE, AttributeValue::string(&part.profile)),
         ];
         let model = self.model("mig", facts, &gpu.place);
-        let draws = part.profile.contains(GRAPHICS);
+        let has_graphics = part.profile.contains(GRAPHICS);
         Device {
             index: gpu.index,
             attributes: model.into_iter().chain(own).collect(),
             capacity: capacities(&part.share),
             place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
             nodes: self.instance_nodes(facts.minor, part),
-            extras: if draws { gpu.extras.clone() } else { Extras::default() },
+            extras: if has_graphics { gpu.extras.clone() } else { Extras::default() },
             parent: Some(gpu.id.clone()),
             part: Some(part.index),
-            partition: standing(gpu, part),
+            partition: partition(gpu, part),
             ..self.device(&part.id, DeviceKind::Mig)
         }
     }
 
-    /// Nodes of the GPU, and of the GPU and compute instance's capabilities.
+    /// Node of the GPU, and the capability nodes of the GPU instance and the compute instance.
     fn instance_nodes(&self, minor: Option<u32>, part: &InstanceFacts) -> Vec<DeviceNode> {
         let Some(minor) = minor else { return Vec::new() };
         let numbers = capabilities(minor, part).into_iter();
         let numbers = numbers.filter_map(|capability| mig_minor(self.host, &capability));
-        let guards = numbers.map(|n| DeviceNode::new(format!("/dev/nvidia-caps/nvidia-cap{n}")));
+        let capability_nodes =
+            numbers.map(|n| DeviceNode::new(format!("/dev/nvidia-caps/nvidia-cap{n}")));
         let whole = DeviceNode { shared: true, ..node(minor) };
-        std::iter::once(whole).chain(guards).collect()
+        std::iter::once(whole).chain(capability_nodes).collect()
     }
 }
 
@@ -203,7 +204,7 @@ fn node(minor: u32) -> DeviceNode {
     DeviceNode::new(format!("/dev/nvidia{minor}"))
 }
 
-fn standing(gpu: &Device, part: &InstanceFacts) -> Option<Partition> {
+fn partition(gpu: &Device, part: &InstanceFacts) -> Option<Partition> {
     let place = part.place?;
     Some(Partition {
         gpu: gpu.id.clone(),

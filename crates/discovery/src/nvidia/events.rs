@@ -1,13 +1,13 @@
 //! Thread that waits for NVML events.
 //!
-//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short while a GPU is lost: NVML is
-//! initialised again soon. The agent's end does not await the thread, which holds only the library.
+//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short while a GPU is lost, because
+//! NVML is then initialised again soon. A stopping agent does not wait for the thread, which holds only the library.
 //!
 //! During a wait every other call about event sets spins on its CPU until the wait is over (seen with driver 580). So
 //! the thread pauses while GPUs join the set. Their events remain in the driver until it waits again.
 //!
 //! ```text
-//!            order               pause                 the wait is over
+//!             wait               pause                 the wait is over
 //!   Paused ─────────> Waiting ─────────────> Pausing ───────────────────> Paused
 //! ```
 
@@ -25,8 +25,8 @@ use windlass_nvml::{Event, EventSet, NvmlError};
 /// Events of one set. The thread ends when this is dropped, or after a failed wait.
 pub(super) struct EventWatch {
     received: mpsc::Receiver<News>,
-    /// Length of the next waits, or a pause. Closing it ends the thread.
-    orders: Sender<Option<Duration>>,
+    /// Commands to the thread: length of the next waits, or `None` for a pause. Closing the channel ends the thread.
+    commands: Sender<Option<Duration>>,
     state: State,
     long_wait: Duration,
 }
@@ -34,7 +34,7 @@ pub(super) struct EventWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Paused,
-    /// In waits of this length.
+    /// Waits of this length follow each other.
     Waiting(Duration),
     /// The last wait is running.
     Pausing,
@@ -52,7 +52,7 @@ pub(super) enum News {
 /// Buffered events; further ones stay in the driver.
 const IN_FLIGHT: usize = 256;
 
-/// Length of waits while an end is likely.
+/// Length of waits while a GPU is lost, so that the thread can end soon.
 const SHORT_WAIT: Duration = Duration::from_millis(500);
 
 // === impl EventWatch ===
@@ -61,23 +61,23 @@ impl EventWatch {
     /// Starts the thread, paused.
     pub(super) fn start(events: Arc<EventSet>, long_wait: Duration) -> std::io::Result<Self> {
         let (send, received) = mpsc::channel(IN_FLIGHT);
-        let (orders, ordered) = channel();
+        let (commands, received_commands) = channel();
         std::thread::Builder::new().name("nvml-events".to_owned()).spawn(move || {
-            watch(&events, &send, &ordered);
+            watch(&events, &send, &received_commands);
             drop(events);
             // Closing the channel reports that the library is released.
             drop(send);
         })?;
-        Ok(Self { received, orders, state: State::Paused, long_wait })
+        Ok(Self { received, commands, state: State::Paused, long_wait })
     }
 
-    /// Switches to long waits. A pause comes to its end first.
-    pub(super) fn rest(&mut self) {
+    /// Switches to long waits, unless a pause is about to begin.
+    pub(super) fn wait_long(&mut self) {
         self.wait(self.long_wait);
     }
 
-    /// Switches to short waits, likewise.
-    pub(super) fn be_ready_to_end(&mut self) {
+    /// Switches to short waits, unless a pause is about to begin.
+    pub(super) fn wait_short(&mut self) {
         self.wait(SHORT_WAIT.min(self.long_wait));
     }
 
@@ -85,8 +85,8 @@ impl EventWatch {
         let wanted = State::Waiting(length);
         if self.state != State::Pausing && self.state != wanted {
             self.state = wanted;
-            // The thread ended after a failed wait.
-            let _ = self.orders.send(Some(length));
+            // Sending fails if the thread has ended after a failed wait.
+            let _ = self.commands.send(Some(length));
         }
     }
 
@@ -94,7 +94,7 @@ impl EventWatch {
     pub(super) fn pause(&mut self) {
         if matches!(self.state, State::Waiting(_)) {
             self.state = State::Pausing;
-            let _ = self.orders.send(None);
+            let _ = self.commands.send(None);
         }
     }
 
@@ -117,22 +117,22 @@ impl EventWatch {
 
     /// Ends the thread and blocks until it released the library.
     pub(super) fn end(mut self) {
-        drop(self.orders);
+        drop(self.commands);
         while self.received.blocking_recv().is_some() {}
     }
 }
 
-/// Sends events until stopped, or until a wait fails: a broken set fails at every wait and needs replacement.
-fn watch(events: &EventSet, send: &mpsc::Sender<News>, orders: &Receiver<Option<Duration>>) {
+/// Sends events until stopped, or until a wait fails. A set that fails once fails at every wait and is replaced.
+fn watch(events: &EventSet, send: &mpsc::Sender<News>, commands: &Receiver<Option<Duration>>) {
     let mut wait = None;
     loop {
-        let order = match wait {
-            Some(_) => orders.try_recv(),
-            None => orders.recv().map_err(|RecvError| TryRecvError::Disconnected),
+        let command = match wait {
+            Some(_) => commands.try_recv(),
+            None => commands.recv().map_err(|RecvError| TryRecvError::Disconnected),
         };
-        let news = match (order, wait) {
-            (Ok(ordered), _) => {
-                wait = ordered;
+        let news = match (command, wait) {
+            (Ok(next), _) => {
+                wait = next;
                 wait.is_none().then_some(News::Paused)
             }
             (Err(TryRecvError::Empty), Some(length)) => match events.wait(length) {

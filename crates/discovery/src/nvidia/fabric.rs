@@ -35,8 +35,8 @@ fn state(fabric: &Fabric) -> &'static str {
     }
 }
 
-/// Reason why peers are unreachable. An unfinished registration is none: a GPU passed through alone never
-/// registers.
+/// Failure of the fabric, which makes peers unreachable. An unfinished registration is none, because a GPU that
+/// alone is passed through to a virtual machine never registers.
 pub(super) fn failure(fabric: &Fabric) -> Option<String> {
     match (fabric.state, &fabric.outcome, fabric.health) {
         (FabricState::Completed, Err(error), _) => Some(error.to_string()),
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clique_is_told_of_a_fabric_that_was_joined_and_reaches_beyond_the_machine() {
+    fn the_clique_is_an_attribute_only_in_a_joined_multi_node_fabric() {
         assert_eq!(names(&JOINED), ["fabricState", "fabricDegraded"]);
         let rack = Fabric { cluster: Some("8a3cc1f2".to_owned()), ..JOINED };
         let all = ["fabricState", "fabricClusterUUID", "fabricCliqueID", "fabricDegraded"];
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_that_is_still_being_made_is_no_trouble_and_a_broken_one_is() {
+    fn an_unfinished_registration_is_no_failure_and_broken_routes_are() {
         let waiting = Fabric { state: FabricState::InProgress, ..JOINED };
         assert_eq!((failure(&JOINED), failure(&waiting)), (None, None));
         assert!(failure(&Fabric { health: FabricHealth::Bad, ..JOINED }).is_some());

@@ -1,4 +1,4 @@
-//! Facts of a GPU, read from NVML at once. All reads block, possibly forever.
+//! Facts of driver, GPU and MIG instances, read from NVML. All reads block, possibly forever.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -41,21 +41,22 @@ pub(super) struct GpuFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkFacts {
     pub(super) generation: Option<u32>,
-    /// Link numbers of the driver.
+    /// Active links, by the driver's numbers.
     pub(super) up: Vec<u32>,
+    /// Remote end of each active link, in the same order.
     pub(super) remotes: Vec<Remote>,
-    /// Links that were up before, with their remote ends.
+    /// Links that were up before and are down now, with their remote ends.
     pub(super) lost: BTreeMap<u32, Remote>,
 }
 
 /// MIG mode and instances.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum MigFacts {
-    /// It cannot be.
+    /// The GPU has no MIG.
     Unsupported,
-    /// It is whole.
+    /// MIG is off: the GPU is undivided.
     Disabled,
-    /// Into these instances.
+    /// MIG is on, with these instances.
     Enabled(Vec<InstanceFacts>),
 }
 
@@ -87,7 +88,7 @@ impl DriverFacts {
 // === impl GpuFacts ===
 
 impl GpuFacts {
-    /// Reads the facts that change only with MIG or links.
+    /// Reads the facts that a probe reads again only if MIG instances or links changed.
     pub(super) fn read(
         gpu: Gpu,
         id: DeviceId,
@@ -97,7 +98,7 @@ impl GpuFacts {
         Ok(Self {
             id,
             name: gpu.name()?,
-            // Without it the device is described but not offered.
+            // A device without a minor number is described but not offered.
             minor: gpu.minor().ok(),
             // Optional facts for selectors.
             brand: gpu.brand().ok().map(|brand| brand.to_string()),
@@ -152,7 +153,7 @@ impl LinkFacts {
 // === impl MigFacts ===
 
 impl MigFacts {
-    /// Reads the MIG instances. A failing instance is skipped, and logged when the layout changes.
+    /// Reads MIG mode and instances. An instance whose read fails is skipped, and logged if the instances changed.
     pub(super) fn read(gpu: &Gpu, before: Option<&Self>) -> Result<Self, NvmlError> {
         let instances = match gpu.mig_mode()? {
             MigMode::Unsupported => return Ok(Self::Unsupported),

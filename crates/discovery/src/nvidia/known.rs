@@ -14,8 +14,8 @@ use crate::{health_store::Records, log};
 
 /// Known devices by id.
 ///
-/// Devices that were healthy once stay: the kubelet may hold the id and must learn that it is unhealthy. Only
-/// MIG instances are bounded: those removed after a claim are dropped, others are kept up to a limit.
+/// Devices that were healthy once stay: the kubelet may hold the id and must learn that it is unhealthy. Vanished
+/// MIG instances are the exception: those that the agent removed are dropped, others are kept up to a limit.
 pub(super) struct KnownDevices {
     devices: BTreeMap<DeviceId, TrackedDevice>,
     /// Records of an earlier agent for devices that this one has not seen.
@@ -28,11 +28,11 @@ struct TrackedDevice {
     device: Device,
     tracker: HealthTracker,
     was_healthy: bool,
-    /// Dropped once its absence is seen.
+    /// True if the agent removed the device, which is dropped once a scan misses it.
     is_removed: bool,
 }
 
-/// Most vanished MIG instances: several layouts of eight GPUs.
+/// Maximum number of vanished MIG instances to remember: several layouts of eight GPUs.
 const MAX_VANISHED_PARTS: usize = 256;
 
 // === impl KnownDevices ===
@@ -93,8 +93,8 @@ impl KnownDevices {
         );
     }
 
-    /// Ids of the GPU that the kernel module lists, by its id or address, and of the GPU's parts. Only devices that
-    /// were healthy once.
+    /// Ids of a GPU that the kernel module lists, found by its id or address, and of the GPU's MIG instances. Only
+    /// devices that were healthy once.
     pub(super) fn whole_and_parts_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
         let Some(listed) = listed else { return Vec::new() };
         let is_listed = |device: &Device| {
@@ -109,7 +109,7 @@ impl KnownDevices {
         let now = self.clock.now();
         let Some(entry) = self.devices.get_mut(id) else { return };
         if let Observation::Failed(Reason::Vanished | Reason::DriverGone, _) = observation {
-            // Its DRM nodes may belong to another device.
+            // The DRM nodes of this device may belong to another device by now.
             entry.device.extras = Extras::default();
         }
         let change = entry.tracker.observe(observation, now);
@@ -120,7 +120,7 @@ impl KnownDevices {
         }
     }
 
-    /// Marks a device as gone. One that never worked or was removed is dropped.
+    /// Marks a device as vanished. Drops one that was never healthy, or that the agent removed.
     pub(super) fn vanish(&mut self, id: &DeviceId, why: &str) {
         if self.devices.get(id).is_some_and(|entry| !entry.was_healthy || entry.is_removed) {
             self.devices.remove(id);
@@ -130,7 +130,7 @@ impl KnownDevices {
         self.forget_the_oldest();
     }
 
-    /// Drops a removed device once its absence is seen. A running scan may still show it.
+    /// Drops a device that the agent removed, once it has vanished. A running scan may still find it.
     pub(super) fn forget(&mut self, id: &DeviceId) {
         let Some(entry) = self.devices.get_mut(id) else { return };
         entry.is_removed = true;
@@ -139,7 +139,7 @@ impl KnownDevices {
         }
     }
 
-    /// Drops the oldest vanished parts beyond the limit.
+    /// Drops the MIG instances that vanished first, beyond the limit.
     fn forget_the_oldest(&mut self) {
         let parts = self.devices.values().filter(|it| it.device.kind == DeviceKind::Mig);
         let gone = parts.filter(|it| it.has_vanished());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_that_a_thousand_claims_had_leave_nothing_behind() {
+    fn instances_removed_after_a_thousand_claims_leave_nothing_behind() {
         let mut known = known();
         for number in 0..1000 {
             let id = instance(&mut known, number);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn of_instances_that_went_by_themselves_the_latest_are_kept_as_gone() {
+    fn instances_that_vanished_last_are_kept_up_to_the_limit() {
         let mut known = known();
         for number in 0..1000 {
             let id = instance(&mut known, number);

@@ -1,4 +1,4 @@
-//! Possible MIG partitions of a GPU: every profile at every placement. Blocks, possibly forever.
+//! Possible MIG partitions of a GPU: every profile at every placement. The calls block, possibly forever.
 
 use std::sync::Arc;
 

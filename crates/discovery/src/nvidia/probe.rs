@@ -1,4 +1,4 @@
-//! Probe of a GPU: response, changes, conditions. Blocks, possibly forever.
+//! Probe of a GPU: its answer, its changes since the last probe, its conditions. It blocks, possibly forever.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{graphics, mig::id_of};
 
-/// A probe, self-contained for its own thread.
+/// A probe with all that it needs on its own thread.
 pub(super) struct Probe {
     pub(super) nvml: Nvml,
     pub(super) driver: Arc<DriverFacts>,
@@ -31,13 +31,14 @@ pub(super) struct Probe {
     pub(super) known: Option<GpuFacts>,
     /// Baselines of earlier initialisations.
     pub(super) earlier: Arc<Baselines>,
-    /// True if nothing was left to describe; otherwise an obstacle may be gone.
+    /// True if every device was usable at the last probe. Otherwise the devices are described again, since an
+    /// obstacle may be gone.
     pub(super) settled: bool,
-    /// Event set to join, unless the GPU is in it.
+    /// Event set that the GPU is to join; `None` if it is not to join one now.
     pub(super) watch_in: Option<NumberedSet>,
 }
 
-/// Devices, if described anew, and obstacles of single ones.
+/// Devices, if described again, and reasons why single ones are unusable.
 type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
 
 pub(super) struct ProbeReport {
@@ -80,8 +81,8 @@ impl Probe {
         Ok(ProbeReport { facts, described, obstacles, failure, readings, watched_in })
     }
 
-    /// Known facts of the same GPU, if MIG layout and links are unchanged, else new ones; with current
-    /// conditions.
+    /// Facts of the GPU. Those of the last probe are reused if the GPU, its MIG instances and its links are the same;
+    /// conditions are always current.
     fn facts(
         &self,
         gpu: Gpu,
@@ -105,20 +106,20 @@ impl Probe {
         Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, id, mig, links)? })
     }
 
-    /// Possible partitions, read once; a failed read is retried. If the driver reports none while MIG is off,
-    /// the GPU stays whole until MIG is on.
+    /// Possible partitions, read once; a failed read is repeated at the next probe. A GPU without known partitions
+    /// is offered undivided.
     fn partitions(
         &self,
         gpu: &Gpu,
         id: &DeviceId,
         mig: &MigFacts,
     ) -> Option<Arc<[PossiblePartition]>> {
-        let is_cuttable = match mig {
+        let can_have_partitions = match mig {
             MigFacts::Unsupported => false,
             MigFacts::Disabled => switches_at_once(gpu.compute_capability().ok()),
             MigFacts::Enabled(_) => true,
         };
-        if !is_cuttable {
+        if !can_have_partitions {
             return None;
         }
         let known = self.known.as_ref().filter(|known| known.id == *id && known.gpu == *gpu);
@@ -127,7 +128,7 @@ impl Probe {
         }
         let read = possible(gpu, id);
         if let (Err(error), None) = (&read, &self.known) {
-            tracing::info!(device = %id, %error, "MIG partitions unknown: the GPU stays whole");
+            tracing::info!(device = %id, %error, "MIG partitions unknown: the GPU stays undivided");
         }
         read.ok()
     }

@@ -8,18 +8,18 @@ use windlass_host::{Host, PciFunction, Roots};
 
 use crate::graphics;
 
-/// A GPU of the kernel module.
+/// A GPU as the kernel module lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedGpu {
     pub(super) function: PciFunction,
-    /// UUID; a lost GPU's consists of question marks and is absent.
+    /// UUID; `None` for a lost GPU, whose UUID the module prints as question marks.
     pub(super) id: Option<DeviceId>,
     pub(super) minor: Option<u32>,
     pub(super) graphics: Extras,
 }
 
-/// Changes when a driver is loaded, removed or replaced, or a GPU is plugged or pulled. Cheap to read, to
-/// avoid needless initialisations of NVML.
+/// Fingerprint of driver and GPUs. It changes when a driver is loaded, removed or replaced, or a GPU is plugged or
+/// pulled: then NVML must be initialised again. It is cheap to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     version: Option<String>,
@@ -31,14 +31,14 @@ const GPUS: &str = "/proc/driver/nvidia/gpus";
 /// One line per capability: `gpu0/gi7/ci0/access 67`.
 const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
 
-/// Driver version and GPU addresses. The kernel module answers and may hang.
+/// Reads the fingerprint. The kernel module answers the read, and may hang.
 pub(super) fn fingerprint(host: &Host) -> Fingerprint {
     Fingerprint { version: host.text(VERSION), gpus: host.names(GPUS) }
 }
 
 /// GPUs of the kernel module by address, which is NVML's order.
 ///
-/// The module calls the GPU for these reads: they may hang.
+/// The module calls the GPU to answer, so the reads may hang.
 pub(super) fn gpus(roots: &Roots) -> Vec<ListedGpu> {
     let names = roots.host.names(GPUS);
     let mut gpus: Vec<_> = names.iter().filter_map(|name| gpu(roots, name)).collect();

@@ -1,7 +1,8 @@
-//! GPU telemetry, read after each passed probe on a thread of its own.
+//! GPU telemetry, read after each passed probe on a separate thread.
 //!
-//! Separate from the probe: a failing sensor is no reason to distrust a GPU, and the first device list must
-//! not wait for it. A hanging read is not repeated. The probe passes on the numbers that it has read for health.
+//! Telemetry is separate from the probe: a failing sensor is no reason to distrust a GPU, and the first device list
+//! must not wait for it. While a read hangs, its GPU is not read again. Numbers that the probe reads for health are
+//! passed on instead of read twice.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,7 +48,8 @@ pub(super) struct Reading {
     energy: (DeviceId, Energy),
 }
 
-/// A GPU and its instances by index, valid while their UUIDs agree, with the readings of the probe.
+/// A GPU and its instances to read, with the readings of the probe. An instance is read only if its index still has
+/// its UUID.
 struct Target {
     gpu: Gpu,
     id: DeviceId,
@@ -67,7 +69,7 @@ const KIB: u64 = 1024;
 
 /// Minimum age of an energy counter before it is read again. A read takes 3 to 5 ms of CPU, more than all other
 /// sensors together (H100, driver 580).
-const ENERGY_EVERY: SignedDuration = SignedDuration::from_secs(60);
+const ENERGY_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 // === impl Samples ===
 
@@ -78,7 +80,7 @@ impl Samples {
     }
 
     /// Marks a GPU for reading after a passed probe, if telemetry has a receiver.
-    pub(super) fn want(&mut self, index: usize, probed: &ProbeReport) {
+    pub(super) fn mark(&mut self, index: usize, probed: &ProbeReport) {
         if !self.to.is_closed() {
             let energy = self.energy.get(&probed.facts.id).copied();
             self.wanted.insert(index, Target::of(probed, energy));
@@ -139,9 +141,9 @@ impl Target {
         Reading { index, samples, energy: (self.id, energy) }
     }
 
-    /// The energy counter, read anew if it is old.
+    /// The energy counter, read again if it is old.
     fn energy(&self, now: Timestamp) -> Energy {
-        let is_young = |energy: &Energy| now.duration_since(energy.read) < ENERGY_EVERY;
+        let is_young = |energy: &Energy| now.duration_since(energy.read) < ENERGY_INTERVAL;
         self.energy.filter(is_young).unwrap_or_else(|| Energy {
             millijoules: self.gpu.energy_millijoules().ok().flatten(),
             read: now,

@@ -21,15 +21,15 @@ impl Scanner for Counting {
     }
 
     fn scan(&mut self, _: &Host) -> Scan {
-        self.0.send_modify(|looks| *looks += 1);
+        self.0.send_modify(|scans| *scans += 1);
         Scan::default()
     }
 }
 
 /// A running scanner with a probe interval of an hour.
 struct Rig {
-    looks: watch::Receiver<u32>,
-    notices: watch::Sender<u64>,
+    scans: watch::Receiver<u32>,
+    events_sender: watch::Sender<u64>,
     stop: CancellationToken,
     running: JoinSet<()>,
     _policies: watch::Sender<Arc<Policy>>,
@@ -37,57 +37,57 @@ struct Rig {
 
 impl Rig {
     fn start() -> Self {
-        let (counting, looks) = watch::channel(0);
-        Self::of(Counting(counting), looks)
+        let (counting, scans) = watch::channel(0);
+        Self::of(Counting(counting), scans)
     }
 
-    fn of(scanner: impl Scanner, looks: watch::Receiver<u32>) -> Self {
+    fn of(scanner: impl Scanner, scans: watch::Receiver<u32>) -> Self {
         let health =
             HealthPolicy { probe_interval: Duration::from_secs(3600), ..Default::default() };
         let policy = Policy { health, ..Policy::default() };
         let (policies, adopted) = watch::channel(Arc::new(policy));
-        let (notices, host) = watch::channel(0);
+        let (events_sender, host) = watch::channel(0);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
         let watched = Watcher::new(Box::new(scanner), Host::new("/nowhere", "/"), clock);
         let (to, _) = Publisher::new([NAME], &Arc::default());
         let triggers = ScanTriggers { policies: adopted, host };
         running.spawn(watched.run(triggers, to, stop.clone()));
-        Self { looks, notices, stop, running, _policies: policies }
+        Self { scans, events_sender, stop, running, _policies: policies }
     }
 
-    fn notice(&self) {
-        self.notices.send_modify(|count| *count += 1);
+    fn notify_event(&self) {
+        self.events_sender.send_modify(|count| *count += 1);
     }
 
-    fn looks(&self) -> u32 {
-        *self.looks.borrow()
+    fn scans(&self) -> u32 {
+        *self.scans.borrow()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_never_rests_is_looked_at_twice_a_second() {
+async fn a_host_with_constant_events_is_scanned_twice_a_second() {
     let rig = Rig::start();
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(rig.looks(), 1);
-    rig.notice();
+    assert_eq!(rig.scans(), 1);
+    rig.notify_event();
     sleep(BURST * 2).await;
-    assert_eq!(rig.looks(), 2, "the first notice after a rest is followed at once");
+    assert_eq!(rig.scans(), 2, "the first event after a quiet interval counts at once");
     let noisy = Duration::from_secs(10);
     let until = Instant::now() + noisy;
     while Instant::now() < until {
-        rig.notice();
+        rig.notify_event();
         sleep(Duration::from_millis(5)).await;
     }
-    let most = noisy.as_millis() / REST.as_millis();
-    assert!((most - 2..=most).contains(&u128::from(rig.looks() - 2)), "{} looks", rig.looks());
+    let most = noisy.as_millis() / MIN_INTERVAL.as_millis();
+    assert!((most - 2..=most).contains(&u128::from(rig.scans() - 2)), "{} scans", rig.scans());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notice_keeps_no_scanner_from_stopping() {
+async fn a_pending_event_does_not_delay_the_stop() {
     let mut rig = Rig::start();
     sleep(Duration::from_millis(1)).await;
-    rig.notice();
+    rig.notify_event();
     sleep(Duration::from_millis(1)).await;
     rig.stop.cancel();
     let stopped = timeout(BURST / 2, rig.running.join_next()).await;
@@ -121,7 +121,7 @@ impl Scanner for Scripted {
 }
 
 /// Snapshot after each scan, and true if the next one is early.
-fn told<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
+fn snapshots_of<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let scripted = Box::new(Scripted(Vec::from(script).into_iter()));
     let mut watched = Some(Watcher::new(scripted, Host::new("/nowhere", "/"), clock));
@@ -132,54 +132,54 @@ fn told<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
             format!("{}{gone}", device.id)
         };
         let known: Vec<_> = scanned.snapshot().devices.iter().map(name).collect();
-        let again = if scanned.is_uncertain { ", looks again" } else { "" };
+        let again = if scanned.is_uncertain { ", early scan next" } else { "" };
         watched = Some(scanned);
         format!("{}{again}", known.join(", "))
     })
 }
 
 #[test]
-fn a_name_that_only_one_look_found_is_never_told() {
-    let half_gone = told(["one two", "one half", "one"]);
-    assert_eq!(half_gone, ["one, two", "one, two, looks again", "one, two gone"]);
-    let half_there = told(["one", "half one", "one two", "one two", "one two"]);
+fn a_device_that_only_one_scan_found_is_never_published() {
+    let half_gone = snapshots_of(["one two", "one half", "one"]);
+    assert_eq!(half_gone, ["one, two", "one, two, early scan next", "one, two gone"]);
+    let half_there = snapshots_of(["one", "half one", "one two", "one two", "one two"]);
     let there = "one, two";
-    assert_eq!(half_there, ["one", "one, looks again", "one, looks again", there, there]);
+    assert_eq!(half_there, ["one", "one, early scan next", "one, early scan next", there, there]);
 }
 
 #[test]
-fn a_newcomer_is_not_forgotten_by_a_look_that_had_no_answer_and_does_not_make_looks_of_it() {
-    let story = told(["one", "one two", "?", "?", "one two"]);
-    assert_eq!(story, ["one", "one, looks again", "one", "one", "one, two"]);
-    let missed = told(["one", "", "?", ""]);
-    assert_eq!(missed, ["one", "one, looks again", "one", "one gone"]);
+fn a_failed_scan_keeps_newcomers_and_makes_no_early_scan() {
+    let snapshots = snapshots_of(["one", "one two", "?", "?", "one two"]);
+    assert_eq!(snapshots, ["one", "one, early scan next", "one", "one", "one, two"]);
+    let missed = snapshots_of(["one", "", "?", ""]);
+    assert_eq!(missed, ["one", "one, early scan next", "one", "one gone"]);
 }
 
 #[test]
-fn whoever_has_a_node_that_a_newcomer_has_is_gone_at_once() {
-    let story = told(["a-node0 b-node1", "c-node0 b-node1", "c-node0 b-node1"]);
-    let taken = "a-node0 gone, b-node1, looks again";
-    assert_eq!(story, ["a-node0, b-node1", taken, "a-node0 gone, b-node1, c-node0"]);
+fn a_device_whose_node_a_newcomer_has_vanishes_at_once() {
+    let snapshots = snapshots_of(["a-node0 b-node1", "c-node0 b-node1", "c-node0 b-node1"]);
+    let taken = "a-node0 gone, b-node1, early scan next";
+    assert_eq!(snapshots, ["a-node0, b-node1", taken, "a-node0 gone, b-node1, c-node0"]);
 }
 
 #[test]
-fn what_was_there_before_is_believed_at_once_when_it_is_back() {
-    let story = told(["one", "", "", "one"]);
-    let expected = ["one", "one, looks again", "one gone", "one gone"];
-    assert_eq!(story, expected, "quiet first, and nothing to look for soon");
+fn a_known_device_needs_no_second_scan_when_it_is_back() {
+    let snapshots = snapshots_of(["one", "", "", "one"]);
+    let expected = ["one", "one, early scan next", "one gone", "one gone"];
+    assert_eq!(snapshots, expected, "unhealthy for the quiet period, without an early scan");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_always_has_a_newcomer_is_looked_at_twice_a_second() {
-    let (counting, looks) = watch::channel(0);
-    let rig = Rig::of(Restless(counting), looks);
+async fn a_host_that_always_has_a_newcomer_is_scanned_twice_a_second() {
+    let (counting, scans) = watch::channel(0);
+    let rig = Rig::of(Restless(counting), scans);
     // Devices of the first scan are no newcomers.
     sleep(Duration::from_secs(1)).await;
-    rig.notice();
+    rig.notify_event();
     let lasts = Duration::from_secs(10);
     sleep(lasts).await;
-    let most = lasts.as_millis() / REST.as_millis();
-    assert!((most - 2..=most + 2).contains(&u128::from(rig.looks())), "{} looks", rig.looks());
+    let most = lasts.as_millis() / MIN_INTERVAL.as_millis();
+    assert!((most - 2..=most + 2).contains(&u128::from(rig.scans())), "{} scans", rig.scans());
 }
 
 /// Finds another device at each scan.
@@ -191,7 +191,7 @@ impl Scanner for Restless {
     }
 
     fn scan(&mut self, _: &Host) -> Scan {
-        self.0.send_modify(|looks| *looks += 1);
+        self.0.send_modify(|scans| *scans += 1);
         let id = format!("it-{}", *self.0.borrow()).parse().expect("an id");
         let device = Device::new(id, DeviceKind::Other, NAME, Timestamp::UNIX_EPOCH);
         let states = [(NAME, SourceState::Ready(String::new()))].into();
@@ -248,12 +248,12 @@ fn unread(scanner: Box<dyn Scanner>) {
 }
 
 #[test]
-fn what_the_host_does_not_show_is_unknown_and_not_gone() {
+fn an_unreadable_folder_is_a_failure_and_a_missing_one_is_absence() {
     crate::tests::scanners(&Policy::default()).for_each(unread);
 }
 
 #[test]
-fn a_function_that_cannot_be_read_is_of_no_family_and_hides_no_other() {
+fn an_unreadable_function_is_a_failure_only_if_no_device_is_found() {
     let sealed = Sealed::new();
     let state = |watched: &Watcher| watched.states[&NAME].clone();
     sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
@@ -268,7 +268,7 @@ fn a_function_that_cannot_be_read_is_of_no_family_and_hides_no_other() {
 }
 
 #[test]
-fn a_described_source_tells_what_cannot_be_read_from_what_is_not_there() {
+fn a_described_source_fails_on_an_unreadable_folder() {
     let name: SourceName = "scope".parse().expect("valid");
     let bus = Find::Bus("usb".to_owned());
     let node = Find::Nodes(vec![format!("/dev/{}", "x".repeat(300))]);

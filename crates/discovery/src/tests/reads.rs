@@ -12,16 +12,16 @@ use crate::{described::Described, scanner::Scanner};
 /// Number of accesses by kind and path, or by kind and content.
 type Counts = BTreeMap<(Access, PathBuf), u32>;
 
-/// Scans once with each scanner; returns its accesses.
-fn looks(config: &Config) -> Vec<Counts> {
+/// Scans once with each scanner. Returns the accesses of each scan.
+fn accesses_by_scan(config: &Config) -> Vec<Counts> {
     let (host, log) = Host::new(&config.places.host_root, "/").with_access_log();
     let (described, _) = Described::new(&config.places, &config.policy, &host);
     let described: Box<dyn Scanner> = Box::new(described);
-    let look = |mut scanner: Box<dyn Scanner>| {
+    let scan = |mut scanner: Box<dyn Scanner>| {
         drop(scanner.scan(&host.for_one_scan()));
         by_file(&host, &log)
     };
-    scanners(&config.policy).chain([described]).map(look).collect()
+    scanners(&config.policy).chain([described]).map(scan).collect()
 }
 
 fn by_file(host: &Host, log: &AccessLog) -> Counts {
@@ -55,7 +55,7 @@ fn a_look_asks_no_file_twice() {
         let (folder, machine) = machine_of(profile);
         let mut config = config(&folder, &machine);
         described_everywhere(&mut config);
-        for counts in looks(&config) {
+        for counts in accesses_by_scan(&config) {
             let twice: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
             assert!(twice.is_empty(), "{profile}: {twice:#?}");
         }
@@ -66,7 +66,7 @@ fn a_look_asks_no_file_twice() {
 fn what_a_function_is_was_asked_by_one_family_for_all() {
     let (folder, machine) = machine_of("dgx-h100");
     let mut all = Counts::new();
-    for (asked, count) in looks(&config(&folder, &machine)).into_iter().flatten() {
+    for (asked, count) in accesses_by_scan(&config(&folder, &machine)).into_iter().flatten() {
         *all.entry(asked).or_default() += count;
     }
     let twice: Vec<_> = all
@@ -120,7 +120,7 @@ fn host_with(functions: usize) -> (tempfile::TempDir, Config) {
 fn what_a_look_asks_grows_with_the_functions_and_not_faster() {
     let asked = |functions| {
         let (_root, config) = host_with(functions);
-        looks(&config).iter().flatten().map(|(_, count)| count).sum::<u32>()
+        accesses_by_scan(&config).iter().flatten().map(|(_, count)| count).sum::<u32>()
     };
     let (some, many) = (asked(200), asked(2_000));
     assert!(some > 400, "{some}: all are looked at");

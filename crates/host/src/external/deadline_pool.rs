@@ -1,5 +1,5 @@
-//! Blocking calls with a deadline, such as reads that firmware answers: on threads that are left behind when
-//! they hang.
+//! Blocking calls with a deadline, such as reads that firmware serves. They run on threads that are abandoned if they
+//! hang.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::deadline::Deadline;
 
-/// Pool of threads for blocking calls; a key with a hanging call gets no second one.
+/// Pool of threads for blocking calls. A key whose call hangs gets no second one.
 #[derive(Debug)]
 pub struct DeadlinePool<K, A> {
     idle: Option<Worker<A>>,
@@ -34,14 +34,14 @@ struct Worker<A> {
 
 type BlockingCall<A> = Box<dyn FnOnce() -> A + Send>;
 
-/// Most hanging threads; with more, the host itself hangs.
+/// Limit on hanging threads. With more of them, the host itself hangs.
 const MAX_LATE: usize = 64;
 
 // === impl DeadlinePool ===
 
 impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
-    /// Runs a call on another thread. A key whose last call still hangs fails at once; its late answer is
-    /// dropped as outdated.
+    /// Runs a call on another thread. Fails at once if the last call of the key still hangs. The late answer of such a
+    /// call is dropped, since it is outdated.
     pub fn call(
         &mut self,
         key: K,
@@ -73,10 +73,10 @@ impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
         self.late.len()
     }
 
-    /// Ends a round: stops the idle thread and forgets keys that are gone.
-    pub fn end_round(&mut self, is_there: impl Fn(&K) -> bool) {
+    /// Ends a round: stops the idle thread and forgets keys that are not present any more.
+    pub fn end_round(&mut self, is_present: impl Fn(&K) -> bool) {
         self.idle = None;
-        self.late.retain(|key, _| is_there(key));
+        self.late.retain(|key, _| is_present(key));
     }
 }
 
@@ -131,37 +131,37 @@ mod tests {
     const LONG: Duration = Duration::from_secs(10);
 
     #[test]
-    fn who_does_not_answer_keeps_no_other_waiting_and_is_not_asked_twice_at_once() {
+    fn a_hanging_call_delays_no_other_key_and_is_not_repeated() {
         let (answer, call) = channel::<u32>();
-        let mut patience = DeadlinePool::default();
-        assert_eq!(patience.call("a", SOON, move || call.recv().unwrap_or_default()), Err(Late));
-        assert_eq!(patience.call("b", LONG, || 2), Ok(2));
-        assert_eq!(patience.call("a", LONG, || 1), Err(Late), "at once");
-        assert_eq!(patience.late(), 1);
+        let mut pool = DeadlinePool::default();
+        assert_eq!(pool.call("a", SOON, move || call.recv().unwrap_or_default()), Err(Late));
+        assert_eq!(pool.call("b", LONG, || 2), Ok(2));
+        assert_eq!(pool.call("a", LONG, || 1), Err(Late), "at once");
+        assert_eq!(pool.late(), 1);
         answer.send(7).expect("it waits for it");
         let until = Instant::now() + LONG;
-        let told = std::iter::repeat_with(|| {
+        let answered = std::iter::repeat_with(|| {
             thread::yield_now();
-            patience.call("a", LONG, || 1)
+            pool.call("a", LONG, || 1)
         });
-        let told = told.take_while(|_| Instant::now() < until).find_map(Result::ok);
-        assert_eq!(told, Some(1), "a new answer, and not the one that was late");
-        assert_eq!(patience.late(), 0);
+        let answered = answered.take_while(|_| Instant::now() < until).find_map(Result::ok);
+        assert_eq!(answered, Some(1), "a new answer, and not the one that was late");
+        assert_eq!(pool.late(), 0);
     }
 
     #[test]
-    fn who_is_gone_is_not_awaited() {
+    fn a_forgotten_key_starts_a_new_call() {
         let (_answer, call) = channel::<u32>();
-        let mut patience = DeadlinePool::default();
-        assert_eq!(patience.call("a", SOON, move || call.recv().unwrap_or_default()), Err(Late));
-        patience.end_round(|key| *key == "b");
-        assert_eq!(patience.call("a", LONG, || 1), Ok(1));
+        let mut pool = DeadlinePool::default();
+        assert_eq!(pool.call("a", SOON, move || call.recv().unwrap_or_default()), Err(Late));
+        pool.end_round(|key| *key == "b");
+        assert_eq!(pool.call("a", LONG, || 1), Ok(1));
     }
 
     #[test]
-    fn a_question_that_panics_is_no_answer() {
-        let mut patience = DeadlinePool::default();
-        assert_eq!(patience.call("a", LONG, || -> u32 { panic!("a bug") }), Err(Late));
-        assert_eq!(patience.call("a", LONG, || 1), Ok(1));
+    fn a_call_that_panics_counts_as_late() {
+        let mut pool = DeadlinePool::default();
+        assert_eq!(pool.call("a", LONG, || -> u32 { panic!("a bug") }), Err(Late));
+        assert_eq!(pool.call("a", LONG, || 1), Ok(1));
     }
 }

@@ -38,10 +38,10 @@ struct Parts<'a> {
     path: &'a str,
 }
 
-/// Most bytes of an answer that are read; a status line is much shorter.
+/// Limit on the bytes that are read of an answer. A status line is much shorter.
 const MAX_BYTES: usize = 1024;
 
-/// Gets a URL; any status 2xx is success.
+/// Sends a GET for a URL. Any 2xx status is success.
 pub async fn get(url: &str) -> Result<(), GetError> {
     let Parts { authority, host, port, path } = parts(url).ok_or(GetError::Url)?;
     let connected = TcpStream::connect((host, port)).await;

@@ -1,5 +1,5 @@
-//! Runs a program of the node to its end: no shell, clean environment, own process group that is killed with
-//! its waiter.
+//! Runs a program of the node to its end, without a shell and with a clean environment. Its process group is killed
+//! when the waiting future is dropped.
 
 use std::{
     convert::Infallible,
@@ -41,7 +41,7 @@ pub enum ProgramError {
     },
 }
 
-/// Most bytes of output in an error.
+/// Maximum number of bytes of output in an error.
 const MAX_OUTPUT_BYTES: u64 = 4096;
 
 /// Time to read output after the program's end.
@@ -66,8 +66,8 @@ pub async fn run(device: &DeviceId, words: &[String]) -> Result<(), ProgramError
 /// Runs a command named `program`. Dropping the future kills it and its children.
 pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), ProgramError> {
     let failed = |error| ProgramError::Run(program.to_owned(), error);
-    // Programs report errors on either stream. Our copies of the pipe are dropped, so it closes with the
-    // program.
+    // A program may report errors on either stream. The agent's copies of the writing end are dropped below, so the
+    // pipe closes with the program.
     let (pipe, writer) = std::io::pipe().map_err(failed)?;
     let pipe = Receiver::from_owned_fd(pipe.into()).map_err(failed)?;
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
@@ -84,7 +84,7 @@ pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), Progr
         if status.success() {
             return Ok(());
         }
-        // Children may keep the pipe open forever.
+        // Children may keep the pipe open for ever, so the rest of the output has a time limit.
         let _ = deadline::timeout(OUTPUT_GRACE, reading).await;
         status
     };
@@ -96,9 +96,9 @@ struct Group(Child);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The id is valid until the program was waited for.
+        // The id is this program's until the program has been waited for.
         if let Some(id) = self.0.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
-            // Absent only if it ended right now.
+            // Fails only if the group has just ended.
             let _ = kill_process_group(id, Signal::KILL);
         }
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_knows_its_device_and_nothing_else_of_the_agents_surroundings() {
+    async fn a_program_gets_its_device_and_no_other_variable() {
         let script = r#"[ "$WINDLASS_DEVICE_ID" = board ] && [ -z "$CARGO_MANIFEST_DIR" ]"#;
         assert_eq!(outcome(&["/bin/sh", "-c", script]).await, Ok(()));
         let why = outcome(&["/bin/sh", "-c", "echo 'no such board' >&2; exit 3"]).await;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_hangs_or_floods_is_ended_with_all_that_it_started() {
+    async fn a_program_that_hangs_or_floods_is_killed_with_its_children() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (fifo, mark) = (dir.path().join("fifo"), dir.path().join("mark"));
         let (fifo, mark) = (fifo.display(), mark.display());

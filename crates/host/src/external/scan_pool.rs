@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{DeadlinePool, Late};
 
-/// Deadline pool of a family, one thread per hanging device.
+/// Deadline pool for the devices of a family, with a thread per hanging device.
 #[derive(Debug)]
 pub struct ScanPool<K, A> {
     pool: DeadlinePool<K, A>,
@@ -14,17 +14,17 @@ pub struct ScanPool<K, A> {
     lost: Duration,
 }
 
-/// Deadline of the first device. Kernel answers take microseconds; healthy firmware takes milliseconds.
+/// Deadline of the first device in a scan. The kernel answers in microseconds, healthy firmware in milliseconds.
 pub const SOON: Duration = Duration::from_millis(500);
 
-/// Deadline after many devices hung.
+/// Deadline of a device after many others hung.
 const LEAST: Duration = Duration::from_millis(50);
 
 // === impl ScanPool ===
 
 impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
-    /// Runs `read` on another thread. Lost time halves into the next deadline: the first hanging devices
-    /// cost a second together, each further one 50 ms, once.
+    /// Runs `read` on another thread. Half of the time lost in this scan is taken off the deadline: all hanging devices
+    /// together cost about a second, and each further one 50 ms.
     pub fn call(
         &mut self,
         device: K,
@@ -45,10 +45,10 @@ impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
         SOON.saturating_sub(self.lost / 2).max(LEAST)
     }
 
-    /// Ends a scan; forgets devices that are gone.
-    pub fn end_scan(&mut self, is_there: impl Fn(&K) -> bool) {
+    /// Ends a scan; forgets devices that are not present any more.
+    pub fn end_scan(&mut self, is_present: impl Fn(&K) -> bool) {
         self.lost = Duration::ZERO;
-        self.pool.end_round(is_there);
+        self.pool.end_round(is_present);
     }
 }
 
@@ -65,15 +65,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_that_do_not_answer_cost_a_look_little_more_than_one() {
+    fn many_hanging_devices_delay_a_scan_little_more_than_one() {
         let (mut pool, mut unanswered) = (ScanPool::default(), Vec::new());
         for device in 0..20 {
             let (answer, question) = channel::<u32>();
             unanswered.push(answer);
-            let told = pool.call(device, move || question.recv().unwrap_or_default());
-            assert_eq!(told, Err(Late));
+            let answered = pool.call(device, move || question.recv().unwrap_or_default());
+            assert_eq!(answered, Err(Late));
         }
-        assert_eq!(pool.call(20, || 7), Ok(7), "who answers is heard all the same");
+        assert_eq!(pool.call(20, || 7), Ok(7), "a device that answers is read all the same");
         assert!((SOON * 2..SOON * 5).contains(&pool.lost), "{:?}", pool.lost);
         pool.end_scan(|_| true);
         assert_eq!(pool.limit(), SOON, "the next scan has the whole limit");

@@ -1,4 +1,4 @@
-//! Folders of the agent, with fixed permissions whatever its umask.
+//! Folders of the agent, with fixed permissions that do not depend on its umask.
 
 use std::{
     fs::{self, DirBuilder},
@@ -9,8 +9,8 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
-/// Writable for the agent's user alone, since others could plant files. Readable for everyone; private files
-/// have their own mode.
+/// Writable only for the agent's user, so that others cannot add files. Readable for everyone; private files have their
+/// own mode.
 const MODE: u32 = 0o755;
 
 /// Creates a folder and its missing parents. Existing ones keep their permissions.
@@ -28,14 +28,14 @@ pub fn make_all(path: &Path) -> io::Result<()> {
 /// Creates a folder in an existing one, unless it exists.
 pub fn make(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(path) {
-        Ok(()) => open_up(path),
+        Ok(()) => set_mode(path),
         Err(_) if fs::metadata(path).is_ok_and(|found| found.is_dir()) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 /// Restores permissions that the umask removed.
-fn open_up(made: &Path) -> io::Result<()> {
+fn set_mode(made: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(made, flags, Mode::empty())?;
     Ok(rustix::fs::fchmod(folder, Mode::from_raw_mode(MODE))?)
@@ -48,8 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_that_were_made_are_written_by_their_owner_alone_and_those_before_stay_as_they_were()
-    {
+    fn new_folders_have_the_mode_and_existing_ones_keep_theirs() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
         let before = mode(folder.path());
@@ -67,7 +66,7 @@ mod tests {
     #[test]
     fn folders_are_the_same_whatever_the_umask() {
         super::super::tests::run_under_umasks(
-            "files::folder::tests::folders_that_were_made_are_written_by_their_owner_alone_and_those_before_stay_as_they_were",
+            "files::folder::tests::new_folders_have_the_mode_and_existing_ones_keep_theirs",
         );
     }
 }

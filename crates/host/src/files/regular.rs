@@ -1,6 +1,6 @@
 //! Bounded reads of regular files.
 //!
-//! A path that became a FIFO, device, folder, link or endless file is an error with that cause. No read waits
+//! A FIFO, device, folder, link or endless file in place of the expected file is an error that names it. No read waits
 //! for another process.
 
 use std::{
@@ -21,7 +21,7 @@ pub enum Links {
     Refused,
 }
 
-/// Reason against reading a file.
+/// Reason why a file is not read.
 #[derive(Debug, thiserror::Error)]
 enum Unfit {
     #[error("it is {0}, not a regular file")]
@@ -32,8 +32,8 @@ enum Unfit {
     Text,
 }
 
-/// Largest useful document of a node. A claim takes about 2 KiB of the agent's record, a container as much of
-/// the kubelet's checkpoint.
+/// Limit on a document of a node. A claim takes about 2 KiB in the agent's record, and a container as much in the
+/// kubelet's checkpoint.
 pub const MAX_BYTES: u64 = 32 << 20;
 
 /// Reads a regular file of at most `most_bytes`.
@@ -54,13 +54,13 @@ pub fn read_regular(path: &Path, links: Links, most_bytes: u64) -> io::Result<Ve
     bytes_of(file, most_bytes)
 }
 
-/// Opens a regular file. The reader bounds its size.
+/// Opens a regular file of any size; the caller limits the bytes that it reads.
 ///
 /// # Errors
 ///
 /// As [`read_regular`], except for the size.
 pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
-    // Opening a device may have effects, so its type is checked before and after.
+    // Opening a device may have effects, so the type is checked before opening, and once more after it.
     check(&links.metadata(path)?)?;
     let flags =
         OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links.flags();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_or_too_long_is_refused_at_once_and_named() {
+    fn other_kinds_of_file_and_long_files_are_refused_at_once() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         mknodat(CWD, at("fifo"), Kind::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(refused(folder.path()), "it is a folder, not a regular file");
         assert_eq!(refused(Path::new("/dev/zero")), "it is a device, not a regular file");
         assert_eq!(refused(&at("long")), "it is larger than 4 bytes, the most that is read");
-        // Reported length is zero, although it has more than four bytes.
+        // The kernel reports length zero for this file, although it has more than four bytes.
         assert_eq!(
             refused(Path::new("/proc/self/stat")),
             "it is larger than 4 bytes, the most that is read"

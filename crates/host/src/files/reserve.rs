@@ -1,8 +1,9 @@
-//! Reserved disk space for one file, so that a full disk still takes its next version.
+//! Reserved disk space for one file, so that its next version can be written on a full disk.
 //!
-//! Spares of fixed size lie beside it. If no new file can be written, a spare is overwritten and exchanged with the
-//! file. The content is padded with blanks to the size of the spare: other programs would take freed blocks. If the
-//! file is absent or shorter than a spare, the exchange uses up the spare, so a second one serves the next version.
+//! Spare files of fixed size lie beside the file. If no new file can be written, a spare is overwritten and exchanged
+//! with the file. The content is padded with blanks to the size of the spare, so that no blocks are freed, which other
+//! programs would take. If the file is absent or shorter than a spare, the exchange uses up the spare; the second spare
+//! then serves the next version.
 
 use std::{
     fs::{self, File, Permissions},
@@ -15,15 +16,16 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 use super::{Readers, replace};
 
-/// Bytes of a spare: health records of some hundred devices.
+/// Size of a spare in bytes, enough for the health records of some hundred devices.
 const BYTES: usize = 64 << 10;
 
-/// Creates the spares of a file that are missing. Blocks.
+/// Creates the missing spares of a file. Blocks.
 pub(crate) fn keep(path: &Path) -> io::Result<()> {
     let wanted: usize = if has_room(path) { 1 } else { 2 };
-    // The content of a spare is irrelevant, and a full disk has no room to replace it.
-    let (there, lacking): (Vec<_>, Vec<_>) = spares(path)?.into_iter().partition(|it| has_room(it));
-    for spare in lacking.iter().take(wanted.saturating_sub(there.len())) {
+    // An existing spare is not replaced: its content does not matter, and a full disk may have no room for a new one.
+    let (present, missing): (Vec<_>, Vec<_>) =
+        spare_paths(path)?.into_iter().partition(|it| has_room(it));
+    for spare in missing.iter().take(wanted.saturating_sub(present.len())) {
         replace(spare, &vec![b' '; BYTES], Readers::Owner)?;
     }
     Ok(())
@@ -31,7 +33,7 @@ pub(crate) fn keep(path: &Path) -> io::Result<()> {
 
 /// Replaces a file by a spare with this content. Blocks.
 pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    let spare = spares(path)?.into_iter().find(|spare| has_room(spare));
+    let spare = spare_paths(path)?.into_iter().find(|spare| has_room(spare));
     let spare = spare.ok_or(io::ErrorKind::NotFound)?;
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut file = File::options().write(true).custom_flags(flags).open(&spare)?;
@@ -51,7 +53,7 @@ pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-fn spares(path: &Path) -> io::Result<[PathBuf; 2]> {
+fn spare_paths(path: &Path) -> io::Result<[PathBuf; 2]> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     Ok(["spare", "spare2"].map(|end| path.with_file_name(format!(".{name}.{end}"))))
 }
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_new_file_takes_is_written_into_the_spare_as_often_as_need_be() {
+    fn every_version_fits_into_the_spare_without_new_blocks() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.json");
         let blocks = || {
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_yet_takes_one_spare_and_leaves_one_for_all_versions_to_come() {
+    fn an_absent_file_uses_one_spare_and_later_versions_the_other() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.json");
         keep(&path).expect("kept");
@@ -97,12 +99,12 @@ mod tests {
             fill(&path, content.as_bytes(), Readers::Owner).expect("there is room");
             assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), content);
         }
-        // In the place of its draft, a folder lets no file be made.
+        // A folder in place of its draft makes every write of a new file fail.
         let draft = |spare: &str| folder.path().join(format!("..a.json.{spare}.draft"));
         for spare in ["spare", "spare2"] {
             fs::create_dir(draft(spare)).expect("made");
         }
-        keep(&path).expect("it is kept already, by another life");
+        keep(&path).expect("the spare exists already");
         fill(&path, b"four", Readers::Owner).expect("there is room");
     }
 }

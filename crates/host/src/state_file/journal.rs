@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   write ──> newest version ──> Writer, one write at a time ──> disk
-//!                                   │  ^ refused: again, later
+//!                                   │  ^ refused: retried later
 //!   recorded <── written or refused ┘──┘
 //! ```
 //!
@@ -25,12 +25,12 @@ use super::StateFile;
 use crate::blocking;
 
 /// Delay of a retry, such as for a full disk.
-pub(crate) const AGAIN: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Version and content.
 pub type Versioned<T> = (u64, T);
 
-/// Newest content, on the writing side.
+/// Journal: takes the content to write.
 #[derive(Debug)]
 pub struct Journal<T> {
     newest: watch::Sender<Versioned<T>>,
@@ -62,7 +62,7 @@ struct Written {
 // === impl Journal ===
 
 impl<T: Default + PartialEq> Journal<T> {
-    /// An empty journal and its writer, which the caller runs. `waiting` is logged once when writes fail.
+    /// An empty journal and its writer, which the caller runs. `waiting` is the log message when writes begin to fail.
     pub fn new(file: StateFile<T>, waiting: &'static str) -> (Self, Writer<T>) {
         let (newest, checks) = (watch::Sender::default(), watch::Sender::default());
         let (sender, written) = watch::channel(Written::default());
@@ -76,16 +76,16 @@ impl<T: Default + PartialEq> Journal<T> {
         (Self { newest, written, checks }, writer)
     }
 
-    /// Requests a write, unless the content is equal and written.
+    /// Requests a write, unless the content is unchanged and its last write did not fail.
     pub fn write(&self, content: T) {
         let written = self.written.borrow();
         self.newest.send_if_modified(|(version, known)| {
-            let is_news = *known != content || written.has_refused(*version);
-            if is_news {
+            let is_new = *known != content || written.has_refused(*version);
+            if is_new {
                 *version += 1;
                 *known = content;
             }
-            is_news
+            is_new
         });
     }
 
@@ -113,7 +113,7 @@ impl<T: Default + PartialEq> Journal<T> {
         }
     }
 
-    /// The content as it changes, before the disk has it.
+    /// Receiver of the content and its changes, before they are on disk.
     pub fn watch(&self) -> watch::Receiver<Versioned<T>> {
         self.newest.subscribe()
     }
@@ -122,19 +122,19 @@ impl<T: Default + PartialEq> Journal<T> {
 // === impl Writer ===
 
 impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> {
-    /// Writes until the journal is dropped, then the rest.
+    /// Writes until the journal is dropped, and then the last version.
     pub async fn run(mut self) {
         let mut error: Option<String> = None;
         loop {
             tokio::select! {
                 changed = self.newest.changed() => if changed.is_err() { return },
                 Ok(()) = self.checks.changed() => {}
-                () = sleep(AGAIN), if error.is_some() => {}
+                () = sleep(RETRY_DELAY), if error.is_some() => {}
             }
             let checks = *self.checks.borrow_and_update();
             let (file, (version, content)) =
                 (self.file.clone(), self.newest.borrow_and_update().clone());
-            // Version 0 is empty by default: the file of an earlier agent stays.
+            // Version 0 is the empty default, which must not replace the file of an earlier agent.
             let write = move || if version == 0 { Ok(()) } else { file.write(&content) };
             let path = self.file.path().display();
             let now =
@@ -144,7 +144,7 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
             }
             self.written.send_modify(|written| {
                 written.checks = checks;
-                written.take_in(version, now.clone());
+                written.record(version, now.clone());
             });
             error = now;
         }
@@ -154,7 +154,7 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
 // === impl Written ===
 
 impl Written {
-    fn take_in(&mut self, version: u64, error: Option<String>) {
+    fn record(&mut self, version: u64, error: Option<String>) {
         match error {
             None => self.version = version,
             Some(why) => self.refused = Some((version, why)),
@@ -201,50 +201,50 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_disk_did_not_take_is_written_when_it_does_though_nothing_changes() {
+    async fn a_failed_write_is_retried_without_a_new_version() {
         let (folder, file, journal, writer) = journal();
         let state = folder.path().join("state");
         fs::write(&state, "").expect("a file in place of the folder");
         journal.write("one".to_owned());
-        let relying = async {
+        let waiting_task = async {
             let why = journal.recorded().await.expect_err("there is no folder");
             assert!(why.contains("state/words.json"), "{why}");
             fs::remove_file(&state).expect("removed");
-            sleep(AGAIN * 2).await;
+            sleep(RETRY_DELAY * 2).await;
             journal.recorded().await
         };
         tokio::select! {
             () = writer.run() => panic!("there may be more"),
-            outcome = relying => outcome.expect("the disk takes it by now"),
+            outcome = waiting_task => outcome.expect("the disk takes it by now"),
         }
         assert_eq!(on_disk(&file).as_deref(), Some("one"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_version_is_waited_for_until_the_disk_has_it_or_refuses_it() {
+    async fn a_version_is_awaited_until_it_is_written_or_failed() {
         let (folder, file, journal, writer) = journal();
         let state = folder.path().join("state");
         fs::write(&state, "").expect("a file in place of the folder");
-        let relying = async {
+        let waiting_task = async {
             let begun = Instant::now();
             journal.write("one".to_owned());
             journal.recorded().await.expect_err("refused");
             fs::remove_file(&state).expect("removed");
             journal.write("one".to_owned());
             journal.recorded().await.expect("written");
-            assert!(begun.elapsed() < AGAIN, "it is written again at once");
+            assert!(begun.elapsed() < RETRY_DELAY, "it is written again at once");
             journal.write("one".to_owned());
             assert_eq!(journal.watch().borrow().0, 2, "what is there is no third version");
         };
         tokio::select! {
             () = writer.run() => panic!("there may be more"),
-            () = relying => {}
+            () = waiting_task => {}
         }
         assert_eq!(on_disk(&file).as_deref(), Some("one"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn versions_in_between_are_skipped_and_the_last_is_written_though_the_journal_ends() {
+    async fn intermediate_versions_are_skipped_and_the_last_is_written_at_the_end() {
         let (_folder, file, journal, writer) = journal();
         journal.recorded().await.expect("nothing is still to be written");
         let first = {
@@ -259,10 +259,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_somebody_removed_is_written_again_at_a_look_and_nothing_before_anything_was_written()
-     {
+    async fn a_removed_file_is_written_again_at_a_check() {
         let (_folder, file, journal, writer) = journal();
-        let relying = async {
+        let waiting_task = async {
             journal.check();
             journal.checked().await;
             assert_eq!(on_disk(&file), None, "nothing is known yet");
@@ -276,12 +275,12 @@ mod tests {
         };
         tokio::select! {
             () = writer.run() => panic!("there may be more"),
-            () = relying => {}
+            () = waiting_task => {}
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_its_writer_nobody_waits_for_ever() {
+    async fn without_its_writer_no_wait_lasts_for_ever() {
         let (_folder, _file, journal, writer) = journal();
         journal.write("one".to_owned());
         let recorded = journal.recorded();

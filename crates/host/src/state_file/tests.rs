@@ -1,4 +1,4 @@
-//! A document and its copy: which one is read, and that the copy is never the older one.
+//! Document and copy: the choice of the one that is read, and that the copy is never the older one.
 
 use std::os::unix::fs::symlink;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const FORMAT: Format = Format { what: "record of words", about: "words" };
 
-fn kept() -> (TempDir, StateFile<String>, PathBuf) {
+fn copied_file() -> (TempDir, StateFile<String>, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (path, copy) = (folder.path().join("state/words.json"), folder.path().join("run/words"));
     let host = Host::new(folder.path(), folder.path());
@@ -24,15 +24,15 @@ fn read(file: &StateFile<String>) -> Option<String> {
     file.read().expect("it can be read").map(|earlier| earlier.content)
 }
 
-/// In the place of a draft, a folder lets nothing be written.
-fn let_nothing_be_written(path: &Path) {
+/// Makes every write fail, by a folder in place of the draft.
+fn fail_writes(path: &Path) {
     let name = path.file_name().expect("it has one").to_string_lossy();
     fs::create_dir_all(path.with_file_name(format!(".{name}.draft"))).expect("made");
 }
 
 #[test]
-fn either_of_a_document_and_its_copy_is_enough() {
-    let (_folder, file, copy) = kept();
+fn document_or_copy_alone_is_enough() {
+    let (_folder, file, copy) = copied_file();
     write(&file, "one");
     fs::remove_file(file.path()).expect("it was there");
     assert_eq!(read(&file).as_deref(), Some("one"));
@@ -44,7 +44,7 @@ fn either_of_a_document_and_its_copy_is_enough() {
     fs::remove_file(&copy).expect("it was there");
     assert_eq!(read(&file).as_deref(), Some("two"));
     write(&file, "two");
-    assert!(copy.exists(), "it is made anew though nothing changed");
+    assert!(copy.exists(), "it is written again although the content is unchanged");
     for path in [file.path(), &copy] {
         fs::remove_file(path).expect("it was there");
     }
@@ -52,8 +52,8 @@ fn either_of_a_document_and_its_copy_is_enough() {
 }
 
 #[test]
-fn a_document_that_can_be_read_or_may_be_later_is_not_overruled_by_its_copy() {
-    let (_folder, file, copy) = kept();
+fn a_readable_or_newer_document_takes_precedence_over_its_copy() {
+    let (_folder, file, copy) = copied_file();
     write(&file, "one");
     let ahead = fs::read(&copy).expect("there");
     write(&file, "two");
@@ -65,8 +65,8 @@ fn a_document_that_can_be_read_or_may_be_later_is_not_overruled_by_its_copy() {
 }
 
 #[test]
-fn a_copy_that_is_damaged_or_no_file_is_none() {
-    let (folder, file, copy) = kept();
+fn a_damaged_copy_or_a_link_counts_as_absent() {
+    let (folder, file, copy) = copied_file();
     write(&file, "one");
     fs::remove_file(file.path()).expect("it was there");
     fs::write(&copy, "{").expect("damaged");
@@ -81,22 +81,22 @@ fn a_copy_that_is_damaged_or_no_file_is_none() {
 
 #[test]
 fn a_copy_that_cannot_be_written_holds_nothing_up_and_is_never_older_than_its_document() {
-    let (_folder, file, copy) = kept();
+    let (_folder, file, copy) = copied_file();
     write(&file, "one");
-    let_nothing_be_written(&copy);
+    fail_writes(&copy);
     write(&file, "two");
-    assert!(!copy.exists(), "it says what was before");
+    assert!(!copy.exists(), "an old copy is removed");
     write(&file, "three");
     assert_eq!(read(&file).as_deref(), Some("three"));
 }
 
 #[test]
-fn a_document_that_cannot_be_written_leaves_a_copy_that_is_newer() {
-    let (_folder, file, _copy) = kept();
+fn a_failed_write_of_the_document_leaves_a_newer_copy() {
+    let (_folder, file, _copy) = copied_file();
     write(&file, "one");
-    let_nothing_be_written(file.path());
+    fail_writes(file.path());
     file.write(&"two".to_owned()).expect_err("there is no room");
-    assert_eq!(read(&file).as_deref(), Some("one"), "nobody was told of the other");
+    assert_eq!(read(&file).as_deref(), Some("one"), "the other was never reported as written");
     fs::remove_file(file.path()).expect("it was there");
     assert_eq!(read(&file).as_deref(), Some("two"));
 }

@@ -10,7 +10,7 @@ use super::{
     state::{Input, claim_tenant},
 };
 
-/// Input of the state machine for a start.
+/// Input of the state machine for the start of a tenant.
 pub(super) fn starting(tenant: &NewTenant, ledger: &Ledger, device: &DeviceId) -> Input {
     match tenant {
         NewTenant::Pods(tenants) => Input::Start(tenants.clone()),
@@ -21,7 +21,7 @@ pub(super) fn starting(tenant: &NewTenant, ledger: &Ledger, device: &DeviceId) -
     }
 }
 
-/// Claims with the device, as tenants.
+/// Claims that hold the device, as tenants.
 pub(super) fn claims_of<'a>(
     ledger: &'a Ledger,
     device: &DeviceId,
@@ -32,28 +32,28 @@ pub(super) fn claims_of<'a>(
 // === impl Cleanup ===
 
 impl Cleanup {
-    /// Takes in the release of a claim. Devices with work under way follow when it is done.
+    /// Applies the release of a claim. Devices with running steps follow when the steps are done.
     pub(super) fn leave(&mut self, claim: &str) {
-        let has_it = |tenant: &String| tenant == claim;
-        let mut left = Vec::new();
+        let is_released = |tenant: &String| tenant == claim;
+        let mut released = Vec::new();
         for (id, slot) in &mut self.slots {
-            if !slot.state.tenants().is_some_and(|all| all.iter().any(has_it)) {
+            if !slot.state.tenants().is_some_and(|all| all.iter().any(is_released)) {
                 continue;
             }
             slot.changed = Instant::now();
             if self.work.is_busy(id) {
                 slot.leaving.push(claim.to_owned());
             } else {
-                left.push(id.clone());
+                released.push(id.clone());
             }
         }
-        for id in left {
+        for id in released {
             self.advance(&id, Input::Leave(claim.to_owned()));
         }
     }
 
-    /// Takes in the releases that came while work was under way.
-    pub(super) fn leave_late(&mut self, id: &DeviceId) {
+    /// Applies the releases that came while steps of the device ran.
+    pub(super) fn apply_pending_releases(&mut self, id: &DeviceId) {
         if self.work.is_busy(id) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Handle of the cleanup, for containers that start and for claims that are prepared or released.
+//! Handle of the cleanup: requests for containers that start, and for claims that are prepared or released.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     state::{Tenants, claim_tenant},
 };
 
-/// Requests cleanup for the device plugin and the DRA driver.
+/// Handle of the cleanup for the device plugin and the DRA driver.
 #[derive(Clone, Debug)]
 pub struct CleanupHandle {
     requests: mpsc::Sender<Request>,
@@ -49,7 +49,7 @@ pub(super) struct Start {
     pub(super) reply: Reply,
 }
 
-/// A tenant that is about to start.
+/// The pods or the claim that is about to start.
 #[derive(Clone, Debug)]
 pub(super) enum NewTenant {
     /// A container of one of these pods.
@@ -58,7 +58,7 @@ pub(super) enum NewTenant {
     Claim(String),
 }
 
-/// The caller may have given up.
+/// Channel of an outcome. The receiver is gone if the caller has given up.
 pub(super) type Reply = oneshot::Sender<Result<(), String>>;
 
 /// A device, and the channel of its outcome.
@@ -85,13 +85,16 @@ impl CleanupHandle {
         (Self { requests: sender, allocations, start_deadline, states }, requests)
     }
 
-    /// Current states. The node's snapshot has them a moment later.
+    /// Current states. The node's snapshot shows them a moment later.
     pub fn states(&self) -> Arc<CleanupStates> {
         self.states.borrow().clone()
     }
 
-    /// Prepares devices for a container that is about to start. Returns when all are ready, or with the
-    /// first that is not.
+    /// Prepares devices for a container that is about to start. Returns once all are ready.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the first device whose preparation failed, or was not done by the start deadline.
     pub async fn prepare(
         &self,
         devices: impl IntoIterator<Item = DeviceId>,
@@ -120,8 +123,12 @@ impl CleanupHandle {
         Ok(())
     }
 
-    /// Prepares devices for a claim that has them in the ledger. Returns when all are ready, or failed.
-    /// Each step has its limit; the caller answers for the total time.
+    /// Prepares devices for a claim that has them in the ledger. Each step has a time limit; the caller limits the
+    /// total time.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the first device whose preparation failed, once the preparation of all has ended.
     pub async fn join(
         &self,
         claim: &str,
@@ -138,11 +145,11 @@ impl CleanupHandle {
         outcome
     }
 
-    /// Announces the release of a claim. Returns once that is on disk; the release steps run later.
+    /// Announces the release of a claim. Returns once the release is on disk; the release steps run later.
     pub async fn leave(&self, claim: &str) -> Result<(), String> {
         let (reply, answer) = oneshot::channel();
         let claim = claim_tenant(claim);
-        // A part that has ended drops the reply.
+        // If the cleanup has ended, the reply is dropped.
         let _ = self.requests.send(Request::Leave { claim, reply }).await;
         answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()))
     }
@@ -155,7 +162,7 @@ impl CleanupHandle {
         for (device, tenant) in starts {
             let (reply, answer) = oneshot::channel();
             let start = Start { device: device.clone(), tenant, reply };
-            // A part that has ended drops the reply.
+            // If the cleanup has ended, the reply is dropped.
             let _ = self.requests.send(Request::Start(start)).await;
             answers.push((device, answer));
         }

@@ -1,4 +1,4 @@
-//! Wait for the end of all processes on a GPU: a program that outlived its container still has the memory.
+//! Wait for the end of all processes on a GPU, since a program that outlives its container still holds memory.
 
 use tokio::time::{Duration, sleep};
 use windlass_discovery::mig::{PAUSE, patiently};
@@ -6,7 +6,7 @@ use windlass_host::{abbreviate::first_few, deadline};
 
 use super::steps::{StepContext, StepError};
 
-/// Most processes in an error.
+/// Limit on the processes that an error names.
 const MAX_NAMED: usize = 4;
 
 /// Waits for the last process to end, up to the limit, or names those that remain.
@@ -18,7 +18,7 @@ pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<
                 return Ok(());
             }
             if over.is_cancelled() {
-                // Only the operator learns program names: the next tenant reads the error.
+                // Program names go into the log only: the error is shown to the next tenant.
                 let (device, processes) = (&context.device, named(context, &computing));
                 tracing::warn!(%device, processes, "GPU still in use: end these processes");
                 return Err(StepError::Busy(first_few(&computing, MAX_NAMED)));
@@ -29,7 +29,7 @@ pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<
     idle.await
 }
 
-/// Process ids with names, as far as the host has them. Both the driver and the host use the host's ids.
+/// Process ids with program names, where the host's `/proc` has them. The driver lists the host's ids.
 fn named(context: &StepContext, computing: &[u32]) -> String {
     let name = |process: &u32| match context.host.text(format!("/proc/{process}/comm")) {
         Some(name) => format!("{process} ({})", name.trim()),

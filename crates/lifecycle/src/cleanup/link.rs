@@ -1,5 +1,5 @@
-//! A network interface after its container: the kernel returns it to the host with the container's network,
-//! and it is down.
+//! Link of a network interface after its container. The kernel returns the interface to the host when it removes the
+//! container's network namespace, and the interface is then down.
 
 use std::path::PathBuf;
 

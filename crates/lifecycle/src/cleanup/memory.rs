@@ -1,4 +1,4 @@
-//! Wait for free GPU memory: memory that stays in use after the last program is missing for the next one.
+//! Wait for free GPU memory. Memory that stays in use after the last program would be missing for the next one.
 
 use tokio::time::{Duration, sleep};
 use windlass_discovery::mig::{PAUSE, patiently};
@@ -8,7 +8,7 @@ use super::steps::{StepContext, StepError};
 
 const MIB: u64 = 1 << 20;
 
-/// Waits until at most `most` bytes are used, up to the limit, or tells how many remain.
+/// Waits until at most `most` bytes are used, up to the limit. Fails with the used bytes.
 pub(super) async fn wait_free(
     context: &StepContext,
     most: u64,

@@ -26,10 +26,10 @@ pub(crate) struct Timer {
     begun: Instant,
 }
 
-/// From a file write to the kubelet's deadline, and beyond for work without a caller.
+/// Histogram bounds: from a file write to the kubelet's deadline, and beyond it for steps without a waiting caller.
 const BOUNDS_SECONDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 25.0, 120.0];
 
-const WORKS: [&str; 2] = ["prepare", "release"];
+const WORK_KINDS: [&str; 2] = ["prepare", "release"];
 
 // === impl CleanupMetrics ===
 
@@ -46,7 +46,7 @@ impl CleanupMetrics {
         registry.register("handover_outcomes", help, metrics.outcomes.clone());
         let help = "Devices with cleanup steps, by state";
         registry.register("handover_devices", help, metrics.devices.clone());
-        for work in WORKS {
+        for work in WORK_KINDS {
             for result in ["done", "failed"] {
                 metrics.outcomes.get_or_create_owned(&outcome(work, result));
             }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_counted_where_they_stand_and_outcomes_by_work() {
+    fn devices_are_counted_by_state_and_outcomes_by_work() {
         let mut registry = Registry::default();
         let metrics = CleanupMetrics::register(&mut registry);
         metrics.set_states(["clean", "quarantined", "clean"]);

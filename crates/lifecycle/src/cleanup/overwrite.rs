@@ -1,7 +1,7 @@
-//! Overwrite of a GPU's free memory by a process of its own: `windlass scrub`.
+//! Overwrite of a GPU's free memory by a separate process: `windlass scrub`.
 //!
-//! The agent itself does not: a CUDA context holds GPU memory until its process ends, and a call into a
-//! sick driver may never return. The process is killed at the step's time limit.
+//! The agent itself creates no CUDA context: a context holds GPU memory until its process ends, and a call into a
+//! failing driver may never return. The process is killed at the step's time limit.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use windlass_host::{Roots, external::run_to_end};
 
 use super::steps::{StepContext, StepError};
 
-/// Arguments of the process.
+/// Program and arguments of the overwriting process.
 #[derive(Clone, Debug)]
 pub(super) struct Scrubber {
     program: PathBuf,
@@ -25,11 +25,11 @@ pub(super) struct Scrubber {
     nvml_library: Option<PathBuf>,
 }
 
-/// This program, even if its file was replaced since the start (`proc_pid_exe(5)`).
-const THIS: &str = "/proc/self/exe";
+/// The agent's own program, even if its file was replaced since the start (`proc_pid_exe(5)`).
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Variable with the search path for a library's bare name. The agent may have found the driver's libraries by it.
-const LIBRARIES: &str = "LD_LIBRARY_PATH";
+/// Variable with the search path for libraries. The agent may have found the driver's libraries through it.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// Name of the process in errors.
 const NAME: &str = "windlass scrub";
@@ -46,18 +46,18 @@ pub(super) async fn overwrite(context: &StepContext) -> Result<(), StepError> {
 impl Scrubber {
     pub(super) fn new(places: &Places) -> Self {
         Self {
-            program: THIS.into(),
+            program: OWN_PROGRAM.into(),
             host_root: absolute(&places.host_root),
             roots: places.roots(),
             nvml_library: places.nvml_library.as_deref().map(absolute),
         }
     }
 
-    /// The command, without the agent's environment except for the library path: the agent's CUDA variables
-    /// are not meant for it.
+    /// The command. Of the agent's environment it gets only the library path, since the agent's CUDA variables could
+    /// hide the device.
     fn command(&self, device: &DeviceId) -> Command {
         let mut command = Command::new(&self.program);
-        command.env_clear().envs(env::var_os(LIBRARIES).map(|folders| (LIBRARIES, folders)));
+        command.env_clear().envs(env::var_os(LIBRARY_PATH).map(|folders| (LIBRARY_PATH, folders)));
         command.args(["scrub", device.as_str(), "--host-root"]).arg(&self.host_root);
         if let Some(library) = self.roots.nvml_library(self.nvml_library.clone()) {
             command.arg("--nvml-library").arg(library);
@@ -66,8 +66,8 @@ impl Scrubber {
     }
 }
 
-/// An absolute path, since the process starts elsewhere. A library's bare name is left to the dynamic
-/// linker.
+/// An absolute path, since the process may have another working folder. The bare name of a library stays for the
+/// dynamic linker.
 fn absolute(path: &Path) -> PathBuf {
     let is_path = path.components().nth(1).is_some();
     let absolute = is_path.then(|| std::path::absolute(path).ok()).flatten();
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_is_told_the_device_the_host_and_the_library_and_nothing_else() {
+    fn the_process_gets_device_host_and_library_and_nothing_else() {
         let mut places = Places { host_root: "/host".into(), ..Places::default() };
         places.nvml_library = Some("/lib/libnvidia-ml.so.1".into());
         let command = Scrubber::new(&places).command(&"GPU-1".parse().expect("an id"));
@@ -87,11 +87,11 @@ mod tests {
         let expected =
             ["scrub", "GPU-1", "--host-root", "/host", "--nvml-library", "/lib/libnvidia-ml.so.1"];
         assert_eq!(arguments, expected);
-        assert!(command.as_std().get_envs().all(|(name, _)| name == LIBRARIES));
+        assert!(command.as_std().get_envs().all(|(name, _)| name == LIBRARY_PATH));
     }
 
     #[test]
-    fn what_is_named_from_here_is_found_from_elsewhere() {
+    fn relative_paths_become_absolute_and_bare_names_stay() {
         let here = std::env::current_dir().expect("a folder");
         assert_eq!(absolute(Path::new("m/host")), here.join("m/host"));
         assert_eq!(absolute(Path::new("/host")), Path::new("/host"));

@@ -22,19 +22,19 @@ pub struct CleanupPlan {
     pub(crate) folder: Option<PathBuf>,
     /// Required identity after preparation, for a programmable device.
     pub(crate) identity: Option<FpgaIdentity>,
-    /// Reason against any step now; no container starts.
+    /// Reason why no step may run now. No container starts.
     pub(crate) blocked: Option<String>,
-    /// Reason that preparation cannot be verified; no container starts, but release steps run.
+    /// Reason why preparation cannot be verified. No container starts, but release steps run.
     pub(crate) unverifiable: Option<String>,
-    /// Reason that a reset would harm other devices.
+    /// Reason why a reset would affect other devices, so that a reset step fails.
     pub(crate) reset_conflict: Option<&'static str>,
 }
 
 /// Plans of all devices with steps.
 pub type CleanupPlans = BTreeMap<DeviceId, CleanupPlan>;
 
-/// Plans for a node's devices. A vanished device is blocked, and so is one that belongs to another node, by
-/// `others`.
+/// Plans for a node's devices. A vanished device is blocked, and so is one for which `others` returns a reason: it
+/// belongs to another node.
 pub fn plans(
     policy: &Policy,
     inventory: &Inventory,
@@ -53,12 +53,12 @@ pub fn is_configured(policy: &Policy, device: &Device) -> bool {
     configured(policy, device).is_some()
 }
 
-/// Reason against a reset of the GPU: NVLinks go down with it, those through switches too.
+/// Reason why a reset of the GPU would affect others. A reset also takes down NVLinks, those to switches included.
 fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
     let is_linked = |other: &Device| {
-        let both = gpu.place.pci.zip(other.place.pci).filter(|_| other.id != gpu.id);
-        both.is_some_and(|(ours, theirs)| {
-            let ends = ((ours, &gpu.place.nvlinks), (theirs, &other.place.nvlinks));
+        let addresses = gpu.place.pci.zip(other.place.pci).filter(|_| other.id != gpu.id);
+        addresses.is_some_and(|(own, other_address)| {
+            let ends = ((own, &gpu.place.nvlinks), (other_address, &other.place.nvlinks));
             NvLinks::between(ends.0, ends.1).is_some()
         })
     };
@@ -102,7 +102,7 @@ fn filled_in(
         identity = FpgaIdentity::of(&policy.families.fpga, device)?;
         unverifiable = identity.is_none().then(|| UNKNOWN_IDENTITY.to_owned());
     }
-    // Without release steps, cleaning would rely on preparation, which cannot be verified.
+    // Without release steps, only preparation could clean the device, and it cannot be verified.
     let blocked = unverifiable.clone().filter(|_| release.is_empty());
     let folder = folder(device);
     Ok(CleanupPlan {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_puts_into_its_steps_what_it_has() {
+    fn placeholders_of_steps_get_the_devices_values() {
         let url = |text: &str| StepAction::Http(format!("http://{text}:6001/chip_reset"));
         let plan = plan_of(&policy(url("{endpoint}")), board());
         assert_eq!(plan.prepare[0].action, url("10.0.0.1"));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_to_what_is_gone_or_anothers() {
+    fn a_vanished_device_and_another_nodes_are_blocked() {
         let policy = policy(StepAction::Http("http://b/".to_owned()));
         let mut tracker = HealthTracker::new(Duration::ZERO, Timestamp::UNIX_EPOCH);
         let gone = Observation::Failed(Reason::Vanished, String::new());
@@ -204,8 +204,8 @@ mod tests {
         let plan = plan_of(&policy, Device { health: tracker.health().clone(), ..board() });
         assert_eq!(plan.blocked.as_deref(), Some("it is no longer on this node"));
         let inventory = Inventory { devices: vec![board()], ..Inventory::default() };
-        let theirs = plans(&policy, &inventory, &|_| Some("another node's".to_owned()));
-        let blocked = theirs.into_values().next().and_then(|plan| plan.blocked);
+        let foreign_plans = plans(&policy, &inventory, &|_| Some("another node's".to_owned()));
+        let blocked = foreign_plans.into_values().next().and_then(|plan| plan.blocked);
         assert_eq!(blocked.as_deref(), Some("another node's"));
     }
 
@@ -213,8 +213,8 @@ mod tests {
     fn steps_write_where_the_devices_files_are() {
         let write = StepAction::Write { file: "reset".into(), text: "1".to_owned() };
         let folder = Some("/sys/devices/virtual/misc/b".into());
-        let told = Device { folder: folder.clone(), ..board() };
-        assert_eq!(plan_of(&policy(write.clone()), told).folder, folder);
+        let with_folder = Device { folder: folder.clone(), ..board() };
+        assert_eq!(plan_of(&policy(write.clone()), with_folder).folder, folder);
         assert_eq!(
             plan_of(&policy(write), board()).folder,
             None,

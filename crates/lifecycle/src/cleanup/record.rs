@@ -1,7 +1,7 @@
-//! Cleanup records on disk: the states of an agent that was killed, for the next one.
+//! Cleanup records on disk: the states of devices, for the next agent after a crash.
 //!
-//! A change is on disk before its steps run, and before it is reported. Without a working disk no step runs
-//! and no container starts: a forgotten state would forget what the last pod left on the device.
+//! A change is on disk before its steps run, and before it is reported. Without a working disk no step runs and no
+//! container starts: if a state were lost, a pod could get a device with the data of another.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -35,7 +35,7 @@ impl RecordFile {
     /// Blocks.
     pub(super) fn load(&self) -> Records {
         let Some(earlier) = self.0.load() else { return Records::new() };
-        // An unknown boot counts as a reboot: a cleaning too many is cheaper than one too few.
+        // An unknown boot counts as a reboot: an unnecessary cleaning is safer than a missing one.
         let rebooted = earlier.boot != Boot::Same;
         let records = earlier.content.into_iter();
         records.map(|(id, state)| (id, state.restored(rebooted))).collect()
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_understood_is_set_aside() {
+    fn an_unreadable_file_is_set_aside() {
         let (_folder, file) = file("one");
         file.0.write(&Records::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");

@@ -1,4 +1,4 @@
-//! Reset of a GPU. It clears what a tenant left: memory content, hanging contexts, error counts.
+//! Reset of a GPU. It clears a tenant's memory content, hanging contexts and error counts.
 //!
 //! `nvidia-smi` refuses to reset a GPU that a process has open, so the agent closes NVML for the reset.
 
@@ -14,11 +14,11 @@ pub(super) async fn reset(context: &StepContext, limit: Duration) -> Result<(), 
         if let Some(why) = context.plan.reset_conflict {
             return Err(StepError::NotReset(why.to_owned()));
         }
-        let Some(recess) = context.gpus.recess().await else {
+        let Some(release) = context.gpus.recess().await else {
             return Err(StepError::NotReset("the agent ends".to_owned()));
         };
         context.gpus.nvidia_smi().run(&["--gpu-reset", "-i", context.device.as_str()]).await?;
-        drop(recess);
+        drop(release);
         patiently(&over, || context.gpus.computing(&context.device)).await?;
         tracing::info!(device = %context.device, "GPU reset");
         Ok(())

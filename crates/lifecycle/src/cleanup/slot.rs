@@ -18,22 +18,23 @@ use super::{
 
 pub(super) struct Slot {
     pub(super) state: State,
-    /// Its steps; `None` if no step is configured now.
+    /// Plan of the device; `None` if no step is configured now.
     pub(super) plan: Option<CleanupPlan>,
-    /// Required identity, settled before the first step.
-    pub(super) settled: Option<FpgaIdentity>,
-    /// True if a container had it at the last reading.
+    /// Required identity as of before the first step. The steps themselves may change the reported one.
+    pub(super) required_identity: Option<FpgaIdentity>,
+    /// True if a container held the device at the last reading of the kubelet's checkpoint.
     pub(super) is_held: bool,
-    /// Time of the last change of state or start.
+    /// Time of the last change of state, or the last start.
     pub(super) changed: Instant,
-    /// Time of cleaning without a caller.
+    /// Time of the next cleaning that no start requested.
     pub(super) due: Option<Instant>,
+    /// Starts that wait for the device.
     pub(super) waiting: Vec<Start>,
-    /// Claims that were released during the work.
+    /// Claims that were released while steps ran.
     pub(super) leaving: Vec<String>,
-    /// Held by a sysfs write as long as the kernel takes.
+    /// Permit of a sysfs write, held until the kernel returns.
     pub(super) writing: Arc<Semaphore>,
-    /// Held by an identity check.
+    /// Permit of an identity check, held until the check returns.
     pub(super) verifying: Arc<Semaphore>,
 }
 
@@ -46,7 +47,7 @@ impl Slot {
             is_held: state.has_tenants() && !state.is_of_claims(),
             state,
             plan: None,
-            settled: None,
+            required_identity: None,
             changed: now,
             due: Some(now),
             waiting: Vec::new(),
@@ -60,14 +61,14 @@ impl Slot {
     pub(super) fn enter(&mut self, state: State, limits: &CleanupLimits) {
         let now = Instant::now();
         let pause = match &state {
-            // A tenant's failure is no reason to wait once the tenant is gone.
+            // The back-off is for failures without a tenant. After a tenant is gone, cleaning starts at once.
             State::Quarantined { failed, .. } if !self.state.has_tenants() => {
                 backoff(limits.retry_first, limits.retry_most, failed.attempts)
             }
             _ => Duration::ZERO,
         };
         if matches!(state, State::Preparing { failed: None, .. }) {
-            self.settled = self.plan.as_ref().and_then(|plan| plan.identity.clone());
+            self.required_identity = self.plan.as_ref().and_then(|plan| plan.identity.clone());
         }
         (self.state, self.changed, self.due) = (state, now, Some(now + pause));
     }
@@ -80,10 +81,10 @@ impl Slot {
         }
     }
 
-    /// The plan, with the settled identity.
+    /// The plan, with the required identity as of before the first step.
     pub(super) fn plan(&self) -> CleanupPlan {
         let mut plan = self.plan.clone().unwrap_or_default();
-        plan.identity = plan.identity.map(|now| now.or_settled(self.settled.as_ref()));
+        plan.identity = plan.identity.map(|now| now.or_settled(self.required_identity.as_ref()));
         plan
     }
 
@@ -92,7 +93,7 @@ impl Slot {
         self.plan.as_ref().is_some_and(|plan| plan.blocked.is_none())
     }
 
-    /// True if the device has no plan and a state that need not be remembered.
+    /// True if the device has no plan, and a state that need not be kept.
     pub(super) fn is_forgettable(&self) -> bool {
         self.plan.is_none() && self.state.is_forgettable()
     }

@@ -1,7 +1,7 @@
 //! State machine of a device between tenants.
 //!
 //! ```text
-//!            a container starts          steps done              let go
+//!            a container starts          steps done             released
 //!   Clean ───────────────────> Preparing ──────────> InUse ──────────────> Dirty
 //!    ^ ^                         ^  │ ^                │ another pod's       │ at once
 //!    │ │                         │  │ └────────────────┘ container starts    v
@@ -12,15 +12,15 @@
 //!                                       └───────────────────────────────────┘
 //! ```
 //!
-//! An unsure device has an unknown history: it is new to the agent, the node rebooted, or it was out of
-//! reach. It is offered, and cleaned before the first container starts with it. So is any device that is
-//! not clean at a start: a kubelet may reallocate a device before its release can be seen.
+//! The history of an *unsure* device is unknown: the device is new to the agent, the node rebooted, or the device was
+//! out of reach. It is offered, and cleaned before the first container starts with it. Any device that is not clean at
+//! a start is cleaned then: a kubelet may reallocate a device before its release shows in the checkpoint.
 //!
-//! A container that restarts is no new tenant. While a pod of the last preparation still has the device,
-//! the device is left alone. The kubelet's checkpoint names the pods by UID.
+//! A container that restarts is no new tenant: no steps run while a pod of the last preparation still has the device.
+//! The kubelet's checkpoint names the pods by UID.
 //!
-//! A prepared claim is a start, and a released claim lets go; both are announced. All pods of a claim are
-//! one tenant.
+//! The preparation of a claim is a start, and its release a release; the DRA driver announces both. All pods of a
+//! claim are one tenant.
 
 use std::collections::BTreeSet;
 
@@ -42,27 +42,27 @@ pub(super) fn claim_tenant(uid: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "camelCase")]
 pub enum State {
-    /// Its history is unknown.
+    /// The history of the device is unknown.
     Unsure,
     /// The release steps are done.
     Clean,
     /// The preparation steps run, after the release steps if those were missed.
     Preparing {
-        /// Tenants to come.
+        /// Tenants for which the device is prepared.
         tenants: Tenants,
         /// True if the release steps come first.
         clean_first: bool,
         /// Failure of the last attempt.
         failed: Option<Failure>,
     },
-    /// Its tenants have it.
+    /// Containers of its tenants use the device.
     InUse {
         /// The tenants.
         tenants: Tenants,
     },
-    /// It was released, or its preparation was cut short.
+    /// The device was released, or its preparation was cut short.
     Dirty {
-        /// Tenants that still have it and will start again.
+        /// Tenants that still have the device and will start again.
         tenants: Tenants,
     },
     /// The release steps run.
@@ -72,7 +72,7 @@ pub enum State {
     },
     /// A step failed.
     Quarantined {
-        /// Tenants that still have it and will start again. Without tenants it is cleaned.
+        /// Tenants that still have the device and will start again. Without any, the device is cleaned after a pause.
         tenants: Tenants,
         /// The failure.
         failed: Failure,
@@ -100,10 +100,11 @@ pub(super) enum Input {
         /// All claims that have the device, or are to have it.
         claims: Tenants,
     },
-    /// A claim released it.
+    /// This claim released the device.
     Leave(String),
     /// No tenant is left.
     Released,
+    /// All steps succeeded.
     Done,
     Failed {
         /// Step and error.
@@ -111,7 +112,7 @@ pub(super) enum Input {
         /// Time of the failure.
         at: Timestamp,
     },
-    /// The retry time has come.
+    /// The time for cleaning or for a retry has come.
     Due,
     /// The device is out of reach.
     Lost,
@@ -121,16 +122,16 @@ pub(super) enum Input {
 pub(super) enum Work {
     /// Preparation steps, after the release steps if `clean_first`.
     Prepare { clean_first: bool },
-    /// Release steps. After a failure a device without any must pass its preparation steps.
+    /// Release steps. With `again`, after a failure, a device without release steps runs its preparation steps instead.
     Clean { again: bool },
 }
 
 // === impl State ===
 
 impl State {
-    /// State of a new device with these pods.
+    /// State of a device that is new to the agent, with these tenants.
     pub(super) fn first(tenants: Tenants) -> Self {
-        // A present tenant may be computing, prepared or not.
+        // A tenant may be computing already, so no steps may run.
         if tenants.is_empty() { Self::Unsure } else { Self::InUse { tenants } }
     }
 
@@ -156,14 +157,14 @@ impl State {
         match (self, input) {
             (state, Input::Start(tenants)) => state.started(tenants),
             (state, Input::Join { claim, claims }) => state.joined(claim, &claims),
-            (state, Input::Leave(claim)) => state.left(&claim),
+            (state, Input::Leave(claim)) => state.after_release(&claim),
             (Self::InUse { .. } | Self::Dirty { .. }, Input::Released) => {
                 Self::Dirty { tenants: Tenants::new() }
             }
             (Self::Quarantined { failed, .. }, Input::Released) => {
                 Self::Quarantined { tenants: Tenants::new(), failed }
             }
-            // It was allocated without an announced start: a restarted kubelet announces none.
+            // The device was allocated without an announced start, as a restarted kubelet does.
             (Self::Clean, Input::Released | Input::Lost) => Self::Unsure,
             (Self::Dirty { tenants }, Input::Due) if tenants.is_empty() => {
                 Self::Cleaning { failed: None }
@@ -173,11 +174,11 @@ impl State {
             }
             (Self::Preparing { tenants, .. }, Input::Done) => Self::InUse { tenants },
             (Self::Preparing { tenants, failed, .. }, Input::Failed { why, at }) => {
-                Self::Quarantined { tenants, failed: Failure::again(failed, why, at) }
+                Self::Quarantined { tenants, failed: Failure::repeated(failed, why, at) }
             }
             (Self::Cleaning { .. }, Input::Done) => Self::Clean,
             (Self::Cleaning { failed }, Input::Failed { why, at }) => {
-                let failed = Failure::again(failed, why, at);
+                let failed = Failure::repeated(failed, why, at);
                 Self::Quarantined { tenants: Tenants::new(), failed }
             }
             (state, _) => state,
@@ -191,7 +192,7 @@ impl State {
             Self::Preparing { tenants, clean_first, failed }
         };
         match self {
-            Self::InUse { tenants: open } if !open.is_disjoint(&now) => {
+            Self::InUse { tenants: current } if !current.is_disjoint(&now) => {
                 Self::InUse { tenants: now }
             }
             // A shared device is not reset under tenants that may be computing.
@@ -199,7 +200,7 @@ impl State {
             Self::Clean => prepare(false, None),
             Self::Unsure | Self::InUse { .. } | Self::Dirty { .. } => prepare(true, None),
             Self::Quarantined { failed, .. } => prepare(true, Some(failed)),
-            // The caller asks again when the work is done.
+            // The start waits, and is an input again when the steps are done.
             Self::Preparing { .. } | Self::Cleaning { .. } => self,
         }
     }
@@ -218,10 +219,10 @@ impl State {
     }
 
     /// A claim released the device; other tenants keep it.
-    fn left(self, claim: &str) -> Self {
+    fn after_release(self, claim: &str) -> Self {
         let without = |mut tenants: Tenants| {
-            let was_there = tenants.remove(claim);
-            (was_there, tenants)
+            let was_tenant = tenants.remove(claim);
+            (was_tenant, tenants)
         };
         match self {
             Self::InUse { tenants } => match without(tenants) {
@@ -236,7 +237,7 @@ impl State {
         }
     }
 
-    /// Tenants that have it or will start again.
+    /// Tenants that have the device, or will start again.
     pub(super) fn tenants(&self) -> Option<&Tenants> {
         match self {
             Self::InUse { tenants }
@@ -247,7 +248,7 @@ impl State {
         }
     }
 
-    /// True if claims have it: they announce their release.
+    /// True if the tenants are claims, which announce their release.
     pub(super) fn is_of_claims(&self) -> bool {
         self.tenants().is_some_and(|all| all.iter().any(|tenant| tenant.starts_with(CLAIM)))
     }
@@ -262,7 +263,7 @@ impl State {
         }
     }
 
-    /// True if a tenant may have it.
+    /// True if a tenant may have the device.
     pub(super) fn has_tenants(&self) -> bool {
         match self {
             Self::InUse { .. } | Self::Preparing { .. } => true,
@@ -285,8 +286,8 @@ impl State {
         }
     }
 
-    /// Reason against allocating the device now. A device in use stays listed: the kubelet marks pods of
-    /// unhealthy devices.
+    /// Reason why the device cannot be allocated now. A device in use has none and stays healthy for the kubelet, which
+    /// marks the pods of unhealthy devices.
     pub fn obstacle(&self) -> Option<String> {
         if let Some(Failure { why, .. }) = self.failure() {
             return Some(format!("cleanup failed: {why}"));
@@ -298,7 +299,7 @@ impl State {
         }
     }
 
-    /// The same in one word.
+    /// Reason why the device cannot be allocated now, in one word.
     pub fn unready(&self) -> Option<&'static str> {
         match self {
             _ if self.failure().is_some() => Some("quarantined"),
@@ -327,7 +328,7 @@ impl State {
 // === impl Failure ===
 
 impl Failure {
-    fn again(before: Option<Self>, why: String, at: Timestamp) -> Self {
+    fn repeated(before: Option<Self>, why: String, at: Timestamp) -> Self {
         match before {
             Some(Self { attempts, why: known, since }) => {
                 let since = if known == why { since } else { at };

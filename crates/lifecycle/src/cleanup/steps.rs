@@ -1,4 +1,4 @@
-//! Cleanup steps: an HTTP GET, a program, a sysfs file, each with its time limit.
+//! Cleanup steps and their execution, each with its time limit.
 
 use std::{
     fs::{self, OpenOptions},
@@ -30,17 +30,17 @@ use super::{
     verify::verify,
 };
 
-/// A device and the means of its steps.
+/// A device, its plan, and the dependencies of its steps.
 #[derive(Clone, Debug)]
 pub(super) struct StepContext {
     pub(super) device: DeviceId,
     pub(super) plan: CleanupPlan,
     pub(super) host: Host,
-    /// Held by a sysfs write as long as the kernel takes: a write that hangs is never repeated.
+    /// Permit of a sysfs write, held until the kernel returns: while a write hangs, no other starts.
     pub(super) writing: Arc<Semaphore>,
-    /// Held by an identity check likewise.
+    /// Permit of an identity check, likewise.
     pub(super) verifying: Arc<Semaphore>,
-    /// NVIDIA's driver.
+    /// Calls to NVIDIA's driver.
     pub(super) gpus: MigHandle,
     pub(super) scrubber: Scrubber,
 }
@@ -91,7 +91,7 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
                 StepAction::Processes(Processes::None) => wait_idle(context, *limit).await,
                 StepAction::Memory { most } => wait_free(context, *most, *limit).await,
                 StepAction::Overwrite => {
-                    // Overwriting reaches free memory only.
+                    // Only free memory can be overwritten.
                     wait_free(context, IDLE_MEMORY, *limit).await?;
                     overwrite(context).await
                 }
@@ -116,7 +116,7 @@ pub(super) async fn do_work(
     let steps = match work {
         Work::Prepare { clean_first: true } => [&*plan.release, &*plan.prepare].concat(),
         Work::Prepare { clean_first: false } => plan.prepare.clone(),
-        // Without release steps the device must show that it can be prepared.
+        // A device without release steps leaves the quarantine by a successful preparation.
         Work::Clean { again: true } if plan.release.is_empty() => plan.prepare.clone(),
         Work::Clean { .. } => plan.release.clone(),
     };
@@ -142,7 +142,8 @@ pub(super) async fn do_work(
     }
 }
 
-/// Releases a programmable device at once if its preparation failed: it must not stay half programmed.
+/// Runs the release steps of a programmable device at once if its preparation failed, so that it does not stay half
+/// programmed.
 async fn undo_failed(done: Result<(), String>, context: &StepContext) -> Result<(), String> {
     let Err(why) = done else { return Ok(()) };
     if context.plan.identity.is_none() {
@@ -212,10 +213,10 @@ mod tests {
 
     use super::*;
 
-    /// A desk that leads to no driver.
-    fn nobody() -> MigHandle {
-        let (library, cuts) = (tokio::sync::watch::channel(None).1, mpsc::channel(1).0);
-        let to_source = (cuts, mig::NvmlReleaseHandle::new().0);
+    /// A handle without a MIG worker behind it.
+    fn without_driver() -> MigHandle {
+        let (library, notices) = (tokio::sync::watch::channel(None).1, mpsc::channel(1).0);
+        let to_source = (notices, mig::NvmlReleaseHandle::new().0);
         let smi = NvidiaSmi::new(&Places::default().roots());
         mig::open(Duration::from_secs(1), library, smi, to_source).0
     }
@@ -236,7 +237,7 @@ mod tests {
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
             verifying: Arc::new(Semaphore::new(1)),
-            gpus: nobody(),
+            gpus: without_driver(),
             scrubber: Scrubber::new(&Places::default()),
         };
         (root, context)
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_interface_that_comes_back_is_set_up_and_one_that_stays_away_is_told() {
+    async fn an_interface_is_set_up_once_it_is_back() {
         let (root, context) = context();
         let up = || StepAction::Link(Link::Up);
         let why = outcome(&context, up()).await.expect_err("away");
@@ -279,21 +280,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gpu_that_nobody_can_ask_about_is_not_taken_for_idle() {
+    async fn a_gpu_without_a_driver_does_not_count_as_idle() {
         let (_root, context) = context();
         let why = outcome(&context, StepAction::Processes(Processes::None)).await;
         assert!(why.expect_err("no driver").starts_with("cannot list the processes on board"));
     }
 
     #[tokio::test]
-    async fn memory_that_nobody_can_measure_is_not_taken_for_free() {
+    async fn memory_that_cannot_be_measured_does_not_count_as_free() {
         let (_root, context) = context();
         let why = outcome(&context, StepAction::Memory { most: 0 }).await.expect_err("no driver");
         assert!(why.starts_with("cannot read the memory use of board"), "{why}");
     }
 
     #[tokio::test]
-    async fn a_gpu_is_not_reset_that_would_take_others_along() {
+    async fn a_gpu_whose_reset_affects_others_is_not_reset() {
         let (_root, mut context) = context();
         context.plan.reset_conflict = Some("it is in MIG mode");
         let why = outcome(&context, StepAction::Reset(Reset::Gpu)).await.expect_err("cut");

@@ -6,8 +6,8 @@ use windlass_host::{blocking, deadline};
 
 use super::steps::StepContext;
 
-/// Time for a board to tell its identity: after a reset its driver reads the names of a shell from the
-/// board.
+/// Time for a board to report its identity. After a reset the driver has to read the name of the shell from the board
+/// first.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause between checks.
@@ -48,7 +48,7 @@ async fn check(
 ) -> Result<Result<(), IdentityMismatch>, String> {
     let (host, identity) = (context.host.clone(), identity.clone());
     let permit = context.verifying.clone().try_acquire_owned();
-    let permit = permit.map_err(|_| "an earlier question to it has not returned yet".to_owned())?;
+    let permit = permit.map_err(|_| "an earlier identity check has not returned yet".to_owned())?;
     let check = move || {
         let _permit = permit;
         identity.check(&host)
@@ -74,14 +74,14 @@ mod tests {
     use crate::cleanup::{overwrite::Scrubber, plan::CleanupPlan};
 
     #[tokio::test(start_paused = true)]
-    async fn a_board_that_says_nothing_is_asked_for_a_while() {
+    async fn a_board_without_an_identity_is_checked_until_patience_ends() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let id = "fpga-0000-3b-00-0".parse().expect("an id");
-        let told = [("shell", "u250"), ("shellTimestamp", "1")].map(|(name, text)| {
+        let reported = [("shell", "u250"), ("shellTimestamp", "1")].map(|(name, text)| {
             (AttributeName::new("amd.com", name), AttributeValue::string(text))
         });
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
-        let board = Device { attributes: told.into(), ..new };
+        let board = Device { attributes: reported.into(), ..new };
         let identity = FpgaIdentity::of(&FpgaRules::default(), &board).expect("filled in");
         let to_source = (mpsc::channel(1).0, mig::NvmlReleaseHandle::new().0);
         let smi = NvidiaSmi::new(&Places::default().roots());

@@ -1,5 +1,5 @@
-//! Control group of a daemon. A container runtime and systemd end every process of the agent's group with the agent; a daemon in a
-//! group of its own outlives both, and its memory is not counted as the agent's.
+//! Control group of a daemon. Container runtime and systemd end every process of the agent's group with the agent. A
+//! daemon in a separate group outlives the agent, and its memory does not count as the agent's.
 
 use std::{
     fs, io,
@@ -24,10 +24,10 @@ const GROUP: &str = "windlass-mps";
 /// File that cgroup v2 has in each group, its root included (`cgroups(7)`). Version 1 has none.
 const MARKER: &str = "cgroup.controllers";
 
-/// File that takes a process into a group.
+/// File to which the id of a process is written to move it into the group.
 const PROCESSES: &str = "cgroup.procs";
 
-/// File that passes controllers on to the groups below, and the one that counts their memory.
+/// File that enables controllers for the groups below, and the text that enables the memory controller.
 const SUBTREE: &str = "cgroup.subtree_control";
 const MEMORY: &str = "+memory";
 
@@ -37,7 +37,7 @@ const KILL: &str = "cgroup.kill";
 /// Namespace of control groups of the first process, which is the host's for an agent in the host's PID namespace.
 const NAMESPACE: &str = "/proc/1/ns/cgroup";
 
-/// Moves a daemon into a group of its own. Does nothing on a host without cgroup v2: there, daemons end with the agent's
+/// Moves a daemon into a separate group. Does nothing on a host without cgroup v2, where daemons end with the agent's
 /// container.
 pub(super) fn separate(host: &Host, device: &DeviceId, daemon: Pid) -> io::Result<()> {
     let root = host.path(ROOT);
@@ -46,19 +46,20 @@ pub(super) fn separate(host: &Host, device: &DeviceId, daemon: Pid) -> io::Resul
     }
     let group = group(host, device);
     fs::create_dir_all(&group)?;
-    // Without the controller the daemon works, and its memory is counted with that of the others.
+    // Without the controller the daemon works too, but its memory is counted together with that of the others.
     let _ = fs::write(root.join(GROUP).join(SUBTREE), MEMORY);
-    // The namespace is the thread's, and shall not be that of the agent's other work.
+    // The move changes the thread's cgroup namespace, so it has a thread that ends after it.
     thread::scope(|scope| {
-        scope.spawn(|| take_in(&group, daemon)).join().map_err(|_| io::ErrorKind::Other)?
+        scope.spawn(|| move_into(&group, daemon)).join().map_err(|_| io::ErrorKind::Other)?
     })
 }
 
-/// Ends the processes that a daemon left in its group, and removes the group, at the next call at the latest.
+/// Ends the processes that a daemon left in its group, and removes the group. If the kernel still has a process in it,
+/// the next call removes the group.
 pub(super) fn remove(host: &Host, device: &DeviceId) {
     let group = group(host, device);
     if fs::exists(group.join(KILL)).unwrap_or(false) {
-        // Without one there is nothing to end.
+        // An error means that the group has no process.
         let _ = fs::write(group.join(KILL), "1");
     }
     let _ = fs::remove_dir(group);
@@ -68,9 +69,9 @@ fn group(host: &Host, device: &DeviceId) -> PathBuf {
     host.path(ROOT).join(GROUP).join(device.as_str())
 }
 
-/// Moves a process into a group that the thread's own namespace may not show: the kernel refuses a move across namespaces
-/// (`nsdelegate`).
-fn take_in(group: &Path, process: Pid) -> io::Result<()> {
+/// Moves a process into a group. Enters the host's cgroup namespace first, because the kernel refuses a move across
+/// namespaces (`nsdelegate`).
+fn move_into(group: &Path, process: Pid) -> io::Result<()> {
     if let Ok(namespace) = fs::File::open(NAMESPACE) {
         // Without the right to change the namespace, the move may still succeed.
         let _ = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ControlGroup));
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_taken_into_a_group_of_its_own_where_there_is_cgroup_version_2() {
+    fn a_daemon_gets_a_separate_group_on_cgroup_version_2() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(dir.path(), "/");
         let (device, daemon) = ("GPU-1".parse().expect("an id"), Pid::from_raw(71).expect("a pid"));

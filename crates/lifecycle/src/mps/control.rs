@@ -1,4 +1,4 @@
-//! Commands to an MPS daemon: set limits, ask for its health, end a client, quit.
+//! Commands to an MPS daemon: set limits, check health, terminate a client, quit.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
@@ -32,7 +32,7 @@ const MIB_PER_GIB: u64 = 1024;
 /// State of a server after a fault of its GPU (NVIDIA's MPS guide, "Error Containment").
 const FAULT: &str = "FAULT";
 
-/// Index of the daemon's only device.
+/// Index of the device of a daemon, which has one.
 const DEVICE: u32 = 0;
 
 // === impl Program ===
@@ -46,8 +46,8 @@ impl Program {
     ) -> Result<(), ControlError> {
         self.threads_percent(place, GET_THREADS, deadline).await?;
         for server in self.servers(place, deadline).await? {
-            let asked = format!("get_server_status {server}");
-            let status = match self.send(place, &asked, deadline).await {
+            let status_command = format!("get_server_status {server}");
+            let status = match self.send(place, &status_command, deadline).await {
                 // The server has ended, or the installed MPS is too old for this command.
                 Err(ControlError::Refused { .. }) => continue,
                 status => status?,
@@ -59,7 +59,7 @@ impl Program {
         Ok(())
     }
 
-    /// Makes the daemon destroy the contexts of a client, so that the end of its process disturbs no other client.
+    /// Makes the daemon destroy the contexts of a client, so that its process can end without disturbing other clients.
     pub(super) async fn terminate(
         &self,
         place: &Place,
@@ -76,7 +76,7 @@ impl Program {
         Err(ControlError::NoClient(client))
     }
 
-    /// Sets the limits of each client, and reads them back. Connected clients keep their limits.
+    /// Sets the limits of future clients, and reads them back. Connected clients keep their limits.
     pub(super) async fn limit(
         &self,
         place: &Place,
@@ -84,7 +84,7 @@ impl Program {
         deadline: Duration,
     ) -> Result<(), ControlError> {
         let wanted = share.threads_percent;
-        // Defaults come first: a server that starts meanwhile gets them.
+        // The defaults are set first, so that a server that starts meanwhile has them.
         let mut commands = vec![format!("set_default_active_thread_percentage {wanted}")];
         if let Some(memory) = share.memory_mib {
             commands.push(format!("set_default_device_pinned_mem_limit {DEVICE} {memory}M"));
@@ -104,7 +104,7 @@ impl Program {
         self.read_back(place, share, [GET_THREADS, &memory], deadline).await
     }
 
-    /// Fails if the daemon answers other limits to the commands for threads and for memory.
+    /// Reads the limits back by these commands for threads and memory. Fails if they differ from the share.
     async fn read_back(
         &self,
         place: &Place,
@@ -178,7 +178,7 @@ impl Program {
         let exchange = async {
             let mut client = command.spawn()?;
             let mut stdin = client.stdin.take().expect("it is piped");
-            // A program that ended early gives its reason below.
+            // If the program ended early, its output below has the reason.
             let _ = stdin.write_all(format!("{text}\n").as_bytes()).await;
             drop(stdin);
             client.wait_with_output().await
@@ -205,8 +205,8 @@ fn numbers(output: &str) -> impl Iterator<Item = u32> {
     output.split_whitespace().filter_map(|word| word.parse().ok())
 }
 
-/// True for the answer of a daemon with this limit in MiB. The daemon rounds down to whole gibibytes: it answers `3G` for
-/// 3777M.
+/// True if the daemon's answer is this limit in MiB. The daemon may round down to whole gibibytes: it answers `3G` for
+/// `3777M`.
 fn is_limit(output: &str, mebibytes: u64) -> bool {
     let answer = output.split_whitespace().next_back().unwrap_or_default();
     let amount = |unit: char| answer.strip_suffix(unit)?.parse::<u64>().ok();

@@ -1,4 +1,4 @@
-//! Task of one MPS daemon: carries out the decisions of [`State::next`].
+//! Task of one MPS daemon: carries out the actions of the states that [`State::next`] returns.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -18,26 +18,26 @@ use super::{
     state::{Input, Outcome, State},
 };
 
-/// Keeps one device's daemon running while it has a spec.
+/// Task that keeps one device's daemon running while it has a spec.
 pub(super) struct Daemon {
     device: DeviceId,
     env: Arc<Env>,
     /// `None` once the daemon is not wanted.
     spec: watch::Receiver<Option<MpsSpec>>,
     reports: mpsc::UnboundedSender<(DeviceId, MpsState)>,
-    /// The daemon's process and mode, unless a call has them.
+    /// The daemon's process and compute mode; `None` while a call works on them.
     instance: Option<Instance>,
     /// Reason of the last failure.
     why: String,
 }
 
-/// Action of a state. It takes the instance along if it changes it, and returns it.
+/// Running action of a state. An action that changes the instance owns it meanwhile, and returns it.
 type Call = Pin<Box<dyn Future<Output = (Option<Instance>, Result<(), CallError>)> + Send>>;
 
 /// Outcome and reason of a failed call.
 type CallError = (Outcome, String);
 
-/// Pause between questions to a daemon that starts.
+/// Pause between attempts to set the limits of a daemon that starts.
 const START_POLL: Duration = Duration::from_millis(50);
 
 // === impl Daemon ===
@@ -56,15 +56,15 @@ impl Daemon {
     /// Runs until the daemon has no spec and is gone, or until the agent stops, which leaves the daemon
     /// running.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        stop.run_until_cancelled(self.live_and_end()).await;
+        stop.run_until_cancelled(self.supervise_and_stop()).await;
     }
 
-    async fn live_and_end(&mut self) {
+    async fn supervise_and_stop(&mut self) {
         loop {
             if self.spec().is_some() {
-                self.live().await;
+                self.supervise().await;
             }
-            let mut instance = self.instance.take().expect("no call is on its way");
+            let mut instance = self.instance.take().expect("no call is running");
             let stopped = self.env.stop(&mut instance).await;
             self.instance = Some(instance);
             let Err(error) = stopped else {
@@ -80,8 +80,8 @@ impl Daemon {
         }
     }
 
-    /// Runs until the daemon has no spec.
-    async fn live(&mut self) {
+    /// Follows the state machine until the daemon has no spec.
+    async fn supervise(&mut self) {
         let mut state = State::FIRST;
         let mut call = self.act(state);
         loop {
@@ -104,13 +104,13 @@ impl Daemon {
             }
             state = next;
         }
-        // A daemon that is being started must not be lost.
+        // A running call may be starting the daemon, so the instance is awaited.
         if self.instance.is_none() {
             self.instance = finished(&mut call).await.0;
         }
     }
 
-    /// Action of a state that was entered.
+    /// Starts the action of a state that was entered; `None` for a state without one.
     fn act(&mut self, state: State) -> Option<Call> {
         let env = self.env.clone();
         let device = self.device.clone();
@@ -126,7 +126,7 @@ impl Daemon {
             }
             State::Settling { .. } => {
                 let spec = self.spec()?;
-                Some(Box::pin(async move { (None, settle(&env, &device, &spec).await) }))
+                Some(Box::pin(async move { (None, apply_limits(&env, &device, &spec).await) }))
             }
             State::Asking { .. } => {
                 Some(Box::pin(async move { (None, check(&env, &device).await) }))
@@ -170,7 +170,7 @@ impl Daemon {
         } else {
             MpsState::Failed(self.why.clone())
         };
-        // The receiver is gone at the agent's end only.
+        // The receiver is dropped only when the agent stops.
         let _ = self.reports.send((self.device.clone(), report));
     }
 
@@ -194,8 +194,8 @@ impl Daemon {
     }
 }
 
-/// Sets the limits. A daemon that was just started may not answer at once.
-async fn settle(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), CallError> {
+/// Sets the limits, with retries: a daemon that was just started may not answer yet.
+async fn apply_limits(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), CallError> {
     let share = spec.share().map_err(|error| (Outcome::Impossible, error.to_string()))?;
     let program = env.program().map_err(failed)?;
     let (place, settings) = (env.places.of(device), &env.settings);
@@ -221,7 +221,7 @@ fn failed(error: impl std::error::Error) -> CallError {
     (Outcome::Failed, causes(&error))
 }
 
-/// The end of the daemon's process, if it has one.
+/// Future of the end of the daemon's process, if there is a process.
 fn exited(instance: &mut Option<Instance>) -> Option<impl Future<Output = String>> {
     instance.as_mut()?.process.as_mut().map(Process::exited)
 }

@@ -1,8 +1,8 @@
 //! Environment of an MPS daemon: folders, compute mode, process.
 //!
-//! A daemon outlives the agent: programs on its GPU hold its pipes and die with it. An agent that ends
-//! leaves its daemons running, and the next one adopts each that still runs, found by its record. On a host without cgroup v2
-//! all daemons end with the agent's container; the next agent then finds records of ended processes, and starts anew.
+//! A daemon outlives the agent, because the programs on its GPU die with it. The next agent finds each daemon by its
+//! record, and adopts it if it still runs. On a host without cgroup v2 all daemons end with the agent's container; the
+//! next agent then finds records of ended processes, and starts new daemons.
 
 use std::{
     fs, io,
@@ -32,7 +32,7 @@ pub(super) struct Env {
     pub(super) places: MpsPlaces,
     pub(super) settings: MpsSettings,
     roots: Roots,
-    /// `None`: the library is searched for each time, since a driver may be installed later.
+    /// Configured path of NVML. If `None`, each use searches for the library: a driver may be installed later.
     nvml_library: Option<PathBuf>,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum DaemonError {
     Unkillable(#[from] Unkillable),
 }
 
-/// Mode of folders in which MPS servers of any user create their sockets; then the mode of all other folders.
+/// File mode of folders in which MPS servers of any user create their sockets, and file mode of all other folders.
 const WRITABLE: u32 = 0o1777;
 const ENTERABLE: u32 = 0o755;
 
@@ -125,7 +125,7 @@ impl Env {
         Ok(())
     }
 
-    /// Moves a daemon out of the agent's control group. The servers of an adopted one stay where they are.
+    /// Moves a daemon out of the agent's control group. The servers of an adopted daemon stay in their group.
     fn separate(&self, device: &DeviceId, process: &Process) {
         if let Err(error) = cgroup::separate(&self.places.host, device, process.pid()) {
             let error = causes(&error);
@@ -142,8 +142,8 @@ impl Env {
         Ok(())
     }
 
-    /// Stops the daemon by its own command, then by signals, and reopens the GPU to all programs. The
-    /// folder goes last: its presence tells an agent that work is left.
+    /// Stops the daemon by its own command, or else by signals, and resets the GPU's compute mode. The folder is
+    /// removed last: as long as it exists, the next agent stops the daemon again.
     pub(super) async fn stop(self: &Arc<Self>, instance: &mut Instance) -> Result<(), DaemonError> {
         let place = self.places.of(&instance.device);
         if let Some(process) = instance.process.take().or_else(|| self.find(&instance.device)) {
@@ -192,7 +192,7 @@ impl Env {
         if path.exists() {
             return Ok(());
         }
-        // The record tells the next agent that this device has a daemon or a compute mode to undo.
+        // By the record the next agent knows that this device has a daemon to stop, or a compute mode to reset.
         fs::write(&path, "").map_err(|source| DaemonError::Folder { path, source })
     }
 
@@ -207,7 +207,7 @@ impl Env {
     }
 }
 
-/// Makes a folder with permissions that the umask would remove.
+/// Makes a folder with exactly this mode, independent of the umask.
 fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     fs::create_dir_all(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))

@@ -1,5 +1,5 @@
-//! Compute mode of a GPU, set by driver calls that may never return. A MIG instance has none of its own, and its GPU keeps the
-//! default one.
+//! Compute mode of a GPU, set by driver calls that may never return. A MIG instance has no compute mode, and its GPU
+//! keeps the default mode.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -13,7 +13,7 @@ use windlass_nvml::{ComputeMode, LoadError, Nvml, NvmlError};
 pub(super) struct ModeSetter {
     device: DeviceId,
     deadline: Duration,
-    /// A call that hangs is awaited again, not repeated.
+    /// The running call. While it hangs, it is awaited again instead of repeated.
     call: JoinSet<Result<(), ModeError>>,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum ModeError {
     Late(Duration),
 }
 
-/// Beginning of the UUID of a MIG instance, as NVML has it.
+/// Prefix of the UUID of a MIG instance in NVML.
 const MIG: &str = "MIG-";
 
 // === impl ModeSetter ===
@@ -50,7 +50,7 @@ impl ModeSetter {
             return Ok(());
         }
         if !self.call.is_empty() {
-            // The following call overrules the earlier one.
+            // The result of the earlier call does not matter, since the next call sets the mode again.
             self.finish().await.or_else(|error| match error {
                 ModeError::Late(_) => Err(error),
                 _ => Ok(()),

@@ -4,11 +4,11 @@
 //! <mps_dir>/<device id>/
 //!   pipe/      the daemon's sockets; a container gets this folder, under the same path
 //!   log/       the daemon's logs
-//!   daemon     the daemon's process
+//!   daemon     record of the daemon's process: id and start time
 //! ```
 //!
-//! If the daemon's root is the host's, daemon and clients have the same path, so it does not matter whether
-//! they exchange paths.
+//! Daemon and clients have the same path for the sockets if the daemon's root is the host's, so paths that they
+//! exchange are valid for both.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ use windlass_host::Host;
 #[derive(Clone, Debug)]
 pub struct MpsPlaces {
     pub(super) host: Host,
-    /// Host path of the folder.
+    /// Host path of the folder with one folder per device.
     pub(super) dir: PathBuf,
     /// Host path of the daemons' `/dev/shm`.
     pub(super) shm: PathBuf,
@@ -36,12 +36,12 @@ pub(super) const SHM: &str = "/dev/shm";
 // === impl MpsPlaces ===
 
 impl MpsPlaces {
-    /// The folders by the configuration.
+    /// The configured folders.
     pub fn new(places: &Places, settings: &MpsSettings) -> Self {
         Self { host: places.host(), dir: places.mps_dir.clone(), shm: settings.shm_dir.clone() }
     }
 
-    /// Edits that make a container a client of this device's daemon. The same device gets the same edits.
+    /// Edits that make a container a client of this device's daemon: equal for all containers of a device.
     ///
     /// A client has one daemon: a container with MPS on one device can use no second device through CUDA,
     /// shared or not.
@@ -57,17 +57,17 @@ impl MpsPlaces {
         }
     }
 
-    /// True if a daemon of this device left anything. Blocks for a moment.
+    /// True if this device has the record of a daemon, running or not. Blocks for a moment.
     pub fn is_left(&self, device: &DeviceId) -> bool {
         self.host.has(self.of(device).record())
     }
 
-    /// Devices whose daemons left anything, running daemons included. Blocks for a moment.
+    /// Devices that have the record of a daemon, running or not. Blocks for a moment.
     pub fn left(&self) -> Vec<DeviceId> {
         self.devices().into_iter().filter(|device| self.is_left(device)).collect()
     }
 
-    /// Folder of one device, by its host path.
+    /// Folder of one device.
     pub(super) fn of(&self, device: &DeviceId) -> Place {
         Place { folder: self.dir.join(device.as_str()) }
     }

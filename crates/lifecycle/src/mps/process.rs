@@ -1,4 +1,4 @@
-//! Process of an MPS daemon: it outlives the agent, is found again by the next one, and is ended for good.
+//! Process of an MPS daemon: start, search by the next agent, end.
 //!
 //! Process id and start time identify a process until the next boot. The daemon leads its own process
 //! group, so that its children can be ended with it, and that a signal to the agent's group does not reach
@@ -39,7 +39,7 @@ struct Identity {
 /// A process in `/proc`.
 struct ProcStat {
     identity: Identity,
-    /// It ended, but its parent has not waited for it.
+    /// True if the process ended, but its parent has not waited for it.
     is_zombie: bool,
 }
 
@@ -90,7 +90,8 @@ impl Process {
         process.is_alive().then_some(process)
     }
 
-    /// Waits for the end. The end of an adopted daemon is noticed by the next question instead.
+    /// Waits for the end of the process, and returns its reason. Never returns for an adopted daemon: the next check
+    /// notices its end.
     pub(super) async fn exited(&mut self) -> String {
         let Some(child) = &mut self.child else { return std::future::pending().await };
         match child.wait().await {
@@ -99,18 +100,17 @@ impl Process {
         }
     }
 
-    /// Its id.
     pub(super) fn pid(&self) -> Pid {
         self.identity.pid
     }
 
-    /// True if it runs.
+    /// True if the process runs.
     pub(super) fn is_alive(&self) -> bool {
         stat(self.identity.pid)
             .is_some_and(|stat| stat.identity == self.identity && !stat.is_zombie)
     }
 
-    /// Waits for the end without causing it; returns true if it came.
+    /// Waits for the end of the process without a signal. Returns true if it ended in time.
     pub(super) async fn ends_within(&self, grace: Duration) -> bool {
         let end = async {
             while self.is_alive() {
@@ -120,8 +120,8 @@ impl Process {
         deadline::timeout(grace, end).await.is_ok()
     }
 
-    /// Ends the process by SIGTERM, then by SIGKILL, then ends its children. Only then may the kernel reuse
-    /// its id.
+    /// Ends the process by SIGTERM or else SIGKILL, then its children. A child of this agent is waited for last, so
+    /// that the kernel cannot reuse the id earlier.
     pub(super) async fn end(mut self, grace: Duration) -> Result<(), Unkillable> {
         self.signal(Signal::TERM);
         if !self.ends_within(grace).await {
@@ -140,15 +140,15 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         if self.is_alive() {
-            // The process may have ended in between.
+            // The process may have ended since the check.
             let _ = kill_process(self.identity.pid, signal);
         }
     }
 }
 
-/// The process with this id (`proc_pid_stat(5)`).
+/// Identity and state of the process with this id (`proc_pid_stat(5)`).
 fn stat(pid: Pid) -> Option<ProcStat> {
-    /// Fields 3 and 22, counted from the end of the name, which may contain anything.
+    /// Fields 3 and 22, as indexes after field 2, the name, which may contain anything.
     const STATE: usize = 0;
     const START_TIME: usize = 19;
     let path: PathBuf = [PROC, &pid.as_raw_nonzero().to_string(), "stat"].iter().collect();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_does_not_end_is_killed_with_what_it_started() {
+    async fn a_process_that_ignores_sigterm_is_killed_with_its_children() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let fifo = dir.path().join("fifo");
         let script = format!(
@@ -225,7 +225,7 @@ mod tests {
         // An orphan is waited for by init, or by no one where there is none.
         let limit = Instant::now() + Duration::from_secs(10);
         while stat(child).is_some_and(|stat| !stat.is_zombie) {
-            assert!(Instant::now() < limit, "what it started goes on");
+            assert!(Instant::now() < limit, "the child still runs");
             tokio::task::yield_now().await;
         }
     }

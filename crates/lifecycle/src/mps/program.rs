@@ -1,4 +1,4 @@
-//! NVIDIA's MPS control program on this node.
+//! NVIDIA's MPS control program on this node: its search, and its command lines.
 
 use std::path::{Path, PathBuf};
 
@@ -15,18 +15,18 @@ use super::place::{MpsPlaces, PIPE_DIRECTORY, Place, SHM};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) program: DriverProgram,
-    /// Prefix of host paths in the daemon's view.
+    /// Folder at which the daemon sees the host's root.
     host_root: PathBuf,
 }
 
-/// Reason that the program cannot run.
+/// Reason why the program cannot run a daemon.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
     #[error("{0}; it comes with the driver's compute utilities")]
     Missing(#[from] MissingProgram),
     #[error(
-        "{daemon} of the daemon is not {host} of the node, so clients would not reach it; mount the \
-         one as the other, or set the folder that is"
+        "{daemon} of the daemon is not {host} of the node, so daemon and clients would share no \
+         files; mount one as the other, or set mps.shmDir"
     )]
     SharedMemory { daemon: PathBuf, host: PathBuf },
 }
@@ -40,7 +40,7 @@ const LOG_DIRECTORY: &str = "CUDA_MPS_LOG_DIRECTORY";
 // === impl Program ===
 
 impl Program {
-    /// Finds the program, and checks that clients in containers reach its daemon. The folder of all daemons
+    /// Finds the program, and checks that its daemon and clients in containers share files. The folder of all daemons
     /// must exist.
     pub(super) fn find(roots: &Roots, places: &MpsPlaces) -> Result<Self, ProgramError> {
         let inside = system_of_daemons(&roots.driver, places);
@@ -70,7 +70,7 @@ impl Program {
         command
     }
 
-    /// Command that controls this daemon.
+    /// The program with the folders of one daemon, to start or control it.
     pub(super) fn command(&self, place: &Place) -> Command {
         let mut command = self.program.command();
         command
@@ -84,7 +84,7 @@ impl Program {
     }
 }
 
-/// The driver's root, if it is a whole other system with the host's folder of daemons in place.
+/// The driver's root to run the daemon in, if it is a complete system and sees the host's folder of daemons.
 fn system_of_daemons(driver: &Host, places: &MpsPlaces) -> Option<PathBuf> {
     let daemons = same(&driver.path(&places.dir), &places.host.path(&places.dir));
     whole_system(driver).filter(|_| daemons)
@@ -101,7 +101,7 @@ mod tests {
     const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
     const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
-    /// A folder as an agent may find one, with a program in it.
+    /// A root folder with these files.
     fn tree(files: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a temporary folder");
         for file in files {
@@ -123,14 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_runs_outside_of_the_drivers_folder_sees_the_host_where_the_agent_does() {
+    fn a_daemon_outside_the_drivers_root_has_the_agents_paths() {
         let dir = tree(&[PROGRAM]);
         let program = found(dir.path(), dir.path()).expect("found");
         assert_eq!((program.program.inside, program.host_root), (None, dir.path().to_owned()));
     }
 
     #[test]
-    fn a_system_of_its_own_is_entered_where_the_daemons_folder_is_the_same() {
+    fn a_complete_driver_root_is_entered_if_it_has_the_daemons_folder() {
         let host = tree(&[PROGRAM, LOADER]);
         let inside = system_of_daemons(&Host::new(host.path(), "/"), &places(host.path()));
         assert_eq!(inside.as_deref(), Some(host.path()));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_that_is_not_the_nodes_is_named() {
+    fn shared_memory_other_than_the_nodes_is_refused() {
         let host = tree(&[PROGRAM, LOADER]);
         let error = found(host.path(), host.path()).expect_err("refused").to_string();
         let inside = host.path().join("dev/shm");

@@ -1,4 +1,4 @@
-//! Specification of a device's MPS daemon: equal shares, as far as MPS can make them.
+//! Specification of a device's MPS daemon, and the equal shares of its clients.
 
 use windlass_config::Replicas;
 use windlass_core::{
@@ -11,9 +11,9 @@ use windlass_core::{
 pub struct MpsSpec {
     /// Number of containers that share the device.
     pub replicas: Replicas,
-    /// Memory of each container in MiB; `None` for an equal part.
+    /// Memory limit of each client in MiB; `None` for an equal part of the device's memory.
     pub memory_mib: Option<u64>,
-    /// The device's memory; `None` if it shares the host's.
+    /// Memory of the device in bytes; `None` if the device uses the host's memory.
     pub memory_bytes: Option<u64>,
     /// CUDA compute capability, major and minor, if the driver reports it.
     pub compute_capability: Option<(u32, u32)>,
@@ -41,7 +41,7 @@ pub(super) struct Share {
     pub(super) threads_percent: u32,
 }
 
-/// Reason that a device cannot be shared by MPS.
+/// Reason why a device cannot be shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unshareable {
     #[error("the GPU is in MIG mode; turn MIG off, or share its instances")]
@@ -52,8 +52,8 @@ pub(super) enum Unshareable {
 
 const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
 
-/// Clients of one MPS server, from Volta on and before it (NVIDIA's MPS guide, "Client-Server
-/// Connection Limits"). Volta is compute capability 7.0.
+/// Limits on the clients of one MPS server: since Volta (compute capability 7.0), and before it (NVIDIA's MPS guide,
+/// "Client-Server Connection Limits").
 const MAX_CLIENTS: u32 = 48;
 const MAX_CLIENTS_BEFORE_VOLTA: u32 = 16;
 const VOLTA: (u32, u32) = (7, 0);
@@ -63,7 +63,7 @@ const MIB: u64 = 1024 * 1024;
 // === impl MpsSpec ===
 
 impl MpsSpec {
-    /// Specification for this device, with an equal part for each of this many containers.
+    /// Specification for this device, with an equal part for each replica.
     pub fn new(device: &Device, replicas: Replicas) -> Self {
         let memory = device.capacity.get(&MEMORY);
         Self {
@@ -97,8 +97,8 @@ impl MpsSpec {
         Ok(Share { memory_mib, threads_percent: 100 / replicas })
     }
 
-    /// Most clients of the GPU, with the reason for a low number. A GPU with unknown capability counts as
-    /// old.
+    /// Limit on the clients of the GPU, and a clause with the reason if the limit is low. A GPU with unknown capability
+    /// counts as older than Volta.
     pub fn max_clients(&self) -> (u32, &'static str) {
         match self.compute_capability {
             Some(capability) if capability >= VOLTA => (MAX_CLIENTS, ""),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_in_mig_mode_is_refused_with_what_would_be_right() {
+    fn a_gpu_in_mig_mode_is_refused_with_a_remedy() {
         let refused = spec(2, Some((9, 0)), Mig::Enabled).share().expect_err("refused").to_string();
         assert!(refused.contains("turn MIG off, or share its instances"), "{refused}");
         spec(2, Some((9, 0)), Mig::Instance).share().expect("an instance is shared");

@@ -12,9 +12,8 @@
 //!   Waiting    longer after each failure in a row
 //! ```
 //!
-//! One missed answer does not kill a daemon, since every program on its GPU would die with it; its device
-//! is only not allocatable meanwhile. Ending comes before Waiting even if nothing was started, to make sure
-//! that nothing is left.
+//! After one missed answer a daemon is not ended, since every program on its GPU would die with it. Its device is only
+//! withheld until it answers. Ending comes before Waiting even if no process was started, so that none is left.
 //!
 //! Not drawn: a daemon with an impossible spec goes from Settling to Kept until the spec changes. A daemon
 //! without a spec leaves this machine from any state.
@@ -28,19 +27,20 @@ use windlass_host::backoff::backoff;
 /// State of a daemon. `attempt` counts the failures in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Its folders and mode are set, and a running daemon is adopted or a new one started.
+    /// Folders and compute mode are being set, then a running daemon is adopted or a new one started.
     Preparing { attempt: u32 },
-    /// Its limits are set, until it confirms them. `round` counts the changes of the spec.
+    /// The limits are being set and read back. `round` counts the changes of the spec, so that each enters the state
+    /// again.
     Settling { attempt: u32, round: u32 },
-    /// It answered, except for the last `missed` questions. The next question comes at `due`.
+    /// The daemon runs. It answered all but the last `missed` checks; the next check is at `due`.
     Ready { due: Instant, since: Instant, missed: u32, attempt: u32 },
-    /// A question is under way.
+    /// A check of the daemon is running.
     Asking { since: Instant, missed: u32, attempt: u32 },
-    /// It runs under an impossible spec. It is left to the programs that use it.
+    /// The spec is impossible. The daemon keeps its old limits, for the programs that use it.
     Kept { attempt: u32 },
-    /// Its remains are ended.
+    /// Remaining processes are being ended.
     Ending { attempt: u32 },
-    /// It is restarted at this time.
+    /// The daemon is started again at this time.
     Waiting { until: Instant, attempt: u32 },
 }
 
@@ -52,6 +52,7 @@ pub(super) enum Input {
     Exited,
     /// The state's time has come.
     Due,
+    /// The spec has changed.
     Changed,
 }
 
@@ -60,7 +61,7 @@ pub(super) enum Input {
 pub(super) enum Outcome {
     Succeeded,
     Failed,
-    /// The spec is impossible, whatever the daemon does.
+    /// The spec is impossible, so that a restart would not help.
     Impossible,
 }
 
@@ -93,7 +94,7 @@ impl State {
                 if missed == MAX_MISSED {
                     return self.ending(now);
                 }
-                // Sooner after a miss, but not at once: three immediate questions would miss together.
+                // A check after a miss comes sooner, but not at once: three immediate checks would all miss.
                 let pause = match missed {
                     0 => settings.question_interval,
                     _ => settings.answer_deadline,
@@ -155,7 +156,7 @@ impl State {
         }
     }
 
-    /// True if the last question was answered.
+    /// True if the daemon answered the last check.
     pub(super) fn answers(self) -> bool {
         matches!(self, Self::Ready { missed: 0, .. } | Self::Asking { missed: 0, .. })
     }
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_fails_is_ended_before_it_is_tried_again() {
+    fn a_failed_daemon_is_ended_before_it_is_started_again() {
         let now = Instant::now();
         for inputs in [
             &[FAILED][..],
@@ -216,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn one_missed_answer_is_no_death_and_three_in_a_row_are() {
+    fn three_missed_answers_in_a_row_end_a_daemon_and_one_does_not() {
         let now = Instant::now();
         let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
-        let doubted = run(ready, &[Input::Due, FAILED], now);
-        assert!(!doubted.answers());
+        let after_a_miss = run(ready, &[Input::Due, FAILED], now);
+        assert!(!after_a_miss.answers());
         let soon = now + MpsSettings::default().answer_deadline;
-        assert_eq!(doubted.due(), Some(soon), "it is asked again soon");
-        assert_eq!(run(doubted, &[Input::Due, SUCCEEDED], now), ready);
+        assert_eq!(after_a_miss.due(), Some(soon), "it is checked again soon");
+        assert_eq!(run(after_a_miss, &[Input::Due, SUCCEEDED], now), ready);
         let hanging = [Input::Due, FAILED, Input::Due, FAILED, Input::Due, FAILED];
         assert_eq!(run(ready, &hanging, now), State::Ending { attempt: 0 });
     }
@@ -251,9 +252,9 @@ mod tests {
         let again = State::Settling { attempt: 0, round: 0 };
         assert_eq!(run(ready, &[Input::Changed], now), again);
         assert_eq!(run(ready, &[Input::Due, Input::Changed], now), again);
-        assert_ne!(run(again, &[Input::Changed], now), again, "what is on its way is outdated");
+        assert_ne!(run(again, &[Input::Changed], now), again, "the running action is outdated");
         let kept = run(again, &[Input::Done(Outcome::Impossible)], now);
-        assert_eq!(kept, State::Kept { attempt: 0 }, "its programs do not die of a bad number");
+        assert_eq!(kept, State::Kept { attempt: 0 }, "its programs survive an impossible spec");
         assert_eq!(run(kept, &[Input::Changed], now), again);
         let waiting = run(State::FIRST, &[FAILED, FAILED], now);
         assert_eq!(run(waiting, &[Input::Changed], now), State::FIRST);

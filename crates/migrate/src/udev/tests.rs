@@ -176,7 +176,7 @@ fn a_rule_without_a_place_is_refused_with_its_line() {
         ),
         (r#"ATTR{x}=="1""#, "1: the rule does not say where to search"),
         (r#"KERNEL=="*""#, "1: KERNEL: \"*\" does not say where to search"),
-        (r#"KERNEL=="0000:3b:00.0""#, "1: KERNEL: \"0000:3b:00.0\" says nothing of where"),
+        (r#"KERNEL=="0000:3b:00.0""#, "1: KERNEL: \"0000:3b:00.0\" does not say where to search"),
         (r#"KERNEL=="a[b""#, "1: KERNEL: \"a[b\": write letters, digits and ranges in brackets"),
         (r#"KERNEL=="a[z-a]""#, "1: KERNEL: "),
     ] {

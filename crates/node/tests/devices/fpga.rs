@@ -127,7 +127,7 @@ async fn the_boards_own_report_of_its_condition_decides_its_health() {
         (
             "set:u50-0:logic_uuids=ffffffffffffffffffffffffffffffff",
             "fpga-0000-86-00-0",
-            "Unhealthy: not ready, its logic has no identifier but f",
+            "Unhealthy: not ready, the identifier of its logic is all ones",
         ),
     ] {
         happens(&world, fault);

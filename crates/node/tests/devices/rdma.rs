@@ -331,7 +331,7 @@ async fn an_interface_without_rdma_nodes_waits_for_none_and_is_not_shared() {
     let shared = two("").replace("resources", "nics: {rdmaNodes: []}\nresources");
     let offerings = world(&shared).survey().await.offerings();
     let why = offerings["nic-0000-ca-00-0"].obstacle.as_deref();
-    assert_eq!(why, Some("nics.rdmaNodes names none, so that containers get nothing to share"));
+    assert_eq!(why, Some("nics.rdmaNodes is empty: no RDMA node for containers to share"));
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ pub(super) enum Assignment {
     Resource(Target),
     /// Kept back by the configuration, with the reason.
     Withheld(String),
-    /// Unusable in its present shape, with the reason.
+    /// Unusable in its present state, with the reason. A device that was offered stays listed.
     Unfit(String),
     /// No resource: other devices represent it, or no rule concerns it.
     Unassigned,
@@ -43,11 +43,11 @@ pub fn targets(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Tar
     inventory.devices.iter().filter_map(target).collect()
 }
 
-/// Ability of a device to serve a container by itself.
+/// Ability of a device to serve a container exclusively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     Usable,
-    /// Other devices represent it, or none may have it alone.
+    /// Other devices represent the device, or the host's use forbids exclusive use.
     Represented,
 }
 
@@ -55,13 +55,13 @@ pub(super) enum Fit {
 pub(super) struct Assigner<'a> {
     policy: &'a Policy,
     inventory: &'a Inventory,
-    /// Requirement of the MIG strategy `single`, if any GPU is cut.
+    /// Requirement of the MIG strategy `single`, if any GPU is divided into instances.
     single: Option<Single>,
 }
 
 /// Requirement of the MIG strategy `single`.
 struct Single {
-    /// Common profile; `None` if no GPU is cut into instances of one profile.
+    /// Required profile; `None` if no GPU is divided into instances of one profile.
     profile: Option<String>,
 }
 
@@ -69,7 +69,7 @@ struct Single {
 
 impl<'a> Assigner<'a> {
     pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
-        // Instances that claims made say nothing about the node's layout.
+        // Instances that were made for claims are no part of the administrator's layout.
         let is_by_hand = |gpu: &&Device| {
             gpu.family().partitioning == Partitioning::Mig && !policy.cuts_for_claims(gpu)
         };
@@ -84,7 +84,7 @@ impl<'a> Assigner<'a> {
         if self.is_represented(device) {
             return Assignment::Unassigned;
         }
-        // These reasons may come and go: a device that was offered stays listed.
+        // These reasons may be temporary: a device that was offered stays listed.
         if let Some(why) = device.withheld.clone().or_else(|| self.mig_layout_error(device)) {
             return Assignment::Unfit(why);
         }
@@ -94,7 +94,7 @@ impl<'a> Assigner<'a> {
         }
     }
 
-    /// Ability of a device without a resource to serve as it is.
+    /// Ability of a device to serve a container exclusively, whatever its resource.
     pub(super) fn fit(&self, device: &Device) -> Fit {
         let is_unfit = self.is_represented(device) || device.not_alone.is_some();
         if is_unfit { Fit::Represented } else { Fit::Usable }
@@ -113,7 +113,7 @@ impl<'a> Assigner<'a> {
         }
     }
 
-    /// Reason that the MIG layout excludes this device.
+    /// Reason why the MIG layout excludes this device.
     fn mig_layout_error(&self, device: &Device) -> Option<String> {
         if device.family().partitioning != Partitioning::Mig {
             return None;
@@ -130,12 +130,14 @@ impl<'a> Assigner<'a> {
         }
         (!self.is_uniform(device, single)).then(|| match &single.profile {
             Some(profile) => format!(
-                "its GPU is not cut into {profile} alone, as MIG strategy single asks: use mixed, or cut \
-                 the GPU anew"
+                "its GPU has instances of other profiles than {profile}, which MIG strategy single \
+                 excludes: use mixed, or divide the GPU again"
             ),
-            None => "no GPU is cut into instances that are alike, as MIG strategy single asks: use mixed, \
-                     or cut the GPUs anew"
-                .to_owned(),
+            None => {
+                "no GPU has instances of a single profile, which MIG strategy single requires: use \
+                     mixed, or divide the GPUs again"
+                    .to_owned()
+            }
         })
     }
 
@@ -147,11 +149,11 @@ impl<'a> Assigner<'a> {
         present_parts(self.inventory, gpu).all(|part| mig_profile(part) == Some(expected))
     }
 
-    /// Reason that the configuration excludes the device. A rule that fails excludes it too: a missing
-    /// attribute must not release a device that an operator wanted out.
+    /// Reason why the configuration excludes the device. An exclude rule that cannot be evaluated excludes the device
+    /// too: a missing attribute must not make a device available that an operator excluded.
     fn excluded(&self, device: &Device) -> Option<String> {
         if is_display(device) {
-            return Some("a display adapter, which computes for no one".to_owned());
+            return Some("a display adapter, which is not for computing".to_owned());
         }
         self.policy.exclude.iter().find_map(|rule| {
             match rule.matches(device, mig_profile(device)) {
@@ -184,7 +186,7 @@ impl<'a> Assigner<'a> {
         }
     }
 
-    /// Target by the device's configured source.
+    /// Target by the rule of the device's configured source.
     fn by_source(&self, device: &Device) -> Option<Target> {
         let rule = self.policy.sources.iter().find(|rule| rule.name == device.source)?;
         Some(Target { name: rule.resource_of(device)?, sharing: rule.sharing })
@@ -213,7 +215,7 @@ fn usable(device: &Device, assignment: Assignment) -> Assignment {
         return Assignment::Unfit(why.clone());
     }
     let has_memory = matches!(sharing, Sharing::Shared(shared) if shared.memory_mib.is_some());
-    // A daemon gives parts of a MIG instance too.
+    // An MPS daemon can limit memory on a MIG instance too.
     if has_memory && !device.is_whole_gpu() && !sharing.is_by_mps() {
         let why =
             "replicas with a given memory are of whole GPUs; leave memory out, or share by mps";
@@ -225,7 +227,7 @@ fn usable(device: &Device, assignment: Assignment) -> Assignment {
     }
 }
 
-/// Assignment by the first matching rule, or the error of a rule that failed.
+/// Assignment by the first matching rule. Without a match, a rule that cannot be evaluated withholds the device.
 fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Assignment> {
     let mut failed = None;
     for rule in rules {
@@ -249,7 +251,7 @@ fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
     Assignment::Resource(Target { name: name.clone(), sharing: rule.sharing })
 }
 
-/// True if a device's default resource changed, as that of a reprogrammed FPGA.
+/// True if the default resource of a device has changed, such as that of a reprogrammed FPGA.
 pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> bool {
     now.devices.iter().filter(|device| device.family().partitioning != Partitioning::Mig).any(
         |device| {
@@ -262,7 +264,7 @@ pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> 
     )
 }
 
-/// True for the display adapter of a DGX Station; NVIDIA's plugin skips it by these names.
+/// True for the display adapter of a DGX Station, which NVIDIA's plugin skips by the same names.
 fn is_display(device: &Device) -> bool {
     matches!(device.text(&PRODUCT), Some("DGX Display" | "NVIDIA DGX Display"))
 }
@@ -280,7 +282,7 @@ pub fn present_parts<'a>(
     inventory.parts_of(gpu).filter(|part| !part.health.has_vanished())
 }
 
-/// Profile of the most GPUs that are cut into instances of one profile; of several, the first GPU's.
+/// The commonest profile among GPUs with instances of one profile; of equally common ones, that of the first GPU.
 fn commonest_mig_profile<'a>(
     inventory: &'a Inventory,
     gpus: impl Iterator<Item = &'a Device>,

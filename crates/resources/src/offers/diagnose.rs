@@ -1,4 +1,4 @@
-//! Reasons that a configured resource has no device on this node.
+//! Reasons why a configured resource has no device on this node.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use windlass_core::{
 
 use super::{Offer, assignment::mig_profile};
 
-/// Results of a plan.
+/// Results of a plan that the reasons come from.
 #[derive(Clone, Copy)]
 pub(super) struct Outcome<'a> {
     pub(super) inventory: &'a Inventory,
@@ -19,7 +19,7 @@ pub(super) struct Outcome<'a> {
     pub(super) withheld: &'a BTreeMap<DeviceId, String>,
 }
 
-/// Rules' resources without a device, each with the reason.
+/// Configured resources without a device, with the reason.
 pub(super) fn diagnose(
     rules: &[ResourceRule],
     outcome: Outcome<'_>,
@@ -34,35 +34,43 @@ pub(super) fn diagnose(
 // === impl Outcome ===
 
 impl Outcome<'_> {
-    /// Describes why none of several selectors has a device: an obstacle to the selected ones, or the lack
-    /// of any.
+    /// Describes why a resource with these selectors has no device: the selected devices are elsewhere, or the
+    /// selectors match no device.
     fn why(self, selectors: &[&Selector]) -> String {
         let devices = self.inventory.devices.iter();
-        let picked: Vec<_> = devices
+        let selected: Vec<_> = devices
             .filter(|device| {
                 selectors.iter().any(|it| it.matches(device, mig_profile(device)) == Ok(true))
             })
             .collect();
-        match picked.as_slice() {
+        match selected.as_slice() {
             [] => selectors.first().map(|it| self.why_none(it)).unwrap_or_default(),
-            [only] => self.kept(only),
+            [only] => self.description_of(only),
             [first, others @ ..] => {
                 let same = |device: &&Device| self.reason(device) == self.reason(first);
                 match others.iter().filter(|device| !same(device)).count() {
                     0 => {
-                        format!("{}, as all {} of its rule", self.kept(first), picked.len())
+                        format!(
+                            "{}, like all {} devices of its rule",
+                            self.description_of(first),
+                            selected.len()
+                        )
                     }
-                    _ => format!("{}, and {} more of its rule", self.kept(first), others.len()),
+                    _ => format!(
+                        "{}, and {} more devices of its rule",
+                        self.description_of(first),
+                        others.len()
+                    ),
                 }
             }
         }
     }
 
-    fn kept(self, device: &Device) -> String {
+    fn description_of(self, device: &Device) -> String {
         format!("{} {}", device.id, self.reason(device))
     }
 
-    /// Reason that a selected device is not part of its resource.
+    /// Reason why a selected device is not part of its resource.
     fn reason(self, device: &Device) -> String {
         let mut offers = self.offers.iter();
         let elsewhere = offers.find(|(_, offer)| offer.devices.contains_key(&device.id));
@@ -73,25 +81,28 @@ impl Outcome<'_> {
         }
     }
 
-    /// Reason that a selector matches no device.
+    /// Reason why a selector matches no device.
     fn why_none(self, selector: &Selector) -> String {
         let devices = self.inventory.devices.iter().filter(|it| selector.is_about(it));
-        let (such, mut first) = (such(selector), None);
+        let (wanted, mut first) = (selector_text(selector), None);
         let mut count = 0_usize;
         for device in devices {
             count += 1;
             first = first.or_else(|| Some((device, why_not(selector, device))));
         }
         match first {
-            None => format!("this node has no {such}{}", self.source_of(selector)),
-            Some((device, why)) if count == 1 => format!("{}, the only {such}, {why}", device.id),
+            None => format!("this node has no {wanted}{}", self.source_of(selector)),
+            Some((device, why)) if count == 1 => format!("{}, the only {wanted}, {why}", device.id),
             Some((device, why)) => {
-                format!("none of {count} is the {such} that its rule means: {} {why}", device.id)
+                format!(
+                    "none of {count} is the {wanted} that its rule selects: {} {why}",
+                    device.id
+                )
             }
         }
     }
 
-    /// State of a selector's source that found nothing.
+    /// Reason of the selector's source for having found nothing.
     fn source_of(self, selector: &Selector) -> String {
         let state = selector.source().and_then(|it| self.inventory.sources.get(it.as_str()));
         match state {
@@ -102,7 +113,7 @@ impl Outcome<'_> {
 }
 
 /// A selector's kind and source, in words.
-fn such(selector: &Selector) -> String {
+fn selector_text(selector: &Selector) -> String {
     let kind = selector.kind.map(|kind| format!("of kind {kind}"));
     let source = selector.source.as_ref().filter(|source| {
         selector.kind.is_none_or(|kind| Selector::all(kind).source() != Some(source))
@@ -112,7 +123,7 @@ fn such(selector: &Selector) -> String {
     format!("device {}", parts.join(" and "))
 }
 
-/// Reason that a selector does not match a device of its kind.
+/// Reason why a selector does not match a device of its kind.
 fn why_not(selector: &Selector, device: &Device) -> String {
     let without = Selector { expression: None, ..selector.clone() };
     let fits = without.matches(device, mig_profile(device)) == Ok(true);

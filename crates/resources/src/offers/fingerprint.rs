@@ -1,4 +1,5 @@
-//! Hardware fingerprints of devices: nodes, PCI function and place. They relate ids of the same hardware.
+//! Hardware fingerprints of devices: nodes, PCI function and place. By these, two ids of the same hardware are
+//! recognised.
 //!
 //! Ids change while containers run: another mode repartitions devices, a source is renamed, or two USB devices
 //! with the same serial number swap places. Hardware that a container holds under an old id must not be
@@ -29,22 +30,23 @@ pub struct Fingerprint {
     source: SourceName,
     #[serde(rename = "things")]
     hardware: BTreeSet<Hardware>,
-    /// Device that it is a part of.
+    /// Parent of a device that is a part.
     whole: Option<DeviceId>,
-    /// True if its nodes are only some of those of its PCI function.
+    /// True if the device has only some of the nodes of its PCI function.
     part: bool,
     /// Memory of its replicas in MiB; several values while containers may hold replicas of each.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     replica_memory: BTreeSet<u64>,
 }
 
+/// Present devices of an inventory, with their fingerprints.
 struct Present<'a> {
     fingerprints: BTreeMap<&'a DeviceId, Fingerprint>,
     inventory: &'a Inventory,
 }
 
-/// Records the hardware of allocatable devices. An id that a container may hold keeps its earlier hardware
-/// too. While a plan waits, holders are unknown, so every id does.
+/// Records the hardware of allocatable devices. An id that a container may hold keeps its earlier hardware too: while a
+/// plan waits, that is every id, since the holders are unknown.
 pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, held: &HeldIds) {
     let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of(id)).collect();
     let offers = plan.offers.values();
@@ -65,8 +67,7 @@ pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, h
     }
 }
 
-/// Other ids that each device, or a part of it, once had. Present relatives are left out: the inventory
-/// names them.
+/// Earlier ids of each present device or of its parts. Present parents and parts are left out: the inventory has them.
 pub fn earlier_ids(
     recorded: &Fingerprints,
     inventory: &Inventory,
@@ -74,7 +75,8 @@ pub fn earlier_ids(
     Present::new(inventory).earlier_ids(recorded)
 }
 
-/// True if a device newly overlaps hardware that was recorded under another id. A container may hold it.
+/// True if a change of the inventory gives a device hardware that is recorded under another id, which a container may
+/// hold.
 pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &Inventory) -> bool {
     if before.devices == now.devices {
         return false;
@@ -92,7 +94,7 @@ pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &
 impl Fingerprint {
     fn of(device: &Device) -> Self {
         let nodes: BTreeSet<_> = own_nodes(device).collect();
-        // A place says nothing about a device that shares all its nodes.
+        // The place does not identify a device that shares all its nodes with others.
         let is_own = device.nodes.is_empty() || !nodes.is_empty();
         let place = device.origin.clone().filter(|_| is_own).map(Hardware::Place);
         let function = device.place.pci.map(Hardware::Function);
@@ -110,7 +112,7 @@ impl Fingerprint {
         self.replica_memory.last().copied()
     }
 
-    /// True if all of its replicas have this memory.
+    /// True if all replicas that containers may hold have this memory.
     pub(super) fn has_replicas_of(&self, memory_mib: Option<u64>) -> bool {
         self.replica_memory.iter().copied().eq(memory_mib)
     }
@@ -119,12 +121,12 @@ impl Fingerprint {
         self.hardware.iter().any(|it| matches!(it, Hardware::Node(_) | Hardware::IommuGroup(_)))
     }
 
-    fn is_place(&self) -> bool {
+    fn has_only_places(&self) -> bool {
         self.hardware.iter().all(|it| matches!(it, Hardware::Place(_)))
     }
 
-    /// True if nodes tell two devices of one PCI function apart.
-    fn is_beside(&self, other: &Self) -> bool {
+    /// True if two devices of one PCI function are distinguished by their nodes.
+    fn is_distinct_from(&self, other: &Self) -> bool {
         if self.source == other.source {
             self.has_nodes() && other.has_nodes()
         } else {
@@ -145,12 +147,12 @@ impl<'a> Present<'a> {
     fn earlier_ids(&self, recorded: &Fingerprints) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
         let by_hardware = self.by_hardware();
         let mut earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
-        for (id, was) in recorded {
-            let same = was.hardware.iter().flat_map(|hardware| {
+        for (id, former) in recorded {
+            let same = former.hardware.iter().flat_map(|hardware| {
                 let present = by_hardware.get(hardware).into_iter().flatten();
-                present.filter(|other| self.takes_over(hardware, id, was, other)).copied()
+                present.filter(|other| self.takes_over(hardware, id, former, other)).copied()
             });
-            for other in same.chain(self.relatives(id, was)).filter(|other| *other != id) {
+            for other in same.chain(self.relatives(id, former)).filter(|other| *other != id) {
                 earlier.entry(other.clone()).or_default().insert(id.clone());
             }
         }
@@ -165,13 +167,14 @@ impl<'a> Present<'a> {
         all
     }
 
-    /// True if another device has the hardware instead of the id that had it, or beside that id by another
-    /// source. Two devices of one source may both have it: that source knows why.
+    /// True if another device has hardware that was recorded under this id: because this id no longer has it, or
+    /// because another source found the same hardware. Two devices of one source may share hardware: the source
+    /// decides that.
     fn takes_over(
         &self,
         hardware: &Hardware,
         id: &DeviceId,
-        was: &Fingerprint,
+        former: &Fingerprint,
         other: &DeviceId,
     ) -> bool {
         let (now, other) = (self.fingerprints.get(id), &self.fingerprints[other]);
@@ -180,16 +183,22 @@ impl<'a> Present<'a> {
         match hardware {
             Hardware::Node(_) => !has_it_still,
             Hardware::IommuGroup(_) => true,
-            Hardware::Function(_) => !has_it_still && !was.is_beside(other),
-            // Sources may find different devices in one place, as long as both are present and have more.
+            Hardware::Function(_) => !has_it_still && !former.is_distinct_from(other),
+            // Sources may find different devices in one place, if both are present and have further hardware.
             Hardware::Place(_) if now.is_none() => true,
-            Hardware::Place(_) => !has_it_still && was.is_place() && other.is_place(),
+            Hardware::Place(_) => {
+                !has_it_still && former.has_only_places() && other.has_only_places()
+            }
         }
     }
 
-    /// Parent and siblings of a vanished part, as far as they are present.
-    fn relatives(&self, id: &DeviceId, was: &'a Fingerprint) -> impl Iterator<Item = &'a DeviceId> {
-        let whole = was.whole.as_ref().filter(|_| !self.fingerprints.contains_key(id));
+    /// Present parent and present siblings of a vanished part.
+    fn relatives(
+        &self,
+        id: &DeviceId,
+        former: &'a Fingerprint,
+    ) -> impl Iterator<Item = &'a DeviceId> {
+        let whole = former.whole.as_ref().filter(|_| !self.fingerprints.contains_key(id));
         let parts = whole.into_iter().flat_map(|whole| self.inventory.parts_of(whole));
         let relatives = whole.into_iter().chain(parts.map(|part| &part.id));
         relatives.filter(|id| self.fingerprints.contains_key(id))
@@ -216,8 +225,8 @@ mod tests {
     }
 
     /// True if a present device has hardware of another.
-    fn is_found(was: &Device, now: &[Device]) -> bool {
-        let recorded = Fingerprints::from([(was.id.clone(), Fingerprint::of(was))]);
+    fn is_found(former: &Device, now: &[Device]) -> bool {
+        let recorded = Fingerprints::from([(former.id.clone(), Fingerprint::of(former))]);
         let inventory = Inventory { devices: now.to_vec(), ..Inventory::default() };
         let found = !earlier_ids(&recorded, &inventory).is_empty();
         assert_eq!(exposes_held_hardware(&recorded, &Inventory::default(), &inventory), found);
@@ -226,18 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_one_thing_unless_nodes_tell_its_devices_apart() {
+    fn a_function_is_one_device_unless_nodes_distinguish_several() {
         let named = |id| device(id, "nics", None);
         let of_node = |id, node| device(id, "nics", Some(node));
         assert!(is_found(&named("a"), &[named("b")]));
         assert!(is_found(&named("a"), &[of_node("b", "/dev/vfio/1")]));
         assert!(!is_found(&of_node("a", "/dev/x"), &[of_node("b", "/dev/y")]));
         assert!(is_found(&of_node("a", "/dev/x"), &[device("b", "other", Some("/dev/y"))]));
-        assert!(!is_found(&named("a"), &[named("a"), named("b")]), "both say what they are");
+        assert!(!is_found(&named("a"), &[named("a"), named("b")]), "the source lists both");
     }
 
     #[test]
-    fn a_group_of_functions_is_one_thing_though_all_of_them_are_there() {
+    fn an_iommu_group_is_shared_hardware_of_its_functions() {
         let of_group = |id| device(id, "nics", Some("/dev/vfio/12"));
         assert!(is_found(&of_group("a"), &[of_group("a"), of_group("b")]));
         let of_device = |id, node| device(id, "nics", Some(node));
@@ -251,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_a_group_beside_another_leaves_it_to_the_other_when_it_goes() {
+    fn a_vanished_functions_group_is_exposed_by_the_remaining_function() {
         let [a, b] = ["a", "b"].map(|id| device(id, "nics", Some("/dev/vfio/12")));
         let recorded = Fingerprints::from([(a.id.clone(), Fingerprint::of(&a))]);
         let both = inventory(&[&a, &b]);
@@ -263,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_that_are_gone_have_no_part_in_one_another() {
+    fn vanished_instances_are_earlier_ids_of_their_gpu_only() {
         let whole = device("gpu", "nvidia", None);
         let vanished = Observation::Failed(Reason::Vanished, "gone".into());
         let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
@@ -279,20 +288,20 @@ mod tests {
     }
 
     #[test]
-    fn a_board_on_the_network_is_known_by_its_address() {
+    fn a_network_board_is_identified_by_its_address() {
         let board = |id, source, origin: &str| {
             let origin = Some(origin.to_owned());
             Device { origin, place: Place::default(), ..device(id, source, None) }
         };
-        let was = board("a", "boards", "10.0.0.7");
-        assert!(is_found(&was, &[board("b", "others", "10.0.0.7")]));
-        assert!(!is_found(&was, &[board("b", "others", "10.0.0.8")]));
-        assert!(is_found(&was, &[was.clone(), board("b", "others", "10.0.0.7")]));
-        assert!(!is_found(&was, &[was.clone(), board("b", "boards", "10.0.0.7")]));
+        let former = board("a", "boards", "10.0.0.7");
+        assert!(is_found(&former, &[board("b", "others", "10.0.0.7")]));
+        assert!(!is_found(&former, &[board("b", "others", "10.0.0.8")]));
+        assert!(is_found(&former, &[former.clone(), board("b", "others", "10.0.0.7")]));
+        assert!(!is_found(&former, &[former.clone(), board("b", "boards", "10.0.0.7")]));
         let tun = |id, source| Device {
             nodes: vec![DeviceNode::shared("/dev/net/tun")],
             ..board(id, source, "/dev/net/tun")
         };
-        assert!(!is_found(&tun("a", "one"), &[tun("b", "two")]), "what all share is no one's");
+        assert!(!is_found(&tun("a", "one"), &[tun("b", "two")]), "shared nodes identify no device");
     }
 }

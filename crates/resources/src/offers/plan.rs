@@ -1,12 +1,11 @@
-//! Resources planned from the inventory. No device ever has two owners.
+//! Plan of the resources from inventory and policy. No device is ever allocatable through two resources.
 //!
-//! A device stays with the resource that it was once allocatable through, whatever the rules say of its
-//! position later. Only a new policy moves it, in three steps, since the kubelet may be allocating it right
-//! now:
+//! A device stays with the resource through which it was allocatable since the agent started, even if it matches other
+//! rules later. Only a new policy moves it, in three steps, since the kubelet may be allocating it right now:
 //!
 //! ```text
 //!   kept ──policy changed──> waiting ──every Allocate is in the kubelet's checkpoint──> moved
-//!                            (listed as unhealthy,                   (offered anew; not allocatable
+//!                            (listed as unhealthy,                   (offered again; not allocatable
 //!                             every Allocate is refused)              while a container holds it)
 //! ```
 
@@ -37,14 +36,14 @@ use super::{
 /// Kind of each device's replicas at its last allocation.
 pub type ReplicaKinds = BTreeMap<DeviceId, ReplicaKind>;
 
-/// Method of replicas, and the memory of each. Replicas of two kinds do not add up.
+/// Sharing method and memory of replicas. A device never has replicas of two kinds at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaKind {
     method: SharingMethod,
     memory_mib: Option<u64>,
 }
 
-/// Pool of each device at its last allocation: a token does not name its devices.
+/// Pool of each device at its last allocation. The held token itself names no device.
 pub type Pools = BTreeMap<DeviceId, ResourceName>;
 
 /// Inputs of a plan.
@@ -58,19 +57,19 @@ pub struct Inputs<'a> {
     pub previous: &'a Offers,
     /// Ids that containers hold.
     pub held: &'a HeldIds,
-    /// Kinds of held replicas, if known.
+    /// Kind of each device's held replicas, if known.
     pub kinds: &'a ReplicaKinds,
-    /// Pools that devices were part of, if known.
+    /// Pool that each device was part of, if known.
     pub pools: &'a Pools,
-    /// Hardware of every id that a container may hold.
+    /// Recorded hardware of every id that a container may hold.
     pub fingerprints: &'a Fingerprints,
     /// Permission to move devices to another resource.
     pub moves: Moves,
-    /// Reason that a healthy device cannot be allocated.
+    /// Returns the reason why a healthy device cannot be allocated, if any.
     pub obstacle: &'a dyn Fn(&Device, Sharing) -> Option<String>,
-    /// Reason that pods cannot have shares of a healthy device by amounts.
+    /// Returns the reason why a healthy GPU cannot have shares by amounts, if any.
     pub share_obstacle: &'a dyn Fn(&Device) -> Option<String>,
-    /// Cleanup that the device needs first.
+    /// Returns the cleanup that the device needs first, if any, in words.
     pub cleanup: &'a dyn Fn(&DeviceId) -> Option<String>,
 }
 
@@ -85,7 +84,7 @@ impl std::fmt::Debug for Inputs<'_> {
 pub enum Moves {
     /// No device moves.
     Kept,
-    /// The policy is new: devices that must move are withheld.
+    /// The policy is new: devices that must move are listed, but cannot be allocated.
     Waiting,
     /// The kubelet's checkpoint names every holder: withheld devices move.
     Allowed,
@@ -96,33 +95,33 @@ pub enum Moves {
 pub struct Plan {
     /// The resources.
     pub offers: Offers,
-    /// Devices outside every resource that someone might expect in one, with the reason.
+    /// Devices outside every resource, with the reason. Devices that no rule selects are left out.
     pub withheld: BTreeMap<DeviceId, String>,
     /// True if a device waits for its move.
     pub waiting: bool,
-    /// Devices shared by MPS that no container holds otherwise.
+    /// Devices shared by MPS, unless a container holds them in another form.
     pub mps: BTreeMap<DeviceId, Shared>,
     /// Configured resources without a device, with the reason.
     pub empty: BTreeMap<ResourceName, String>,
-    /// Devices for claims, and how several claims share one.
+    /// Devices for claims, with the sharing among several claims.
     pub claimable: Claimable,
-    /// Devices that the configuration gives to claims and that claims cannot have, with the reason.
+    /// Devices that the configuration gives to claims, but that cannot be allocated to claims, with the reason.
     pub unclaimable: Unclaimable,
     /// GPUs of which pods may have shares by amounts.
     pub shareable: Shareable,
 }
 
-/// Devices for claims, and how several claims share one.
+/// Devices for claims, with the sharing among several claims.
 pub type Claimable = BTreeMap<DeviceId, Sharing>;
 
-/// Devices that the configuration gives to claims and that claims cannot have, with the reason.
+/// Devices that the configuration gives to claims, but that cannot be allocated to claims, with the reason.
 pub type Unclaimable = BTreeMap<DeviceId, &'static str>;
 
 struct Planner<'a> {
     inputs: Inputs<'a>,
     /// Devices that were allocatable since the agent started.
     once_allocatable: BTreeSet<DeviceId>,
-    /// Other ids that each device, or a part of it, once had.
+    /// Earlier ids of each device or of its parts.
     earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>>,
     offers: BTreeMap<ResourceName, Offer>,
     withheld: BTreeMap<DeviceId, String>,
@@ -133,8 +132,8 @@ struct Planner<'a> {
     shareable: Shareable,
 }
 
-/// Resource name and form of id under which the kubelet accounts for a device. The kubelet cannot relate
-/// two accounts of one device.
+/// Account: resource name and form of id under which the kubelet counts a device. The kubelet does not know that two
+/// accounts are the same device.
 #[derive(Clone, Debug, PartialEq)]
 struct Account {
     name: ResourceName,
@@ -181,7 +180,7 @@ pub fn plan(inputs: Inputs<'_>) -> Plan {
     let mut assignments: Vec<_> = devices.map(|device| (device, assigner.assign(device))).collect();
     planner.withhold_duplicates(&mut assignments);
     for (device, assignment) in assignments {
-        planner.share(device, &assignment, assigner.fit(device));
+        planner.add_shareable(device, &assignment, assigner.fit(device));
         let assignment = planner.leave_to_claims(device, assignment, assigner.fit(device));
         let assignment = planner.leave_to_shares(device, assignment);
         planner.place(device, assignment);
@@ -195,8 +194,8 @@ pub fn plan(inputs: Inputs<'_>) -> Plan {
 // === impl Planner ===
 
 impl Planner<'_> {
-    /// Offers hardware once that two sources found. A device that a container holds comes before its
-    /// duplicates.
+    /// Withholds all but one of the devices that several sources found for the same hardware. A device that a container
+    /// holds, or that was allocatable, is kept.
     fn withhold_duplicates(&self, assignments: &mut [(&Device, Assignment)]) {
         let held = self.inputs.held.values().flatten().filter_map(|id| device_of(id));
         let first = held.chain(self.once_allocatable.iter().cloned()).collect();
@@ -210,7 +209,8 @@ impl Planner<'_> {
         }
     }
 
-    /// True if a device is to be offered, or was offered and has not moved yet: a container may have it.
+    /// True if the device is assigned to a resource, or was offered and has not moved yet, so that a container may hold
+    /// it.
     fn is_or_was_offered(&self, id: &DeviceId, assignment: &Assignment) -> bool {
         match assignment {
             Assignment::Resource(_) => true,
@@ -225,7 +225,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Leaves to claims the devices that the configuration gives them; returns the rest of the assignment.
+    /// Makes a device claimable if the configuration gives it to claims. Returns the assignment that remains for the
+    /// device plugin.
     fn leave_to_claims(&mut self, device: &Device, assignment: Assignment, fit: Fit) -> Assignment {
         let policy = &self.inputs.policy.dra;
         let is_taken = policy.takes(device, mig_profile(device));
@@ -264,8 +265,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Lets pods have shares of a whole GPU that is not shared otherwise.
-    fn share(&mut self, device: &Device, assignment: &Assignment, fit: Fit) {
+    /// Makes a GPU shareable by amounts, if the configuration counts it and it is not shared in another way.
+    fn add_shareable(&mut self, device: &Device, assignment: &Assignment, fit: Fit) {
         let is_exclusive = match assignment {
             Assignment::Resource(target) => target.sharing == Sharing::Exclusive,
             Assignment::Unassigned => fit == Fit::Usable,
@@ -281,7 +282,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Leaves to shares the devices of the resource that counts virtual GPUs: its ids stand for no device.
+    /// Takes the devices out of the resource that counts virtual GPUs, because its ids stand for no device.
     fn leave_to_shares(&self, device: &Device, assignment: Assignment) -> Assignment {
         let counted = self.inputs.policy.shares.gpus.as_ref();
         match &assignment {
@@ -306,7 +307,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Offers the amounts of the GPUs.
+    /// Offers the resources that count amounts of the shareable GPUs.
     fn offer_shares(&mut self) {
         let ShareResources { memory, compute, gpus, per_gpu, .. } = &self.inputs.policy.shares;
         let gpu = ShareUnit::Virtual(per_gpu.get());
@@ -320,13 +321,14 @@ impl Planner<'_> {
         }
     }
 
-    /// True if claims get instances of this GPU, or of this instance's GPU.
+    /// True if MIG instances are made for claims on this GPU, or on this instance's GPU.
     fn is_cut_for_claims(&self, device: &Device) -> bool {
         let Inputs { policy, inventory, .. } = self.inputs;
         let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
         policy.cuts_for_claims(whole.unwrap_or(device))
     }
 
+    /// Offers, withholds or moves a device, by its assignment, its present resource, and the permission to move.
     fn place(&mut self, device: &Device, assignment: Assignment) {
         let owner = self.owner(&device.id);
         let moves = self.inputs.moves;
@@ -364,7 +366,7 @@ impl Planner<'_> {
         self.insert(device, target, was_allocatable || state == Allocatable::Yes, state);
     }
 
-    /// Keeps the device listed, and not allocatable.
+    /// Keeps the device listed, but not allocatable.
     fn hold_back(&mut self, device: &Device, owner: &Target, why: String) {
         self.insert(device, owner, true, Allocatable::No(why));
     }
@@ -382,7 +384,7 @@ impl Planner<'_> {
         offer.devices.insert(device.id.clone(), offered);
     }
 
-    /// NUMA node for the kubelet.
+    /// NUMA node that the kubelet gets as a hint.
     fn numa_hint(&self, device: &Device) -> Option<u32> {
         let is_hinted = !device.kind.is_network() || self.inputs.policy.nics.numa_hints;
         device.place.numa_node.filter(|_| is_hinted)
@@ -409,7 +411,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Failure of a part, for a GPU that is offered whole though it is cut.
+    /// Failure of a part, for a GPU that is offered as a whole although it is divided.
     fn failure_of_a_part(&self, device: &Device) -> Option<String> {
         let parts = present_parts(self.inputs.inventory, &device.id);
         let failures =
@@ -417,7 +419,7 @@ impl Planner<'_> {
         device.partitioned.then_some(failures)?.next()
     }
 
-    /// Another holder of the device, of its parent or of its parts.
+    /// Reason why the device cannot be allocated yet: a container may hold it, its parent or a part in another way.
     fn conflict(&mut self, device: &Device, target: &Target) -> Option<String> {
         if self.inputs.moves == Moves::Waiting && self.was_allocatable_otherwise(device) {
             self.waiting = true;
@@ -431,7 +433,8 @@ impl Planner<'_> {
             .or_else(|| self.other_memory(device, target))
     }
 
-    /// Reason against a device of which containers hold replicas of another memory, perhaps through an earlier agent.
+    /// Reason why the device cannot be allocated: containers hold replicas with another memory, perhaps from an earlier
+    /// agent.
     fn other_memory(&self, device: &Device, target: &Target) -> Option<String> {
         let is_held = self.held_accounts(&device.id).next().is_some();
         let known = self.inputs.fingerprints.get(&device.id).filter(|_| is_held)?;
@@ -440,8 +443,8 @@ impl Planner<'_> {
         (!known.has_replicas_of(memory_mib)).then(other)
     }
 
-    /// True if a container may have hardware of this device under another id. A withdrawn relative has
-    /// moved already; an earlier id gives no such sign.
+    /// True if a container may hold hardware of this device under another id. A relative counts while a resource lists
+    /// it. An earlier id counts if it was ever allocatable, because nothing shows that it has moved.
     fn was_allocatable_otherwise(&self, device: &Device) -> bool {
         self.relatives(device).any(|id| self.owner(id).is_some())
             || self.earlier(device).any(|id| self.once_allocatable.contains(id))
@@ -453,7 +456,7 @@ impl Planner<'_> {
         device.parent.iter().chain(parts)
     }
 
-    /// Earlier ids of the device or of a part: a container may still hold them.
+    /// Earlier ids of the device or of its parts, which a container may still hold.
     fn earlier(&self, device: &Device) -> impl Iterator<Item = &DeviceId> {
         self.earlier.get(&device.id).into_iter().flatten()
     }
@@ -488,7 +491,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Keeps held ids listed, if their resource is.
+    /// Keeps held ids listed, if their resource is still offered.
     fn keep_held(&mut self) {
         for (name, ids) in self.inputs.held {
             if self.offers.contains_key(name) {
@@ -507,10 +510,10 @@ impl Planner<'_> {
         }
         let base = id.parse::<ReplicaId>().map(|replica| replica.device.to_string());
         let device = inventory.get(base.as_deref().unwrap_or(&id));
-        let still_here = base.is_ok_and(|base| offer.devices.contains_key(base.as_str()))
+        let is_listed_otherwise = base.is_ok_and(|base| offer.devices.contains_key(base.as_str()))
             || offer.devices.contains_key(id.as_str());
         let why = match device {
-            _ if still_here || offer.pool().is_some() => "shared in another way now",
+            _ if is_listed_otherwise || offer.pool().is_some() => "shared in another way now",
             None if token(&id).is_some() => "no longer offered as this resource",
             Some(device) if device.partitioned => match device.family().partitioning {
                 Partitioning::Mig => "cut into MIG instances",
@@ -550,19 +553,19 @@ impl Planner<'_> {
 /// Reason for a device that claims took over from the device plugin.
 const LEFT_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
 
-/// Reason for a device that stays with the device plugin.
-const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, and claims have no part \
-    in that: name it under dra.shares instead of the resource's sharing";
+/// Reason why a device that is shared by MPS stays with the device plugin.
+const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, which claims cannot join: \
+    name it under dra.shares instead of the resource's sharing";
 
-/// Reason for a device whose replicas have a given memory.
-const SHARED_BY_MEMORY: &str = "its resource's replicas have a given memory, and claims have no part in that: name it under \
+/// Reason why a device whose replicas have a configured memory stays with the device plugin.
+const SHARED_BY_MEMORY: &str = "its resource has replicas with a given memory, which claims cannot get: name it under \
     dra.shares instead of the resource's sharing";
 
-/// Reason for a device under the name of virtual GPUs.
-const NOT_COUNTED: &str = "its resource counts virtual GPUs (shares.gpus), and it is no whole GPU that pods can share: \
-    name it otherwise";
+/// Reason why a device in the resource of virtual GPUs is not offered.
+const NOT_COUNTED: &str = "its resource counts virtual GPUs (shares.gpus), but it is no whole GPU that pods can share: \
+    assign it to another resource";
 
-/// Reason for a GPU with instances for claims, and for these instances.
+/// Reason why a GPU on which instances are made for claims, and these instances, are not offered.
 const CUT_FOR_CLAIMS: &str =
     "MIG instances are made on this GPU for claims: dra.partitions is onDemand";
 
@@ -574,14 +577,14 @@ fn why_it_moves(assignment: Assignment) -> String {
     }
 }
 
-/// Reuses the allocation of an unchanged offer, so that comparing it costs nothing.
+/// Reuses the `Arc` of an unchanged offer, so that later comparisons are cheap.
 fn reuse(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, Arc<Offer>) {
     let unchanged = previous.get(&name).filter(|earlier| ***earlier == offer);
     let offer = unchanged.cloned().unwrap_or_else(|| Arc::new(offer));
     (name, offer)
 }
 
-/// Memory of a replica in MiB, if it is given.
+/// Memory of a replica in MiB, if the configuration gives it.
 fn memory_of(sharing: Sharing) -> Option<u64> {
     match sharing {
         Sharing::Shared(shared) => shared.memory_mib,
@@ -592,7 +595,7 @@ fn memory_of(sharing: Sharing) -> Option<u64> {
 // === impl Plan ===
 
 impl Plan {
-    /// Memory of the device's replicas in MiB, if it is given.
+    /// Memory of the device's replicas in MiB, if the configuration gives it.
     pub(super) fn replica_memory(&self, device: &DeviceId) -> Option<u64> {
         let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(device));
         memory_of(offered.next()?.sharing)

@@ -1,7 +1,7 @@
-//! Pools: resources whose devices are shared together, by tokens that each stand for all devices.
+//! Pools: resources whose devices are shared together. Each id is a token that stands for all devices.
 //!
-//! A token is a number, as in the RDMA shared device plugin: the kubelet's memory of that plugin's
-//! containers stays valid under this one.
+//! A token is a number, as in the RDMA shared device plugin. So the kubelet's checkpoint stays valid if this agent
+//! replaces that plugin while containers run.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use super::{Allocatable, ListEntry, Offer, OfferedDevice};
 // === impl Offer ===
 
 impl Offer {
-    /// Pool of its devices, if they are one.
+    /// The pool, if the resource is one.
     pub(crate) fn pool(&self) -> Option<Pooled> {
         self.representative().and_then(OfferedDevice::pooled)
     }
@@ -30,19 +30,19 @@ impl Offer {
         self.pool().map_or(0, |pool| pool.tokens.get() as usize)
     }
 
-    /// True for a token of the pool, or of the amounts.
+    /// True for a token of the pool, or of amounts.
     pub fn has_token(&self, id: &str) -> bool {
         let tokens = self.tokens().max(self.share_tokens() as usize);
         token(id).is_some_and(|number| (number as usize) < tokens)
     }
 
-    /// True if a token stands for any allocatable device.
+    /// True if the resource is a pool with an allocatable device.
     pub(super) fn is_pool_allocatable(&self) -> bool {
         let first = self.representative().filter(|device| device.pooled().is_some());
         first.is_some_and(|device| device.state == Allocatable::Yes)
     }
 
-    /// All tokens. Each is as allocatable as the best device, since it stands for those that are.
+    /// All tokens. Each has the state of an allocatable device, if there is one, because it stands for those.
     pub(super) fn list_tokens(&self) -> impl Iterator<Item = ListEntry<'_>> {
         let numa_node = self.common_numa_node();
         let device = self.representative();
@@ -56,13 +56,13 @@ impl Offer {
         })
     }
 
-    /// An allocatable device, or else any: its state is the pool's.
+    /// The first allocatable device, or else the first device. Its state is that of the pool.
     pub(super) fn representative(&self) -> Option<&OfferedDevice> {
-        let in_use = self.devices.values().find(|device| device.state == Allocatable::Yes);
-        in_use.or_else(|| self.devices.values().next())
+        let allocatable = self.devices.values().find(|device| device.state == Allocatable::Yes);
+        allocatable.or_else(|| self.devices.values().next())
     }
 
-    /// NUMA node that all devices share.
+    /// NUMA node of all devices, if they have the same one.
     fn common_numa_node(&self) -> Option<u32> {
         let first = self.devices.values().next()?.numa_node;
         first.filter(|_| self.devices.values().all(|device| device.numa_node == first))

@@ -15,7 +15,7 @@ pub type Shareable = BTreeMap<DeviceId, ShareableGpu>;
 pub struct ShareableGpu {
     /// Memory in MiB.
     pub memory_mib: u64,
-    /// Reason against new shares.
+    /// Reason why the GPU gets no new shares.
     pub obstacle: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum ShareUnit {
     Gibibyte,
     /// A hundredth of a GPU's compute.
     Percent,
-    /// A virtual GPU. Each GPU has as many.
+    /// A virtual GPU. Each GPU has this many.
     Virtual(u32),
 }
 
@@ -37,16 +37,16 @@ pub(crate) struct ShareTokens {
     total: u32,
     /// Tokens of GPUs without an obstacle. They have the lowest numbers.
     usable: u32,
-    /// State of the other tokens.
+    /// State of the tokens that are not usable.
     rest: Allocatable,
 }
 
-/// Compute of a GPU in percent.
+/// Compute of a whole GPU in percent.
 const WHOLE: u32 = 100;
 
 const MIB_PER_GIB: u64 = 1024;
 
-/// Reason against tokens beyond the usable GPUs.
+/// Reason why tokens beyond the usable GPUs cannot be allocated.
 const UNUSABLE: &str = "GPUs with these amounts are held as a whole, or not healthy";
 
 static USABLE: Allocatable = Allocatable::Yes;
@@ -86,7 +86,7 @@ impl Offer {
         self.shares.is_some()
     }
 
-    /// True for tokens that count amounts. Some may be withdrawn.
+    /// True if the resource counts amounts and all ids are tokens, withdrawn ones included.
     pub fn are_shares(&self, ids: &[String]) -> bool {
         self.counts_shares() && ids.iter().all(|id| token(id).is_some())
     }
@@ -96,7 +96,7 @@ impl Offer {
         self.shares.as_ref().map_or(0, |shares| shares.total)
     }
 
-    /// Number of those on usable GPUs.
+    /// Number of tokens that count amounts of usable GPUs.
     pub(super) fn usable_shares(&self) -> u32 {
         self.shares.as_ref().map_or(0, |shares| shares.usable)
     }

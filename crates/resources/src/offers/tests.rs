@@ -1,4 +1,4 @@
-//! Plans: what is offered, as what, and that no device has two owners.
+//! Plans step by step: offered resources, listed ids, and a single owner of each device.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ use super::{
     replica_sizes,
 };
 
-/// A plan, step by step, as the reconciler makes them.
+/// A node with successive plans, as the reconciler makes them.
 struct Node {
     policy: Policy,
     devices: Vec<Device>,
@@ -81,7 +81,7 @@ impl Node {
         self
     }
 
-    /// The agent starts anew: what it was told is forgotten, what is on the disk is not.
+    /// Restarts the agent: plans are forgotten, fingerprints are on disk.
     fn restart(&mut self) -> &mut Self {
         self.plan = Plan::default();
         self.moves = Moves::Kept;
@@ -94,7 +94,7 @@ impl Node {
         self
     }
 
-    /// Each id of a resource, and why it may not be allocated.
+    /// Each id of a resource, with the reason why it cannot be allocated, or an empty text.
     fn listed(&self, resource: &str) -> Vec<(String, String)> {
         let Some(offer) = self.plan.offers.get(&name(resource)) else { return Vec::new() };
         let state = |state: &Allocatable| state.obstacle().unwrap_or_default().to_owned();
@@ -192,7 +192,7 @@ fn memory(gib: u64) -> BTreeMap<AttributeName, Quantity> {
     BTreeMap::from([(AttributeName::new("nvidia.com", "memory"), Quantity::Bytes(gib << 30))])
 }
 
-/// Replicas of so much memory each, and at most this many.
+/// At most this many replicas, each with this much memory.
 fn shared_by_memory(gib: u64, replicas: u64) -> Sharing {
     let Sharing::Shared(shared) = shared(replicas) else { unreachable!("it is shared") };
     Sharing::Shared(Shared { memory_mib: Some(gib << 10), ..shared })
@@ -222,7 +222,7 @@ fn an_id_that_was_offered_is_never_dropped() {
 }
 
 #[test]
-fn amounts_count_whole_gpus_that_no_rule_shares_and_their_ids_stay_listed() {
+fn amounts_count_unshared_whole_gpus_and_their_ids_stay_listed() {
     const AMOUNTS: &str = "windlass.dev/gpu-memory";
     let rules = vec![rule("a.com/shared", &[1], shared(3)), rule(GPU, &[], Sharing::Exclusive)];
     let mut node = Node::with(gpus(3)).rules(rules);
@@ -244,7 +244,7 @@ fn amounts_count_whole_gpus_that_no_rule_shares_and_their_ids_stay_listed() {
 }
 
 #[test]
-fn a_gpu_has_as_many_replicas_as_have_room_for_their_memory() {
+fn a_gpu_has_as_many_replicas_as_its_memory_allows() {
     let mut node = Node::with(gpus(4)).rules(vec![rule(GPU, &[], shared_by_memory(10, 6))]);
     for (device, gib) in node.devices.iter_mut().zip([80, 45, 8]) {
         device.capacity = memory(gib);
@@ -265,7 +265,7 @@ fn a_gpu_has_as_many_replicas_as_have_room_for_their_memory() {
         "{small}"
     );
     assert!(unknown.contains("its memory is unknown"), "{unknown}");
-    // Another agent, with replicas of another size, gives none away before those of the first size have ended.
+    // After a restart with replicas of another size, none is allocatable before those of the first size are released.
     let rules = |gib| Resources::Rules(vec![rule(GPU, &[], shared_by_memory(gib, 1024))]);
     node.holds(GPU, &["g0::0"]);
     for gib in [20, 5] {
@@ -280,7 +280,7 @@ fn a_gpu_has_as_many_replicas_as_have_room_for_their_memory() {
     node.policy.resources = rules(10);
     assert_eq!(node.restart().plan().allocatable(GPU), 8 + 4);
     node.held.clear();
-    // So it is within an agent's life.
+    // The same holds without a restart of the agent.
     node.policy.resources = rules(5);
     node.moves = Moves::Waiting;
     node.plan();
@@ -318,7 +318,7 @@ fn an_id_that_never_worked_is_forgotten() {
 }
 
 #[test]
-fn an_unhealthy_device_says_why_and_an_unchanged_offer_is_shared() {
+fn an_unhealthy_device_has_its_reason_and_an_unchanged_offer_is_reused() {
     let failed = Observation::Fault(Reason::Xid(79), "fell off".into());
     let mut node = Node::with(vec![device("a", 0, &failed)]);
     assert!(node.plan().listed(GPU)[0].1.starts_with("XID 79, fell off"));
@@ -328,7 +328,7 @@ fn an_unhealthy_device_says_why_and_an_unchanged_offer_is_shared() {
 }
 
 #[test]
-fn a_shared_device_goes_by_its_replicas() {
+fn a_shared_device_is_listed_by_its_replicas() {
     let rules = vec![rule("a.com/shared", &[1], shared(3)), rule(GPU, &[], Sharing::Exclusive)];
     let mut node = Node::with(gpus(2)).rules(rules);
     assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
@@ -343,7 +343,7 @@ fn a_shared_device_goes_by_its_replicas() {
 }
 
 #[test]
-fn what_containers_share_by_mps_stays_with_them_whatever_claims_are_offered() {
+fn devices_shared_by_mps_are_never_claimable() {
     for offer in [DraOffer::Beside, DraOffer::Instead] {
         let rules = vec![rule("example.com/gpu-mps", &[], shared_by(SharingMethod::Mps, 4))];
         let mut node = Node::with(gpus(1)).rules(rules);
@@ -369,7 +369,7 @@ fn fewer_replicas_withdraw_the_last_and_more_bring_them_back() {
 }
 
 #[test]
-fn a_new_policy_moves_a_device_when_it_is_known_that_no_container_holds_it() {
+fn a_new_policy_moves_a_device_once_no_container_holds_it() {
     let mut node = Node::with(gpus(2));
     node.plan();
     node.policy.resources = Resources::Rules(vec![rule("a.com/new", &[], Sharing::Exclusive)]);
@@ -426,7 +426,7 @@ fn without_a_new_policy_a_device_stays_with_its_resource_whatever_its_position()
 }
 
 #[test]
-fn what_a_container_held_before_the_agent_started_is_listed() {
+fn ids_held_before_the_agent_started_are_listed() {
     let mut node = Node::with(gpus(1));
     node.holds(GPU, &["lost", "g0::1"]).plan();
     let listed = node.listed(GPU);
@@ -439,7 +439,7 @@ fn what_a_container_held_before_the_agent_started_is_listed() {
 }
 
 #[test]
-fn the_parts_of_a_gpu_that_a_container_holds_whole_are_not_given_away() {
+fn parts_of_a_gpu_that_a_container_holds_whole_are_not_allocatable() {
     let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
     assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
     node.policy.mig = MigStrategy::Mixed;
@@ -452,7 +452,7 @@ fn the_parts_of_a_gpu_that_a_container_holds_whole_are_not_given_away() {
 }
 
 #[test]
-fn waiting_lasts_however_often_the_reconciler_is_woken_meanwhile() {
+fn devices_keep_waiting_through_repeated_plans() {
     let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
     node.plan();
     node.policy.mig = MigStrategy::Mixed;
@@ -464,7 +464,7 @@ fn waiting_lasts_however_often_the_reconciler_is_woken_meanwhile() {
 }
 
 #[test]
-fn instances_of_a_gpu_that_was_once_offered_whole_wait_for_no_policy_that_leaves_them() {
+fn instances_wait_only_for_the_policy_that_moves_their_gpu() {
     let mut node = Node::with(gpus(1));
     node.plan();
     node.devices = cut("g0", 0, &["1g.5gb"]);
@@ -476,7 +476,7 @@ fn instances_of_a_gpu_that_was_once_offered_whole_wait_for_no_policy_that_leaves
 }
 
 #[test]
-fn a_new_instance_waits_for_the_container_of_one_that_was_cut_from_the_same_gpu() {
+fn a_new_instance_waits_for_the_holder_of_a_vanished_one_on_its_gpu() {
     let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
     node.plan();
     let vanished = Observation::Failed(Reason::Vanished, "gone".into());
@@ -500,7 +500,7 @@ fn with_node(id: &str, source: &str, node: &str) -> Device {
     Device { source, kind, nodes: vec![DeviceNode::new(node)], ..gpu(id, 0) }
 }
 
-/// A rule that takes whatever has such an id.
+/// A rule that takes devices with these ids.
 fn rule_for(resource: &str, ids: &[&str]) -> ResourceRule {
     let ids = ids.iter().map(ToString::to_string).collect();
     let devices = Selector { ids, ..Selector::all(DeviceKind::Other) };
@@ -520,7 +520,7 @@ fn of_two_sources_the_one_whose_device_is_held_keeps_it_over_a_restart() {
     assert!(node.withheld()[0].1.starts_with("b-cam of b is the same device"));
 }
 
-/// One camera that two sources find, given away as the first's.
+/// One camera that two sources find, allocatable as the first source's device.
 fn camera_of_two_sources() -> Node {
     let both = [("a-cam", "a"), ("b-cam", "b")];
     let devices = both.map(|(id, source)| with_node(id, source, "/dev/video0")).to_vec();
@@ -547,7 +547,7 @@ fn what_stays_offered_though_nobody_wants_it_has_its_thing_alone() {
 }
 
 #[test]
-fn what_is_unfit_for_now_keeps_its_thing_from_others() {
+fn an_unfit_device_keeps_its_hardware_from_duplicates() {
     let mut node = camera_of_two_sources();
     node.devices[0].withheld = Some("asleep".to_owned());
     assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "asleep")]);
@@ -556,7 +556,7 @@ fn what_is_unfit_for_now_keeps_its_thing_from_others() {
 }
 
 #[test]
-fn what_is_held_under_another_id_is_not_given_away_after_a_restart() {
+fn hardware_held_under_another_id_is_not_allocatable_after_a_restart() {
     let rules = vec![rule_for(CAMERA, &["port", "region", "other"])];
     let mut node = Node::with(vec![with_node("port", "a", "/dev/port0")]).rules(rules);
     node.plan();
@@ -570,7 +570,7 @@ fn what_is_held_under_another_id_is_not_given_away_after_a_restart() {
 }
 
 #[test]
-fn a_node_that_a_device_had_when_it_was_given_away_is_not_given_away_as_anothers() {
+fn a_node_that_a_held_device_had_is_not_allocatable_as_another_device() {
     let rules = vec![rule_for(CAMERA, &["one", "two"])];
     let mut node = Node::with(vec![with_node("one", "a", "/dev/video0")]).rules(rules);
     node.plan();
@@ -586,7 +586,7 @@ fn a_node_that_a_device_had_when_it_was_given_away_is_not_given_away_as_anothers
 }
 
 #[test]
-fn the_parts_of_what_is_held_in_parts_that_are_gone_wait_for_its_holder() {
+fn a_whole_gpu_waits_for_the_holder_of_a_vanished_instance() {
     let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
     node.plan();
     node.devices = gpus(1);
@@ -595,7 +595,7 @@ fn the_parts_of_what_is_held_in_parts_that_are_gone_wait_for_its_holder() {
 }
 
 #[test]
-fn replicas_that_are_kept_apart_in_another_way_wait_for_those_that_are_held() {
+fn replicas_of_another_method_wait_for_held_replicas() {
     let by = |method| match shared(2) {
         Sharing::Shared(shared) => Sharing::Shared(Shared { method, ..shared }),
         other => other,
@@ -617,7 +617,7 @@ fn replicas_that_are_kept_apart_in_another_way_wait_for_those_that_are_held() {
 }
 
 #[test]
-fn single_without_any_gpu_that_is_cut_alike_serves_none() {
+fn single_serves_no_gpu_without_a_common_profile() {
     let mut devices = cut("g0", 0, &["3g.20gb", "1g.5gb"]);
     devices.push(gpu("g1", 1));
     let mut node = Node::with(devices).mig(MigStrategy::Single);
@@ -664,7 +664,7 @@ fn none_offers_a_cut_gpu_whole_and_not_its_parts() {
 }
 
 #[test]
-fn a_cut_gpu_that_is_offered_whole_is_as_well_as_its_parts() {
+fn a_divided_gpu_offered_as_a_whole_fails_with_its_parts() {
     let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
     let failed = Observation::Fault(Reason::Xid(79), "fell off".into());
     devices[2].health = device("x", 0, &failed).health;
@@ -673,12 +673,12 @@ fn a_cut_gpu_that_is_offered_whole_is_as_well_as_its_parts() {
 }
 
 #[test]
-fn devices_are_kept_back_by_name_and_by_expression() {
+fn devices_are_excluded_by_id_and_by_expression() {
     let mut node = Node::with(gpus(3)).rules(vec![rule(GPU, &[0, 1], Sharing::Exclusive)]);
     let named = Selector { ids: ["g0".to_owned()].into(), ..Selector::all(DeviceKind::Gpu) };
     let lacks = r#"device.attributes["nvidia.com"].productName == "x""#.parse().expect("CEL");
-    let asked = Selector { index: [1].into(), expression: Some(lacks), ..named.clone() };
-    node.policy.exclude = vec![named, Selector { ids: BTreeSet::new(), ..asked }];
+    let by_expression = Selector { index: [1].into(), expression: Some(lacks), ..named.clone() };
+    node.policy.exclude = vec![named, Selector { ids: BTreeSet::new(), ..by_expression }];
     node.plan();
     assert_eq!(node.plan.offers.len(), 0);
     let reasons: Vec<_> = node.withheld().into_iter().map(|(_, why)| why.to_owned()).collect();
@@ -698,7 +698,7 @@ fn planning_again_changes_nothing() {
 }
 
 proptest::proptest! {
-    /// Every profile that a GPU could have names a resource, and different ones different resources.
+    /// Every possible MIG profile gives a resource name, and different profiles give different names.
     #[test]
     fn every_profile_has_a_resource_name_of_its_own(
         one in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
@@ -713,7 +713,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_resource_without_a_device_says_why() {
+fn a_resource_without_a_device_has_a_reason() {
     let why = |node: &mut Node| {
         let empty = &node.plan().plan.empty;
         empty.iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>()
@@ -727,7 +727,7 @@ fn a_resource_without_a_device_says_why() {
     let mut node = Node::with(gpus(2)).rules(of(Selector::all(DeviceKind::Fpga)));
     assert_eq!(why(&mut node), ["a.com/x: this node has no device of kind fpga"]);
     node = node.rules(of(asking("device.kind == 'gpu' && device.index == 7")));
-    let expected = "a.com/x: none of 2 is the device of kind gpu that its rule means: g0 does not match: \
+    let expected = "a.com/x: none of 2 is the device of kind gpu that its rule selects: g0 does not match: \
                     device.index == 7 is false: index is 0";
     assert_eq!(why(&mut node), [expected]);
     node = node.rules(of(asking("device.attributes['nvidia.com'].brand == 'x'")));
@@ -745,6 +745,6 @@ fn a_resource_without_a_device_says_why() {
     node.policy.exclude = vec![Selector::all(DeviceKind::Gpu)];
     node.plan.offers.clear();
     let expected =
-        "a.com/x: g0 is not offered: excluded by the configuration, as all 2 of its rule";
+        "a.com/x: g0 is not offered: excluded by the configuration, like all 2 devices of its rule";
     assert_eq!(why(&mut node), [expected]);
 }

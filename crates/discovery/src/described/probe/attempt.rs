@@ -41,7 +41,7 @@ pub(super) struct AttemptEnv {
     pub(super) pending: PendingRead,
 }
 
-/// A read that missed its deadline. Firmware may never answer, and must not be read twice at once.
+/// A read that missed its deadline and may still run: the next attempt waits for it instead of starting a second.
 pub(super) type PendingRead = DeadlinePool<(), Option<String>>;
 
 pub(super) async fn attempt(
@@ -138,7 +138,7 @@ impl ProbeSpec {
 // === impl ResolvedTest ===
 
 impl ResolvedTest {
-    /// Message of a timeout.
+    /// Begin of the message about a missed deadline.
     fn silence(&self) -> String {
         match self {
             Self::Attribute { file, .. } => format!("{} was not read", file.display()),

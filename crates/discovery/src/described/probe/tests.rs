@@ -26,67 +26,68 @@ fn probe(test: Test, failures: u32) -> Probe {
 }
 
 /// A prober on this thread, with its handle.
-struct Rig {
-    desk: ProbeHandle,
+struct Probing {
+    handle: ProbeHandle,
     _tasks: JoinSet<()>,
 }
 
-impl Rig {
+impl Probing {
     fn new(root: &Path) -> Self {
-        let (desk, prober) = channel(Host::new(root, "/"));
+        let (handle, prober) = channel(Host::new(root, "/"));
         let mut tasks = JoinSet::new();
         tasks.spawn(prober.run(CancellationToken::new()));
-        Self { desk, _tasks: tasks }
+        Self { handle, _tasks: tasks }
     }
 
-    fn ask(&self, probe: &Probe, folder: &str) {
+    fn probe_with(&self, probe: &Probe, folder: &str) {
         let device = Device { folder: Some(folder.into()), ..device() };
         let spec = ProbeSpec::of(probe, &device, LIMIT);
-        let spec = spec.expect("nothing is missing").expect("it asks");
-        self.desk.set([(device.id, spec)].into());
+        let spec =
+            spec.expect("nothing is missing").expect("a test other than the nodes' presence");
+        self.handle.set([(device.id, spec)].into());
     }
 
     async fn until(&self, expected: &str) {
-        let told = async {
+        let observed = async {
             loop {
-                let news = self.desk.news.clone();
-                let told = match self.desk.observation(&device()) {
+                let news = self.handle.news.clone();
+                let observed = match self.handle.observation(&device()) {
                     Observation::Passed => "passed".to_owned(),
                     Observation::Failed(reason, detail) => format!("{reason}, {detail}"),
                     _ => "awaited".to_owned(),
                 };
-                if told == expected {
+                if observed == expected {
                     return;
                 }
                 news.notified().await;
             }
         };
-        let last = || self.desk.observation(&device());
-        timeout(LIMIT, told).await.unwrap_or_else(|_| panic!("{expected}: {:?}", last()));
+        let last = || self.handle.observation(&device());
+        timeout(LIMIT, observed).await.unwrap_or_else(|_| panic!("{expected}: {:?}", last()));
     }
 }
 
 #[tokio::test]
-async fn a_file_that_says_the_wrong_thing_fails_and_recovers() {
+async fn a_file_with_an_unexpected_value_fails_and_recovers() {
     let root = tempfile::tempdir().expect("a temporary folder");
     fs::create_dir_all(root.path().join("sys/x")).expect("made");
     let file = root.path().join("sys/x/state");
     fs::write(&file, "booting\n").expect("written");
-    let rig = Rig::new(root.path());
+    let probing = Probing::new(root.path());
     let test = Test::Attribute { file: "state".into(), equals: vec!["online".to_owned()] };
-    rig.ask(&probe(test, 1), "/sys/x");
-    rig.until("probe failed, /sys/x/state has \"booting\", not \"online\"").await;
+    probing.probe_with(&probe(test, 1), "/sys/x");
+    probing.until("probe failed, /sys/x/state has \"booting\", not \"online\"").await;
     fs::write(&file, "online\n").expect("written");
-    rig.until("passed").await;
+    probing.until("passed").await;
     fs::remove_file(&file).expect("removed");
-    rig.until("probe failed, /sys/x/state cannot be read").await;
-    rig.desk.set(ProbeSpecs::new());
+    probing.until("probe failed, /sys/x/state cannot be read").await;
+    probing.handle.set(ProbeSpecs::new());
     fs::write(&file, "online\n").expect("written");
-    rig.ask(
+    probing.probe_with(
         &probe(Test::Attribute { file: "state".into(), equals: vec!["online".into()] }, 1),
         "/sys/x",
     );
-    rig.until("passed").await;
+    probing.until("passed").await;
 }
 
 #[tokio::test]
@@ -105,24 +106,24 @@ async fn failures_count_when_there_are_enough_in_a_row() {
         }
     });
     let root = tempfile::tempdir().expect("a temporary folder");
-    let rig = Rig::new(root.path());
+    let probing = Probing::new(root.path());
     let url = format!("http://{address}/state");
-    rig.ask(&probe(Test::Http(url.clone()), 3), "");
-    rig.until("passed").await;
-    rig.until(&format!("probe failed, {url}: the answer is 503 Busy")).await;
+    probing.probe_with(&probe(Test::Http(url.clone()), 3), "");
+    probing.until("passed").await;
+    probing.until(&format!("probe failed, {url}: the answer is 503 Busy")).await;
 }
 
 #[tokio::test]
-async fn what_hangs_is_told_and_keeps_no_other_waiting() {
+async fn a_hanging_probe_is_unresponsive_and_delays_no_other() {
     let root = tempfile::tempdir().expect("a temporary folder");
     let fifo = root.path().join("fifo");
-    let rig = Rig::new(root.path());
+    let probing = Probing::new(root.path());
     let script = format!("mkfifo {0}; read line <>{0}", fifo.display());
     let words = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
-    rig.ask(&probe(Test::Command(words), 1), "");
-    rig.until("unresponsive, /bin/sh did not end within 300ms").await;
-    rig.ask(&probe(Test::Command(vec!["/bin/true".to_owned()]), 1), "");
-    rig.until("passed").await;
+    probing.probe_with(&probe(Test::Command(words), 1), "");
+    probing.until("unresponsive, /bin/sh did not end within 300ms").await;
+    probing.probe_with(&probe(Test::Command(vec!["/bin/true".to_owned()]), 1), "");
+    probing.until("passed").await;
 }
 
 #[tokio::test]
@@ -130,10 +131,10 @@ async fn a_port_is_open_or_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("an address").to_string();
     let root = tempfile::tempdir().expect("a temporary folder");
-    let rig = Rig::new(root.path());
-    rig.ask(&probe(Test::Tcp(address.clone()), 1), "");
-    rig.until("passed").await;
+    let probing = Probing::new(root.path());
+    probing.probe_with(&probe(Test::Tcp(address.clone()), 1), "");
+    probing.until("passed").await;
     drop(listener);
     let refused = "Connection refused (os error 111)";
-    rig.until(&format!("unreachable, {address}: {refused}")).await;
+    probing.until(&format!("unreachable, {address}: {refused}")).await;
 }

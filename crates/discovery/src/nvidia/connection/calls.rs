@@ -43,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Probes each GPU if the event wait failed. The caller has counted the GPUs again, or could not.
+    /// Probes each GPU if the event wait failed. The caller has counted the GPUs again, or the count failed.
     pub(super) fn probe_wanted_gpus(&mut self, known: &KnownDevices) {
         if std::mem::take(&mut self.round.wants_gpus) {
             self.probe_every_gpu(Instant::now(), known);
@@ -58,7 +58,7 @@ impl Connection {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
                 roots: self.roots.clone(),
-                moment: Moment { now: known.now(), lately: self.policy.quiet_period },
+                moment: Moment { now: known.now(), recently: self.policy.quiet_period },
                 index: position(index),
                 known: slot.facts.clone(),
                 earlier: self.earlier.clone(),
@@ -80,8 +80,8 @@ impl Connection {
 
     /// Probes a GPU after a MIG task. A running probe may be outdated; another one follows it.
     pub(crate) fn probe_again(&mut self, gpu: &DeviceId, known: &KnownDevices) {
-        let is_it = |slot: &Slot| slot.ids.first() == Some(gpu);
-        let Some(index) = self.slots.iter().position(is_it) else { return };
+        let is_wanted = |slot: &Slot| slot.ids.first() == Some(gpu);
+        let Some(index) = self.slots.iter().position(is_wanted) else { return };
         self.slots[index].probe_again = !self.slots[index].call.is_idle();
         self.probe_gpu(index, Instant::now(), known);
     }

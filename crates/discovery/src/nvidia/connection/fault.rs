@@ -1,4 +1,4 @@
-//! News of the event wait: faults that the driver reports, and the wait's end.
+//! Handling of news from the event thread: faults that the driver reports, and failed waits.
 
 use tokio::time::Instant;
 use windlass_config::{HealthPolicy, UnlistedXids};
@@ -34,7 +34,7 @@ impl Connection {
                 self.round.is_outdated = self.round.call.is_open();
                 self.start_round(now);
                 if !self.round.call.is_open() {
-                    // A hanging count gives no number.
+                    // The count hangs, so the GPUs are probed without it.
                     self.probe_wanted_gpus(known);
                 }
                 self.start_event_wait(now);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_word_on_a_code_goes_before_the_one_on_all_and_that_before_the_catalogue() {
+    fn policy_for_one_xid_precedes_policy_for_all_and_the_catalogue() {
         use UnlistedXids::{Counted, Ignored, Judged};
         check(&[], &[], Judged, [true, false, true]);
         check(&[79], &[13], Judged, [false, true, true]);

@@ -1,4 +1,4 @@
-//! Slot: one index in NVML's order, with its GPU.
+//! Slot: an index of NVML, with the GPU that has it and the state of its probe.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -60,7 +60,7 @@ impl Slot {
         self.watched_in != Some(current.number)
     }
 
-    /// True if it answers and is not in the event set.
+    /// True if the GPU answers but is not in the event set.
     pub(super) fn is_left_out(&self, current: &NumberedSet) -> bool {
         self.outcome == Outcome::Answered && self.is_missing_in(current)
     }
@@ -69,12 +69,12 @@ impl Slot {
         self.outcome == Outcome::Lost
     }
 
-    /// True if a probe is having the GPU join an event set, in time.
+    /// True if the running probe has the GPU join an event set, and has not missed its deadline.
     pub(super) fn is_joining(&self) -> bool {
         self.joins && self.call.is_open()
     }
 
-    /// True once it answered or missed a deadline, and has an id.
+    /// True once the GPU answered or missed a deadline, and has an id.
     pub(super) fn is_settled(&self) -> bool {
         self.call.is_settled() && self.unnamed.is_none()
     }
@@ -88,7 +88,7 @@ impl Slot {
         self.facts.as_ref().is_some_and(|facts| facts.gpu == event.gpu)
     }
 
-    /// Applies a probe's result. Returns the former ids.
+    /// Applies a probe's result. Returns the former ids if the devices were described again.
     pub(super) fn apply(&mut self, probed: &ProbeReport, earlier: &Baselines) -> Vec<DeviceId> {
         (self.outcome, self.unnamed) = (Outcome::Answered, None);
         if self.facts.as_ref().is_none_or(|facts| facts.id != probed.facts.id) {

@@ -75,7 +75,7 @@ impl Connection {
         self.round.error = None;
         self.slots.resize_with(count as usize, Slot::default);
         self.probe_every_gpu(Instant::now(), known);
-        self.vanish_strangers(known);
+        self.vanish_unlisted(known);
     }
 
     /// Without a count no GPU can be probed or trusted.
@@ -112,7 +112,7 @@ impl Connection {
     }
 
     fn take_probed(&mut self, index: usize, probed: ProbeReport, known: &mut KnownDevices) {
-        self.samples.want(index, &probed);
+        self.samples.mark(index, &probed);
         let slot = &mut self.slots[index];
         let gone = slot.apply(&probed, &self.earlier);
         let errors = slot.errors.count(probed.readings.uncorrected_errors);
@@ -123,15 +123,15 @@ impl Connection {
         if let Some(fault) = errors.and_then(|errors| self.uncorrected(errors)) {
             slot.ids.iter().for_each(|id| known.observe(id, &fault));
         }
-        // Faults of a GPU outside of the event set go unnoticed: it is not healthy again before it has joined.
-        let is_deaf = slot.is_left_out(&self.event_set);
+        // The driver reports no faults of a GPU outside the event set, so the GPU is not healthy before it has joined.
+        let is_unwatched = slot.is_left_out(&self.event_set);
         for (id, observation) in slot.observations(probed.failure.as_ref()) {
-            if !(is_deaf && observation == Observation::Passed) {
+            if !(is_unwatched && observation == Observation::Passed) {
                 known.observe(id, &observation);
             }
         }
         self.vanish_unless_present(&gone, known);
-        self.vanish_strangers(known);
+        self.vanish_unlisted(known);
         for event in std::mem::take(&mut self.unmatched) {
             self.take_fault(event, known);
         }
@@ -153,7 +153,7 @@ impl Connection {
             slot.outcome = Outcome::Failed;
         }
         if !matches!(observation, Observation::Overdue(_)) {
-            // Its registration may have ended with it. A call that is late ends none.
+            // The failure may have ended the GPU's registration for events. A late call does not.
             slot.watched_in = None;
         }
         if slot.ids.is_empty() {
@@ -176,7 +176,7 @@ impl Connection {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(observation) = slot.unnamed.take() else { continue };
             let entry = listed.get(index).filter(|_| complete);
-            // An earlier initialisation knew more of the GPU.
+            // An earlier initialisation may have described the GPU and its instances.
             slot.ids = known.whole_and_parts_at(entry);
             if slot.ids.is_empty() {
                 let device = describe.failed(position(index), entry);
@@ -190,14 +190,14 @@ impl Connection {
         self.listed = Some(listed);
     }
 
-    /// Follows the outcome of a step: since when a GPU is lost, and how the driver waits for events.
+    /// Updates the time since which a GPU is lost, and the event wait, after each step.
     pub(super) fn check_lost_gpus(&mut self) {
         let lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
         self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
         self.direct_event_wait();
     }
 
-    /// Has the driver wait for events once every GPU that answers is in the set, and pause while one is not.
+    /// Starts event waits once every GPU that answers is in the event set, and pauses them while one is not.
     fn direct_event_wait(&mut self) {
         if self.slots.iter().any(|slot| slot.is_left_out(&self.event_set)) {
             return self.events.pause();
@@ -206,9 +206,9 @@ impl Connection {
             return;
         }
         if self.lost_since.is_some() {
-            self.events.be_ready_to_end();
+            self.events.wait_short();
         } else {
-            self.events.rest();
+            self.events.wait_long();
         }
     }
 
@@ -219,8 +219,8 @@ impl Connection {
         }
     }
 
-    /// Marks devices of earlier initialisations that this one lacks.
-    fn vanish_strangers(&self, known: &mut KnownDevices) {
+    /// Marks known devices that this initialisation lacks as vanished.
+    fn vanish_unlisted(&self, known: &mut KnownDevices) {
         if self.has_seen_every_gpu() {
             let ids: Vec<_> = known.ids().cloned().collect();
             self.vanish_unless_present(&ids, known);

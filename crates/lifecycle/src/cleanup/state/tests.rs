@@ -1,4 +1,4 @@
-//! No container starts on what another pod left behind, whatever happens in between.
+//! Transitions of a device's state, and the property that no container starts on data of another pod.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn run(from: State, inputs: impl IntoIterator<Item = Input>) -> State {
 }
 
 #[test]
-fn a_device_goes_round_from_clean_to_clean() {
+fn a_device_returns_to_clean_after_its_tenant() {
     let start = Input::Start(pods(&["a"]));
     let preparing = run(State::Clean, [start.clone()]);
     assert_eq!(preparing.work(), Some(Work::Prepare { clean_first: false }));
@@ -34,7 +34,7 @@ fn a_device_goes_round_from_clean_to_clean() {
 }
 
 #[test]
-fn another_pod_gets_it_cleaned_though_nobody_saw_it_let_go() {
+fn another_pod_gets_a_cleaned_device_even_without_a_seen_release() {
     for dirty in [
         State::Unsure,
         State::InUse { tenants: pods(&["a"]) },
@@ -48,12 +48,16 @@ fn another_pod_gets_it_cleaned_though_nobody_saw_it_let_go() {
 }
 
 #[test]
-fn what_is_shared_is_prepared_for_the_first_and_cleaned_after_the_last() {
+fn a_shared_device_is_prepared_for_the_first_pod_and_kept_for_others() {
     let first = run(State::Clean, [Input::Start(pods(&["a"])), Input::Done]);
     let both = run(first, [Input::Start(pods(&["a", "b"]))]);
     assert_eq!(both, State::InUse { tenants: pods(&["a", "b"]) });
     let second = run(both, [Input::Start(pods(&["b", "c"]))]);
-    assert_eq!(second, State::InUse { tenants: pods(&["b", "c"]) }, "the first let go meanwhile");
+    assert_eq!(
+        second,
+        State::InUse { tenants: pods(&["b", "c"]) },
+        "the first pod released it meanwhile"
+    );
     assert_eq!(
         run(State::Unsure, [Input::Start(pods(&["a", "b"]))]),
         State::InUse { tenants: pods(&["a", "b"]) },
@@ -66,7 +70,7 @@ fn join(claim: &str, claims: &[&str]) -> Input {
 }
 
 #[test]
-fn a_claim_is_one_tenant_and_says_itself_when_it_lets_go() {
+fn a_claim_is_one_tenant_and_announces_its_release() {
     let leave = |claim: &str| Input::Leave(claim.to_owned());
     let first = run(State::Clean, [join("claim:a", &["claim:a"]), Input::Done]);
     assert!(first.is_of_claims());
@@ -81,7 +85,11 @@ fn a_claim_is_one_tenant_and_says_itself_when_it_lets_go() {
     let cleaning = run(dirty, [Input::Due]);
     assert_eq!(cleaning.work(), Some(Work::Clean { again: false }));
     let stale = run(first, [join("claim:b", &["claim:b"])]);
-    assert_eq!(stale.work(), Some(Work::Prepare { clean_first: true }), "nobody has the first");
+    assert_eq!(
+        stale.work(),
+        Some(Work::Prepare { clean_first: true }),
+        "no container has the first claim any more"
+    );
     let failed = run(State::Clean, [join("claim:a", &["claim:a"]), failed()]);
     assert_eq!(failed.unready(), Some("quarantined"));
     let released = run(failed, [leave("claim:a"), Input::Due]);
@@ -89,7 +97,7 @@ fn a_claim_is_one_tenant_and_says_itself_when_it_lets_go() {
 }
 
 #[test]
-fn a_failed_step_keeps_the_device_from_others_and_is_tried_again() {
+fn a_failed_step_quarantines_the_device_and_is_retried() {
     let quarantined = run(State::Clean, [Input::Start(pods(&["a"])), failed()]);
     let why = quarantined.obstacle();
     assert_eq!(why.as_deref(), Some("cleanup failed: no answer"));
@@ -105,7 +113,7 @@ fn a_failed_step_keeps_the_device_from_others_and_is_tried_again() {
 }
 
 #[test]
-fn a_start_that_was_never_announced_leaves_doubt() {
+fn a_start_that_was_not_announced_makes_a_device_unsure() {
     assert_eq!(run(State::Clean, [Input::Released]), State::Unsure);
     assert_eq!(run(State::Clean, [Input::Lost]), State::Unsure, "another may have had it");
 }
@@ -127,22 +135,22 @@ fn every_state_reads_back_as_it_was_written() {
     }
 }
 
-/// A device with a memory of its own, which only steps wipe.
+/// A device that keeps a pod's data until steps clean it.
 struct Model {
     state: State,
-    /// Pods whose traces are on it.
-    traces: Option<String>,
-    /// The pod that has it.
+    /// Pod whose data is on the device.
+    data: Option<String>,
+    /// The pod that has the device.
     pod: u32,
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
-    /// The pod that has it starts its container.
+enum Event {
+    /// The pod that has the device starts its container.
     Start,
-    /// The kubelet gives it to the next pod.
+    /// The kubelet allocates the device to the next pod.
     NextPod,
-    /// The agent sees that nobody has it.
+    /// The agent sees that no pod has the device.
     Released,
     Due,
     Done,
@@ -156,30 +164,30 @@ impl Model {
         self.pod.to_string()
     }
 
-    fn happen(&mut self, happening: &Happening) {
-        let input = match happening {
-            Happening::NextPod => {
+    fn apply(&mut self, event: &Event) {
+        let input = match event {
+            Event::NextPod => {
                 self.pod += 1;
                 return;
             }
-            Happening::Start => Input::Start([self.tenant()].into()),
-            Happening::Released => {
+            Event::Start => Input::Start([self.tenant()].into()),
+            Event::Released => {
                 self.pod += 1;
                 Input::Released
             }
-            Happening::Due => Input::Due,
-            Happening::Failed => failed(),
-            Happening::Done => {
+            Event::Due => Input::Due,
+            Event::Failed => failed(),
+            Event::Done => {
                 let work = self.state.work();
                 let cleaned =
                     matches!(work, Some(Work::Clean { .. } | Work::Prepare { clean_first: true }));
                 if cleaned {
-                    self.traces = None;
+                    self.data = None;
                 }
                 Input::Done
             }
-            Happening::Crash | Happening::Reboot => {
-                let rebooted = matches!(happening, Happening::Reboot);
+            Event::Crash | Event::Reboot => {
+                let rebooted = matches!(event, Event::Reboot);
                 self.state = self.state.clone().restored(rebooted);
                 return;
             }
@@ -188,23 +196,23 @@ impl Model {
         if let State::InUse { tenants } = &self.state
             && tenants.contains(&self.tenant())
         {
-            let stranger = self.traces.as_ref().filter(|pod| **pod != self.tenant());
-            assert_eq!(stranger, None, "{} starts on what another left", self.tenant());
-            self.traces = Some(self.tenant());
+            let other_pod = self.data.as_ref().filter(|pod| **pod != self.tenant());
+            assert_eq!(other_pod, None, "{} starts on the data of another pod", self.tenant());
+            self.data = Some(self.tenant());
         }
     }
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        3 => Just(Happening::Start),
-        1 => Just(Happening::NextPod),
-        1 => Just(Happening::Released),
-        2 => Just(Happening::Due),
-        4 => Just(Happening::Done),
-        1 => Just(Happening::Failed),
-        1 => Just(Happening::Crash),
-        1 => Just(Happening::Reboot),
+        3 => Just(Event::Start),
+        1 => Just(Event::NextPod),
+        1 => Just(Event::Released),
+        2 => Just(Event::Due),
+        4 => Just(Event::Done),
+        1 => Just(Event::Failed),
+        1 => Just(Event::Crash),
+        1 => Just(Event::Reboot),
     ]
 }
 
@@ -213,11 +221,11 @@ proptest! {
 
     #[test]
     fn no_container_starts_on_what_another_pod_left(
-        happenings in proptest::collection::vec(happening(), 1..60)
+        events in proptest::collection::vec(event(), 1..60)
     ) {
-        let mut model = Model { state: State::Unsure, traces: Some("0".to_owned()), pod: 1 };
-        for happening in &happenings {
-            model.happen(happening);
+        let mut model = Model { state: State::Unsure, data: Some("0".to_owned()), pod: 1 };
+        for event in &events {
+            model.apply(event);
         }
     }
 }

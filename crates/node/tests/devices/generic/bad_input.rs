@@ -221,7 +221,7 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
                   match: 'device.attributes[\"windlass.dev\"].driver == \"vfio-pci\"'}\n";
     let state = node(functions, config).survey().await;
     let why = obstacle(&state, "card-0000-1b-00-1");
-    let owner = "/dev/vfio/12 is also that of card-0000-1b-00-0";
+    let owner = "/dev/vfio/12 also belongs to card-0000-1b-00-0";
     assert_eq!(why, format!("{owner}: group them, or write shared: true"));
     assert_eq!(state.offerings()["card-0000-1b-00-0"].obstacle, None);
 }

@@ -35,7 +35,7 @@ async fn interfaces_that_the_host_needs_are_not_exclusive_and_their_rdma_devices
     assert_eq!(state.resources().into_values().collect::<Vec<_>>(), [(8, 8)]);
     let without_rdma: DeviceId = "nic-0000-01-00-0".parse().expect("an id");
     let why = state.offerings()[&without_rdma].obstacle.clone();
-    assert_eq!(why.as_deref(), Some("no RDMA device, which is what containers could share"));
+    assert_eq!(why.as_deref(), Some("no RDMA device that containers could share"));
     shared.write("/sys/module/ib_core/parameters/netns_mode", "N\n");
     let state = shared.survey().await;
     assert_eq!(state.resources().len(), 0);
@@ -97,7 +97,7 @@ async fn while_the_routes_cannot_be_read_no_interface_is_allocated() {
     let table = world.host("/proc/1/net/route");
     fs::rename(&table, world.host("/proc/1/net/elsewhere")).expect("moved");
     let state = world.survey().await;
-    let why = "the host's routes cannot be read, and one may be over it: /proc/1/net/route: ";
+    let why = "the host's routes cannot be read, and one may use it: /proc/1/net/route: ";
     assert!(
         states(&state)
             .contains(&format!("ens1f1np1 mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; {why}")),
@@ -116,7 +116,7 @@ async fn beyond_the_limit_of_routes_every_interface_counts_as_used() {
     let world = world(ALL);
     let far = "eno3\t0000000A\t0100A8C0\t0003\t0\t0\t0\t000000FF\n".repeat(100_000);
     let states = with_routes(&world, &far).await;
-    assert!(states.contains("mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; the host's routes cannot be read, and one may be over it: /proc/1/net/route: it has more than 100000"), "{states}");
+    assert!(states.contains("mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; the host's routes cannot be read, and one may use it: /proc/1/net/route: it has more than 100000"), "{states}");
 }
 
 #[tokio::test]

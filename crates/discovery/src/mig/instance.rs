@@ -1,4 +1,4 @@
-//! MIG calls into NVML. All block, possibly forever.
+//! MIG instances in NVML: creation and removal. All calls block, possibly forever.
 
 use windlass_core::device::{DeviceId, Partition};
 use windlass_nvml::{
@@ -10,24 +10,24 @@ use super::{
     names::{id_of, mig_profile_in},
 };
 
-/// Makes the partition, or finds it.
+/// Makes the partition unless it exists. Returns its MIG device.
 pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, MigFailure> {
     let gpu = gpu_in_mig_mode(nvml, &wanted.gpu)?;
-    if let Some(instance) = standing(&gpu, wanted)? {
+    if let Some(instance) = existing(&gpu, wanted)? {
         return fill(&gpu, &instance);
     }
-    let instance = cut(&gpu, wanted)?;
+    let instance = make_instance(&gpu, wanted)?;
     fill(&gpu, &instance).map_err(|why| undo(&instance, why))
 }
 
 /// Removes the instance at a placement. Returns its MIG device, if it was complete.
-pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<DeviceId>, MigFailure> {
-    let gpu = match gpu_in_mig_mode(nvml, &standing_at.gpu) {
+pub(super) fn remove(nvml: &Nvml, at: &Partition) -> Result<Option<DeviceId>, MigFailure> {
+    let gpu = match gpu_in_mig_mode(nvml, &at.gpu) {
         // Without MIG there is no instance.
         Err(MigFailure::Off) => return Ok(None),
         gpu => gpu?,
     };
-    let Some(instance) = standing(&gpu, standing_at)? else { return Ok(None) };
+    let Some(instance) = existing(&gpu, at)? else { return Ok(None) };
     let device = device_that_fills(&gpu, &instance);
     clear(&instance).map(|()| device)
 }
@@ -43,7 +43,7 @@ pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), MigFai
     }
 }
 
-pub(super) fn find(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
+pub(super) fn gpu(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
     match nvml.gpu_with_uuid(id.as_str()) {
         Err(error) if error.is_absent() => Err(MigFailure::NoGpu),
         gpu => Ok(gpu?),
@@ -51,12 +51,12 @@ pub(super) fn find(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
 }
 
 fn gpu_in_mig_mode(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
-    let gpu = find(nvml, id)?;
+    let gpu = gpu(nvml, id)?;
     if gpu.mig_mode()? == MigMode::Enabled { Ok(gpu) } else { Err(MigFailure::Off) }
 }
 
 /// The GPU instance of a profile at a placement.
-fn standing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError> {
+fn existing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError> {
     for instance in gpu.gpu_instances_of(at.profile_id)? {
         if instance.info()?.placement == place(at) {
             return Ok(Some(instance));
@@ -65,7 +65,7 @@ fn standing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError>
     Ok(None)
 }
 
-fn cut(gpu: &Gpu, wanted: &Partition) -> Result<GpuInstance, MigFailure> {
+fn make_instance(gpu: &Gpu, wanted: &Partition) -> Result<GpuInstance, MigFailure> {
     gpu.make_gpu_instance(wanted.profile_id, place(wanted)).map_err(|error| {
         if error.is_no_room() {
             MigFailure::NoRoom(blocking_instances(gpu, wanted))
@@ -79,7 +79,7 @@ fn place(partition: &Partition) -> MigPlacement {
     MigPlacement { start: partition.start, size: partition.size }
 }
 
-/// The instance's MIG device, after filling it with a compute instance.
+/// Fills the GPU instance with a compute instance, unless it has one. Returns the MIG device of both.
 fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, MigFailure> {
     let compute = match only_one_in(instance)? {
         Some(compute) => compute,
@@ -92,7 +92,7 @@ fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, MigFailure> {
     Ok(id_of(&device.device)?)
 }
 
-/// The instance's MIG device, if it is complete.
+/// The MIG device of a GPU instance, if it has its compute instance.
 fn device_that_fills(gpu: &Gpu, instance: &GpuInstance) -> Option<DeviceId> {
     let compute = only_one_in(instance).ok()??;
     let device = device_of(gpu, instance.info().ok()?.id, compute.id().ok()?).ok()?;
@@ -110,7 +110,7 @@ fn device_of(
     devices.next().ok_or(MigFailure::Unnamed)
 }
 
-/// The single compute instance, if there is one.
+/// The compute instance of a GPU instance, if it has one. Fails if it has several.
 fn only_one_in(instance: &GpuInstance) -> Result<Option<ComputeInstance>, MigFailure> {
     let mut inside = instance.compute_instances()?;
     if inside.len() > 1 { Err(MigFailure::Foreign) } else { Ok(inside.pop()) }
@@ -125,15 +125,15 @@ fn is_a_part(profile: &str) -> bool {
 /// Destroys the compute instance, then the GPU instance. Missing ones count as destroyed.
 fn clear(instance: &GpuInstance) -> Result<(), MigFailure> {
     match only_one_in(instance) {
-        Ok(Some(compute)) => gone(compute.destroy())?,
+        Ok(Some(compute)) => destroyed_or_absent(compute.destroy())?,
         Ok(None) => {}
         Err(MigFailure::Driver(error)) if error.is_absent() => return Ok(()),
         Err(why) => return Err(why),
     }
-    gone(instance.destroy())
+    destroyed_or_absent(instance.destroy())
 }
 
-fn gone(destroyed: Result<(), NvmlError>) -> Result<(), MigFailure> {
+fn destroyed_or_absent(destroyed: Result<(), NvmlError>) -> Result<(), MigFailure> {
     match destroyed {
         Err(error) if error.is_in_use() => Err(MigFailure::InUse),
         Err(error) if !error.is_absent() => Err(error.into()),
@@ -141,7 +141,7 @@ fn gone(destroyed: Result<(), NvmlError>) -> Result<(), MigFailure> {
     }
 }
 
-/// Reverts an instance that could not be filled.
+/// Removes an instance that could not be filled, and returns the error for the caller.
 fn undo(instance: &GpuInstance, why: MigFailure) -> MigFailure {
     match clear(instance) {
         Ok(()) => why,
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compute_instance_that_is_a_part_says_so_in_its_name() {
+    fn a_profile_name_shows_a_compute_instance_that_fills_its_gpu_instance_in_part() {
         for (profile, expected) in
             [("3g.20gb", false), ("1c.3g.20gb", true), ("1g.5gb+me", false), ("", false)]
         {
