@@ -19,6 +19,42 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 #[error("no access to the API server: give --kubeconfig, or run in a pod with a service account")]
 pub struct NoAccess(#[source] Box<dyn std::error::Error + Send + Sync>);
 
+/// A request that the API server refused, or to which it gave no readable answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct RequestError {
+    message: String,
+    /// HTTP status of a refusal.
+    code: Option<u16>,
+}
+
+// === impl RequestError ===
+
+impl RequestError {
+    /// True if there is no such object or kind.
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.code == Some(404)
+    }
+
+    /// True if the same request may succeed later: the API server is away, or has too much to do.
+    pub(crate) fn is_transient(&self) -> bool {
+        self.code.is_none_or(|code| code >= 500 || code == 429)
+    }
+}
+
+impl From<kube::Error> for RequestError {
+    fn from(error: kube::Error) -> Self {
+        let kube::Error::Api(status) = error else {
+            return Self { message: windlass_host::causes(&error), code: None };
+        };
+        let message = match status.message.trim() {
+            "" => format!("the API server answered {}", status.code),
+            message => message.to_owned(),
+        };
+        Self { message, code: Some(status.code) }
+    }
+}
+
 /// Reads the credentials. Without a path, `KUBECONFIG` and `~/.kube/config` come before the pod's service account.
 pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, NoAccess> {
     let Some(path) = kubeconfig else {

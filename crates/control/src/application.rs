@@ -1,25 +1,29 @@
-//! Objects of one application in a namespace: apply, await and delete them, and run a Job beside them.
+//! Objects of one application in a namespace: check, apply, await and delete them, and run a Job beside them.
 //!
-//! `windlass pipeline render` labels these objects. Only commands use this module, with the user's own credentials; the
-//! extender does not.
+//! `windlass pipeline render` labels these objects. An object of the same name without the labels belongs to somebody
+//! else, and is refused. Only commands use this module, with the user's own credentials; the extender does not.
 
 use std::{fmt, path::PathBuf};
 
 use k8s_openapi::api::{
     apps::v1::{Deployment, DeploymentStatus},
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
     batch::v1::{Job, JobCondition},
     core::v1::{ContainerStatus, Pod, Service},
     policy::v1::PodDisruptionBudget,
     resource::v1::ResourceClaimTemplate,
 };
 use kube::{
-    Api, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams},
+    Api, ResourceExt,
+    api::{
+        ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams,
+        PostParams,
+    },
 };
 use serde_json::Value;
 
 use crate::{
-    access::{self, NoAccess},
+    access::{self, NoAccess, RequestError},
     facts::PART_OF,
 };
 
@@ -30,6 +34,17 @@ pub struct Application {
     name: String,
 }
 
+/// State of the Deployments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Every Deployment has all its replicas.
+    Ready,
+    /// Some replicas are missing, for this reason.
+    Waiting(String),
+    /// A container ends again and again.
+    Failed(String),
+}
+
 /// State of a Job with one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobState {
@@ -37,25 +52,63 @@ pub enum JobState {
     Pending(String),
     /// Its pod runs.
     Running,
-    /// It has ended. The text is the container's log, or the Job's message if its pod was removed.
+    /// It has ended. The text is the log of its container, or the reason of the end if there is none.
     Ended(String),
 }
 
-/// A request that the API server refused or did not answer.
+/// A request for objects of the application that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {object} in namespace {namespace}")]
-pub struct ApplicationError {
-    verb: &'static str,
-    object: String,
-    namespace: String,
-    source: Box<kube::Error>,
+pub enum ApplicationError {
+    /// The API server refused, or did not answer.
+    #[error("cannot {verb} {object} in namespace {namespace}")]
+    Refused {
+        /// The request.
+        verb: &'static str,
+        /// Kind and name.
+        object: String,
+        /// Namespace of the object.
+        namespace: String,
+        /// The answer.
+        source: RequestError,
+    },
+    /// An object of the same name belongs to somebody else.
+    #[error(
+        "{object} is in namespace {namespace} already, and does not belong to {application}: delete or rename it, or \
+         take another namespace"
+    )]
+    Foreign {
+        /// Kind and name.
+        object: String,
+        /// Namespace of the object.
+        namespace: String,
+        /// Name of the application.
+        application: String,
+    },
+    /// A right is missing.
+    #[error("no right to {verb} {resource} in namespace {namespace}")]
+    NoRight {
+        /// The request.
+        verb: &'static str,
+        /// The resource, with its subresource.
+        resource: String,
+        /// The namespace.
+        namespace: String,
+    },
 }
 
 /// Field manager of server-side apply.
 const FIELD_MANAGER: &str = "windlass";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const MANAGER: &str = "windlass";
 /// Label that the Job controller sets on its pods.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+/// Restarts after which a container is not expected to run any more. Kubernetes has then waited for half a minute.
+const MAX_RESTARTS: i32 = 2;
+/// Lines of a container's log in the reason of its end.
+const LAST_LINES: i64 = 3;
+/// Rights for what a check by dry run does not see: verb, API group, resource, subresource.
+const READ_LATER: [(&str, &str, &str, &str); 2] =
+    [("get", "batch", "jobs", ""), ("get", "", "pods", "log")];
 
 // === impl Application ===
 
@@ -82,7 +135,78 @@ impl Application {
 
     /// Label selector of its objects.
     pub fn selector(&self) -> String {
-        format!("{PART_OF}={},{MANAGED_BY}=windlass", self.name)
+        format!("{PART_OF}={},{MANAGED_BY}={MANAGER}", self.name)
+    }
+
+    /// Checks that objects and a Job can be applied, as far as the API server can tell. Nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// The API server would refuse one, an object of somebody else has its name, or a right is missing.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::apply`].
+    pub async fn check(&self, objects: &[Value], job: &Value) -> Result<(), ApplicationError> {
+        for object in objects {
+            let (resource, name) = kind_and_name(object);
+            let title = format!("{} {name}", resource.kind);
+            let api = self.dynamic(&resource);
+            let refused = |error| self.refused("get", title.clone(), error);
+            match api.get_opt(name).await.map_err(refused)? {
+                // It is deleted before it is applied anew.
+                Some(known) if self.owns(&known) => {}
+                Some(_) => {
+                    let (namespace, application) = (self.namespace.clone(), self.name.clone());
+                    return Err(ApplicationError::Foreign {
+                        object: title,
+                        namespace,
+                        application,
+                    });
+                }
+                None => {
+                    let tried = PatchParams::apply(FIELD_MANAGER).dry_run();
+                    let tried = api.patch(name, &tried, &Patch::Apply(object)).await;
+                    tried.map_err(|error| self.refused("apply", title, error))?;
+                }
+            }
+        }
+        self.create_job(job, true).await?;
+        for (verb, group, resource, subresource) in READ_LATER {
+            self.check_right(verb, group, resource, subresource).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_right(
+        &self,
+        verb: &'static str,
+        group: &str,
+        resource: &str,
+        subresource: &str,
+    ) -> Result<(), ApplicationError> {
+        let attributes = ResourceAttributes {
+            namespace: Some(self.namespace.clone()),
+            verb: Some(verb.to_owned()),
+            group: Some(group.to_owned()),
+            resource: Some(resource.to_owned()),
+            subresource: Some(subresource.to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(attributes),
+            ..SelfSubjectAccessReviewSpec::default()
+        };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
+        let answer = answer.map_err(|error| self.refused("review", "rights".to_owned(), error))?;
+        if answer.status.is_some_and(|status| status.allowed) {
+            return Ok(());
+        }
+        let resource = [resource, subresource].join("/");
+        let (resource, namespace) =
+            (resource.trim_end_matches('/').to_owned(), self.namespace.clone());
+        Err(ApplicationError::NoRight { verb, resource, namespace })
     }
 
     /// Applies a pipeline's objects in the given order.
@@ -96,12 +220,10 @@ impl Application {
     /// An object has a kind that pipelines do not have, or no name.
     pub async fn apply(&self, objects: &[Value]) -> Result<(), ApplicationError> {
         for object in objects {
-            let (kind, name) = (object["kind"].as_str(), object["metadata"]["name"].as_str());
-            let resource = kinds().into_iter().find(|one| Some(&*one.kind) == kind);
-            let (resource, name) =
-                resource.zip(name).expect("objects of a pipeline have known kinds, and names");
+            let (resource, name) = kind_and_name(object);
             let parameters = PatchParams::apply(FIELD_MANAGER).force();
-            let applied = self.api(&resource).patch(name, &parameters, &Patch::Apply(object)).await;
+            let applied =
+                self.dynamic(&resource).patch(name, &parameters, &Patch::Apply(object)).await;
             applied.map_err(|error| {
                 self.refused("apply", format!("{} {name}", resource.kind), error)
             })?;
@@ -109,23 +231,120 @@ impl Application {
         Ok(())
     }
 
-    /// Deletes its objects. Returns true once its last pod is gone; repeat the call until then.
+    /// Deletes its objects. Their pods end later.
     ///
     /// # Errors
     ///
     /// The API server refuses, or does not answer.
-    pub async fn delete(&self) -> Result<bool, ApplicationError> {
+    pub async fn delete(&self) -> Result<(), ApplicationError> {
         for resource in kinds() {
-            for object in self.list(&self.api(&resource), &resource.kind).await? {
+            for object in self.list(&self.dynamic(&resource), &resource.plural).await? {
                 if object.metadata.deletion_timestamp.is_none() {
                     self.delete_object(&resource, &object.name_any()).await?;
                 }
             }
         }
-        Ok(self.pods().await?.is_empty())
+        Ok(())
     }
 
-    /// Deletes one of its Jobs with its pod. A missing Job is no error.
+    /// Names of its pods.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses, or does not answer.
+    pub async fn pods(&self) -> Result<Vec<String>, ApplicationError> {
+        let pods: Vec<Pod> = self.list(&self.of_kind(), "pods").await?;
+        Ok(pods.iter().map(ResourceExt::name_any).collect())
+    }
+
+    /// State of its Deployments, of which there are so many.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses, or does not answer.
+    pub async fn readiness(&self, count: usize) -> Result<Readiness, ApplicationError> {
+        let deployments: Vec<Deployment> = self.list(&self.of_kind(), "deployments").await?;
+        if deployments.len() != count {
+            let there = deployments.len();
+            return Ok(Readiness::Waiting(format!("{there} of {count} Deployments are there")));
+        }
+        let Some(late) = deployments.iter().find(|one| !is_complete(one)) else {
+            return Ok(Readiness::Ready);
+        };
+        let pods: Vec<Pod> = self.list(&self.of_kind(), "pods").await?;
+        for pod in &pods {
+            if let Some((container, end)) = containers(pod).iter().find_map(gives_up) {
+                let last_words = self.last_words(&pod.name_any(), container).await;
+                let reason = format!("pod {}, container {container}: {end}", pod.name_any());
+                return Ok(Readiness::Failed(format!("{reason}{last_words}")));
+            }
+        }
+        let reason = pods.iter().find_map(reason);
+        Ok(Readiness::Waiting(reason.unwrap_or_else(|| format!("Deployment {}", late.name_any()))))
+    }
+
+    /// Last lines of the previous log of a container; empty where they cannot be had.
+    async fn last_words(&self, pod: &str, container: &str) -> String {
+        let parameters = LogParams {
+            container: Some(container.to_owned()),
+            previous: true,
+            tail_lines: Some(LAST_LINES),
+            ..LogParams::default()
+        };
+        let log = self.of_kind::<Pod>().logs(pod, &parameters).await.unwrap_or_default();
+        let lines = log.trim().replace('\n', "; ");
+        if lines.is_empty() { lines } else { format!(": {lines}") }
+    }
+
+    /// Starts a Job of a name that the API server makes; the name.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses, or does not answer.
+    pub async fn start_job(&self, job: &Value) -> Result<String, ApplicationError> {
+        self.create_job(job, false).await
+    }
+
+    async fn create_job(&self, job: &Value, dry_run: bool) -> Result<String, ApplicationError> {
+        let refused = |error| self.refused("create", "a Job".to_owned(), error);
+        let job: Job = serde_json::from_value(job.clone())
+            .map_err(|error| refused(kube::Error::SerdeError(error)))?;
+        let parameters = PostParams { dry_run, ..PostParams::default() };
+        let created = self.of_kind::<Job>().create(&parameters, &job).await.map_err(refused)?;
+        Ok(created.name_any())
+    }
+
+    /// State of a Job.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses, or does not answer.
+    pub async fn job(&self, name: &str) -> Result<JobState, ApplicationError> {
+        let title = || format!("Job {name}");
+        let refused = |error| self.refused("get", title(), error);
+        let job = self.of_kind::<Job>().get(name).await.map_err(refused)?;
+        let pods = self.of_kind::<Pod>();
+        let its = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
+        let pod = pods.list(&its).await.map_err(refused)?.items.into_iter().next();
+        let conditions = job.status.and_then(|status| status.conditions).unwrap_or_default();
+        let Some(end) = conditions.iter().find(|one| is_end(one)) else {
+            let waiting = || format!("Job {name} has no pod: see `kubectl describe job {name}`");
+            let Some(pod) = pod else { return Ok(JobState::Pending(waiting())) };
+            return Ok(reason(&pod).map_or(JobState::Running, JobState::Pending));
+        };
+        let ended = end.message.clone().unwrap_or_default();
+        // The Job controller deletes the pod of a Job that exceeds its deadline.
+        let Some(pod) = pod else { return Ok(JobState::Ended(ended)) };
+        let log = pods.logs(&pod.name_any(), &LogParams::default()).await;
+        let log = log.map_err(|error| self.refused("read the log of", title(), error))?;
+        if log.trim().is_empty() {
+            let reason = containers(&pod).iter().find_map(end_of).unwrap_or(ended);
+            return Ok(JobState::Ended(reason));
+        }
+        Ok(JobState::Ended(log))
+    }
+
+    /// Deletes a Job with its pod. A missing Job is no error.
     ///
     /// # Errors
     ///
@@ -139,86 +358,63 @@ impl Application {
         resource: &ApiResource,
         name: &str,
     ) -> Result<(), ApplicationError> {
-        match self.api(resource).delete(name, &DeleteParams::background()).await {
+        match self.dynamic(resource).delete(name, &DeleteParams::background()).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(error) => Err(self.refused("delete", format!("{} {name}", resource.kind), error)),
             Ok(_) => Ok(()),
         }
     }
 
-    /// The reason why it is not ready; `None` once every Deployment has all its replicas.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses, or does not answer.
-    pub async fn pending(&self) -> Result<Option<String>, ApplicationError> {
-        let api = Api::namespaced(self.client.clone(), &self.namespace);
-        let deployments: Vec<Deployment> = self.list(&api, "Deployments").await?;
-        let Some(late) = deployments.iter().find(|one| !is_complete(one)) else { return Ok(None) };
-        let pods = self.pods().await?;
-        let reason = pods.iter().find_map(reason);
-        Ok(Some(reason.unwrap_or_else(|| format!("Deployment {}", late.name_any()))))
+    fn owns(&self, object: &DynamicObject) -> bool {
+        let labels = object.labels();
+        let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
+        is(PART_OF, &self.name) && is(MANAGED_BY, MANAGER)
     }
 
-    /// State of one of its Jobs.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses, or does not answer.
-    pub async fn job(&self, name: &str) -> Result<JobState, ApplicationError> {
-        let refused = |error| self.refused("get", format!("Job {name}"), error);
-        let jobs: Api<Job> = Api::namespaced(self.client.clone(), &self.namespace);
-        let status = jobs.get(name).await.map_err(refused)?.status.unwrap_or_default();
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let its = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
-        let pod = pods.list(&its).await.map_err(refused)?.items.into_iter().next();
-        let ended = |one: &&JobCondition| {
-            ["Complete", "Failed"].contains(&&*one.type_) && one.status == "True"
-        };
-        if let Some(end) = status.conditions.as_deref().unwrap_or_default().iter().find(ended) {
-            // The Job controller deletes the pod of a Job that exceeds its deadline.
-            let Some(pod) = pod else {
-                return Ok(JobState::Ended(end.message.clone().unwrap_or_default()));
-            };
-            let log = pods.logs(&pod.name_any(), &LogParams::default()).await;
-            let refused = |error| self.refused("read the log of", format!("Job {name}"), error);
-            return log.map(JobState::Ended).map_err(refused);
-        }
-        let Some(pod) = pod else { return Ok(JobState::Pending(format!("Job {name}"))) };
-        Ok(reason(&pod).map_or(JobState::Running, JobState::Pending))
-    }
-
-    async fn pods(&self) -> Result<Vec<Pod>, ApplicationError> {
-        self.list(&Api::namespaced(self.client.clone(), &self.namespace), "pods").await
-    }
-
-    async fn list<K>(&self, api: &Api<K>, kind: &str) -> Result<Vec<K>, ApplicationError>
+    /// Its objects of one kind. One page suffices: a pipeline has few objects of each kind.
+    async fn list<K>(&self, api: &Api<K>, plural: &str) -> Result<Vec<K>, ApplicationError>
     where
-        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+        K: Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
-        // One page suffices: a pipeline has few objects of each kind.
         let its = ListParams::default().labels(&self.selector());
         match api.list(&its).await {
             Ok(listed) => Ok(listed.items),
             // Clusters before 1.34 do not serve claim templates.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
-            Err(error) => Err(self.refused("list", kind.to_owned(), error)),
+            Err(error) => Err(self.refused("list", plural.to_owned(), error)),
         }
     }
 
-    fn api(&self, resource: &ApiResource) -> Api<DynamicObject> {
+    fn dynamic(&self, resource: &ApiResource) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &self.namespace, resource)
     }
 
+    fn of_kind<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
     fn refused(&self, verb: &'static str, object: String, error: kube::Error) -> ApplicationError {
-        let namespace = self.namespace.clone();
-        ApplicationError { verb, object, namespace, source: Box::new(error) }
+        let (namespace, source) = (self.namespace.clone(), error.into());
+        ApplicationError::Refused { verb, object, namespace, source }
     }
 }
 
 impl fmt::Debug for Application {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Application({}/{})", self.namespace, self.name)
+    }
+}
+
+// === impl ApplicationError ===
+
+impl ApplicationError {
+    /// True if the same request may succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Refused { source, .. } if source.is_transient())
     }
 }
 
@@ -231,6 +427,16 @@ fn kinds() -> [ApiResource; 5] {
         ApiResource::erase::<Service>(&()),
         ApiResource::erase::<PodDisruptionBudget>(&()),
     ]
+}
+
+fn kind_and_name(object: &Value) -> (ApiResource, &str) {
+    let (kind, name) = (object["kind"].as_str(), object["metadata"]["name"].as_str());
+    let resource = kinds().into_iter().find(|one| Some(&*one.kind) == kind);
+    resource.zip(name).expect("objects of a pipeline have known kinds, and names")
+}
+
+fn is_end(condition: &JobCondition) -> bool {
+    ["Complete", "Failed"].contains(&&*condition.type_) && condition.status == "True"
 }
 
 /// True for a Deployment whose replicas all have its newest revision and are available.
@@ -260,8 +466,10 @@ fn reason(pod: &Pod) -> Option<String> {
     if let Some(message) = refusal.and_then(|one| one.message.as_deref()) {
         return Some(format!("pod {name}: {message}"));
     }
-    let containers = status.and_then(|status| status.container_statuses.as_deref());
-    let Some(containers) = containers else { return Some(format!("pod {name} has no node yet")) };
+    let containers = containers(pod);
+    if containers.is_empty() {
+        return Some(format!("pod {name} has no node yet"));
+    }
     containers.iter().find_map(waits_for).map(|reason| format!("pod {name}, {reason}"))
 }
 
@@ -270,6 +478,29 @@ fn waits_for(container: &ContainerStatus) -> Option<String> {
     let reason = waiting.reason.as_deref().unwrap_or("it waits");
     let message = waiting.message.as_deref().map_or_else(String::new, |text| format!(": {text}"));
     Some(format!("container {}: {reason}{message}", container.name))
+}
+
+fn containers(pod: &Pod) -> &[ContainerStatus] {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref());
+    statuses.unwrap_or_default()
+}
+
+/// Name and last end of a container that was restarted too often.
+fn gives_up(container: &ContainerStatus) -> Option<(&str, String)> {
+    let end = container.last_state.as_ref()?.terminated.as_ref()?;
+    let runs = container.state.as_ref().is_some_and(|state| state.running.is_some());
+    (!runs && container.restart_count >= MAX_RESTARTS).then(|| {
+        let times = container.restart_count;
+        (&*container.name, format!("it ended {times} times, with exit code {}", end.exit_code))
+    })
+}
+
+/// Reason of the end of a container.
+fn end_of(container: &ContainerStatus) -> Option<String> {
+    let end = container.state.as_ref()?.terminated.as_ref()?;
+    let texts = [end.reason.as_deref(), end.message.as_deref()].into_iter().flatten();
+    let texts: Vec<_> = texts.collect();
+    Some(format!("exit code {}: {}", end.exit_code, texts.join(": ")))
 }
 
 #[cfg(test)]
@@ -319,5 +550,20 @@ mod tests {
         let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}});
         assert_eq!(waits(container(waiting)), "pod p, container c: ErrImagePull: no such image");
         assert_eq!(why(container(json!({"running": {}}))), None);
+    }
+
+    #[test]
+    fn a_container_that_ends_again_and_again_has_failed() {
+        let given_up = |restarts: i32, state: Value| {
+            let container: ContainerStatus = read(json!({"name": "c", "image": "i", "imageID": "",
+                "ready": false, "restartCount": restarts, "state": state,
+                "lastState": {"terminated": {"exitCode": 64}}}));
+            gives_up(&container).map(|(_, end)| end)
+        };
+        let waits = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        let ended = Some("it ended 2 times, with exit code 64".to_owned());
+        assert_eq!(given_up(2, waits.clone()), ended);
+        assert_eq!(given_up(1, waits), None);
+        assert_eq!(given_up(5, json!({"running": {}})), None, "it may have recovered");
     }
 }

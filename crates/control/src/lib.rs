@@ -33,7 +33,7 @@ mod server;
 mod watches;
 mod wire;
 
-pub use access::NoAccess;
+pub use access::{NoAccess, RequestError};
 pub use live::Live;
 pub use run::{Config, PageConfig, PageSource, RunError, run, run_page};
 pub use server::{TlsError, TlsFiles};

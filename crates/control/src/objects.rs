@@ -20,7 +20,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
-    access::{self, NoAccess},
+    access::{self, NoAccess, RequestError},
     facts::{self, NodeFacts, PodFacts},
     gpushare,
     index::Index,
@@ -44,7 +44,7 @@ pub enum ObjectsError {
     NoAccess(#[from] NoAccess),
     /// The API server refused or did not answer. The field is the plural resource name.
     #[error("cannot list {0}")]
-    List(&'static str, #[source] Box<kube::Error>),
+    List(&'static str, #[source] RequestError),
     /// The file is not JSON.
     #[error("{0} is no JSON document")]
     Json(PathBuf, #[source] serde_json::Error),
@@ -194,7 +194,7 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let listed = access::list(&api, |object| object).await;
-    listed.map_err(|error| ObjectsError::List(kind, Box::new(error)))
+    listed.map_err(|error| ObjectsError::List(kind, error.into()))
 }
 
 /// As [`list`]; empty if the API server does not serve the kind.
@@ -203,13 +203,9 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     match list(api, kind).await {
-        Err(ObjectsError::List(_, error)) if is_not_found(&error) => Ok(Vec::new()),
+        Err(ObjectsError::List(_, error)) if error.is_not_found() => Ok(Vec::new()),
         listed => listed,
     }
-}
-
-fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 fn recorded_node(node: &Node) -> Node {

@@ -22,6 +22,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
+    entry_limits::EntryLimits,
     external::{Late, ScanPool},
 };
 
@@ -30,7 +31,6 @@ pub(super) use names::resource;
 
 use self::{manager::Managers, regions::Regions};
 use super::{
-    entry_limits::EntryLimits,
     facts::counted,
     failure,
     scanner::{PCI, Scan, Scanner},

@@ -7,7 +7,6 @@ pub mod telemetry;
 
 mod amd;
 mod described;
-mod entry_limits;
 mod facts;
 mod failure;
 mod fpga;

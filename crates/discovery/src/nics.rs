@@ -31,7 +31,10 @@ use windlass_core::{
     inventory::SourceState,
     pci::PciAddress,
 };
-use windlass_host::Host;
+use windlass_host::{
+    Host,
+    entry_limits::{EntryLimits, first_names},
+};
 
 pub use attributes::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
@@ -46,7 +49,6 @@ use self::{
     uses::HostUse,
 };
 use super::{
-    entry_limits::{EntryLimits, first_names},
     facts::counted,
     scanner::{PCI, Scan, Scanner},
 };

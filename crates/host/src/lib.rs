@@ -12,6 +12,7 @@ pub mod dmem;
 pub mod driver_folders;
 pub mod driver_program;
 pub mod drm_clients;
+pub mod entry_limits;
 pub mod external;
 pub mod files;
 pub mod glob;

@@ -82,7 +82,7 @@ async fn a_pod_has_its_share_of_each_decided_gpu_and_whole_gpus_are_its_own() {
     // Six GPUs have no share; two of them are taken.
     world.admit(pod_with("five", GPU, 5), &json!({})).await;
     let error = world.kubelet.start_container("five-uid", "main").await.expect_err("not started");
-    assert!(error.to_string().contains("of each of 5 GPUs are wanted"), "{error}");
+    assert!(error.to_string().contains("of each of 5 GPUs, and too few"), "{error}");
     world.admit(pod("half", 2, &[(PERCENTAGE, 50)]), &placed(&[one, two])).await;
     assert_eq!(started(&world, "half", "main").await, [one.as_str(), two.as_str()]);
     world.admit(pod("more", 1, &[(PERCENTAGE, 50)]), &placed(&[one])).await;
@@ -167,7 +167,7 @@ async fn whole_gpus_of_before_stay_their_containers_own() {
     let held_id: DeviceId = held.parse().expect("an id");
     world.admit(pod_with("whole", GPU, 8), &json!({})).await;
     let error = world.kubelet.start_container("whole-uid", "main").await.expect_err("not started");
-    assert!(error.to_string().contains("of each of 8 GPUs are wanted"), "{error}");
+    assert!(error.to_string().contains("of each of 8 GPUs, and too few"), "{error}");
     world.admit(pod("share", 1, &[(PERCENTAGE, 10)]), &placed(&[&held_id])).await;
     assert_ne!(started(&world, "share", "main").await, [held]);
     world.kubelet.start_container("before-uid", "main").await.expect("it starts again");

@@ -30,14 +30,25 @@ pub(crate) struct Found {
     pub(crate) is_exact: bool,
 }
 
-/// A stage that no free device or node can have.
+/// A stage, or a pod of all stages, that no free device or node can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("stage {stage:?} fits nowhere: {reason}")]
+#[error("{subject} fits nowhere: {reason}")]
 pub struct Unplaceable {
-    /// Name of the stage.
-    pub stage: String,
+    subject: String,
     /// The first reason, and what would help.
-    pub reason: String,
+    reason: String,
+}
+
+// === impl Unplaceable ===
+
+impl Unplaceable {
+    pub(crate) fn stage(name: &str, reason: impl Into<String>) -> Self {
+        Self { subject: format!("stage {name:?}"), reason: reason.into() }
+    }
+
+    pub(crate) fn one_pod(reason: impl Into<String>) -> Self {
+        Self { subject: "one pod".to_owned(), reason: reason.into() }
+    }
 }
 
 /// Placements that a search looks at. A small pipeline needs some hundred, and as many as this take half a second.
@@ -60,6 +71,11 @@ struct Search<'a> {
     /// The best bound among the branches that were left for want of steps.
     left: Option<Score>,
     steps: u64,
+}
+
+/// The reason of the first stage that has no place even by itself.
+pub(crate) fn unplaceable(pipeline: &Pipeline, fleet: &Fleet) -> Option<Unplaceable> {
+    Room::of(pipeline, fleet).err()
 }
 
 /// Finds the best placement.

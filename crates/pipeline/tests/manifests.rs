@@ -129,6 +129,19 @@ fn in_the_layout_pod_all_stages_are_containers_of_one_pod() {
 }
 
 #[test]
+fn the_arguments_of_a_program_end_before_those_of_the_stage() {
+    let exec = PIPELINE
+        .replace("command: [windlass, stage]", "command: [windlass, stage, --exec, sh, -c, cat]");
+    let deployments = check_types(&objects(Layout::Pods, &exec));
+    let decode = deployments.iter().find(|one| one.metadata.name.as_deref() == Some("door-decode"));
+    let decode = arguments(decode.expect("a Deployment"), 0);
+    assert!(decode.starts_with("; --name decode --listen "), "{decode}");
+    let ended = exec.replace("-c, cat]", "-c, cat, ';']");
+    let deployments = check_types(&objects(Layout::Pods, &ended));
+    assert!(deployments.iter().all(|one| arguments(one, 0).starts_with("--name ")));
+}
+
+#[test]
 fn a_stage_without_an_image_is_named() {
     let text = PIPELINE.replacen("image: stage:1, ", "", 1);
     let pipeline = Pipeline::parse(Path::new("p.yaml"), &text).expect("a pipeline");

@@ -6,11 +6,11 @@ pub(crate) mod trace;
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, bail};
 use windlass_pipeline::{Pipeline, prediction::USUAL_LOAD};
 
 use crate::screen::Progress;
-use figures::MeasuredFigures;
+use figures::{ItemAccount, MeasuredFigures};
 use load::{Entrance, Load, LoadRun};
 
 /// A pipeline, measured.
@@ -34,14 +34,31 @@ pub(crate) async fn measure(
     progress.show(&format!("{title}: as many items as it takes, for {seconds} s"));
     let full = entrance.load(Load { rate: None, lasts }).await?;
     let (throughput, _) = figures::throughput(&full);
-    ensure!(
-        throughput > 0.0,
-        "too few items arrived in {seconds} s to tell a rate: measure for longer"
-    );
+    if throughput <= 0.0 {
+        bail!("{}", without_rate(&full, seconds));
+    }
     let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(USUAL_LOAD * throughput);
     progress.show(&format!("{title}: {rate:.1} items/s, for {seconds} s"));
-    let paced = entrance.load(Load { rate: Some(rate), lasts }).await?;
+    let paced = entrance.load(Load { rate: Some(rate), lasts }).await;
+    let arrived = full.arrived.len();
+    let paced =
+        paced.with_context(|| format!("after {arrived} of {} items had arrived", full.sent))?;
     Ok(Measurement { figures: MeasuredFigures::of(pipeline, &full, &paced, rate), paced })
+}
+
+/// The reason that a run has no rate: a failure that most items have, or too little time.
+fn without_rate(run: &LoadRun, seconds: u64) -> String {
+    let mut account = ItemAccount::default();
+    account.add(run);
+    let ItemAccount { sent, arrived, failed, .. } = account;
+    match failed.iter().max_by_key(|(_, count)| **count) {
+        Some((reason, count)) => {
+            format!("{arrived} of {sent} items arrived; {count} failed at {reason}")
+        }
+        None => format!(
+            "{arrived} items arrived in {seconds} s, too few for a rate: measure for longer"
+        ),
+    }
 }
 
 /// Size of an item as it goes into a pipeline.

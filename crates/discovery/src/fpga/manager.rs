@@ -16,13 +16,13 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
+    entry_limits::EntryLimits,
     external::{Late, ScanPool},
 };
 
 use super::{ObservedDevice, no_answer, not_ready};
 use crate::{
     described::fitting,
-    entry_limits::EntryLimits,
     facts::{attributes, text},
 };
 

@@ -21,14 +21,12 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
+    entry_limits::EntryLimits,
     external::{Late, ScanPool},
 };
 
 use super::{ObservedDevice, is_identifier, no_answer, not_ready};
-use crate::{
-    entry_limits::EntryLimits,
-    facts::{attributes, of_function, text},
-};
+use crate::facts::{attributes, of_function, text};
 
 pub(super) const DOMAIN: &str = "fpga.intel.com";
 const INTERFACE_ID: &str = "interfaceId";

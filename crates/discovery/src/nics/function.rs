@@ -6,7 +6,7 @@ use std::{
 };
 
 use windlass_core::pci::PciAddress;
-use windlass_host::{Host, PciFunction};
+use windlass_host::{Host, PciFunction, entry_limits::EntryLimits};
 
 use super::{
     interface::{self, Interface},
@@ -14,7 +14,7 @@ use super::{
     rdma::{self, RdmaDevice},
     vdpa::{self, Vdpa},
 };
-use crate::{entry_limits::EntryLimits, scanner::PCI};
+use crate::scanner::PCI;
 
 /// Network functions of the host.
 #[derive(Debug, Default)]

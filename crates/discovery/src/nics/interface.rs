@@ -5,10 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_host::Host;
+use windlass_host::{Host, entry_limits::EntryLimits};
 
 use super::function::MAX_LISTED;
-use crate::entry_limits::EntryLimits;
 
 /// A network interface in the host's namespace; those of containers are invisible.
 #[derive(Debug)]

@@ -3,10 +3,9 @@
 use std::{collections::BTreeMap, path::Path};
 
 use windlass_core::device::DeviceNode;
-use windlass_host::Host;
+use windlass_host::{Host, entry_limits::EntryLimits};
 
 use super::function::MAX_LISTED;
-use crate::entry_limits::EntryLimits;
 
 /// A vDPA device.
 #[derive(Debug)]

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use super::{Source, Workload, fields::overlay};
 use crate::{capacity::Capacity, pipeline::Wanted, placement::Replica};
 
+/// The word after the program of `windlass stage --exec`.
+const END_OF_PROGRAM: &str = ";";
+
 /// The other ways in which a probe asks.
 const HANDLERS: [&str; 3] = ["exec", "grpc", "httpGet"];
 
@@ -19,18 +22,22 @@ impl Source<'_> {
     ) -> Value {
         let of = &self.pipeline.stages[stage];
         let port = self.pipeline.port(stage);
+        let own = &replica.alternative(self.pipeline, stage).command;
+        let command = if own.is_empty() { &of.command } else { own };
+        let mut arguments = self.arguments(stage, workload);
+        if is_open_ended(command) {
+            arguments.insert(0, END_OF_PROGRAM.to_owned());
+        }
         let mut container = json!({
             "name": of.name,
             "image": of.image,
-            "args": self.arguments(stage, workload),
+            "args": arguments,
             "ports": [{ "name": port_name(&of.name), "containerPort": port }],
             "resources": self.resources(stage, replica),
             // A stage listens once it can take items; one that no longer listens has to start anew.
             "readinessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 2 },
             "livenessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 10, "failureThreshold": 3 },
         });
-        let own = &replica.alternative(self.pipeline, stage).command;
-        let command = if own.is_empty() { &of.command } else { own };
         if !command.is_empty() {
             container["command"] = command.clone().into();
         }
@@ -82,6 +89,13 @@ impl Source<'_> {
             }
         }
     }
+}
+
+/// True for a command of `windlass stage` that takes all following words for those of its program.
+fn is_open_ended(command: &[String]) -> bool {
+    let after = command.iter().skip_while(|word| *word != "--exec");
+    command.iter().any(|word| word == "--exec")
+        && !after.into_iter().any(|word| word == END_OF_PROGRAM)
 }
 
 /// Names of ports have at most 15 characters, a letter among them.

@@ -49,10 +49,9 @@ fn moved(
             best = Some((worth, other));
         }
     }
-    best.map(|(_, placement)| placement).ok_or_else(|| Unplaceable {
-        stage: pipeline.stages[stage].name.clone(),
-        reason: format!("no node but {} has room for it", fleet.nodes[failed].name),
-    })
+    let reason = || format!("no node but {} has room for it", fleet.nodes[failed].name);
+    let name = &pipeline.stages[stage].name;
+    best.map(|(_, placement)| placement).ok_or_else(|| Unplaceable::stage(name, reason()))
 }
 
 /// All places of a replica, whether or not they are taken.

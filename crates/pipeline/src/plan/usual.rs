@@ -6,7 +6,7 @@ use crate::{
     fleet::Fleet,
     pipeline::Pipeline,
     placement::{Placement, Replica},
-    search::Effort,
+    search::{Effort, unplaceable},
 };
 
 /// Steps for all nodes together, and at least for each: one node has few placements.
@@ -27,8 +27,10 @@ pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placeme
             }
         }
         if placement.replicas[stage].is_empty() {
-            let reason = "all that it could run on is taken by the stages before it, or absent";
-            return Err(Unplaceable { stage: of.name.clone(), reason: reason.to_owned() });
+            // A stage that has no place at all has a better reason.
+            let reason = "all that it could run on is taken by the stages before it";
+            let taken = Unplaceable::stage(&of.name, reason);
+            return Err(unplaceable(pipeline, fleet).unwrap_or(taken));
         }
     }
     Ok(placement)
@@ -53,10 +55,8 @@ pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Un
             best = Some(plan);
         }
     }
-    best.ok_or_else(|| Unplaceable {
-        stage: pipeline.stages[0].name.clone(),
-        reason: "no node has the devices, CPUs and memory for all stages at once".to_owned(),
-    })
+    let reason = "no node has the devices, CPUs and memory for all stages at once";
+    best.ok_or_else(|| unplaceable(pipeline, fleet).unwrap_or_else(|| Unplaceable::one_pod(reason)))
 }
 
 /// Capacity and devices of the stages before.

@@ -202,9 +202,11 @@ impl Room {
             };
             let requests = of.alternatives.iter().map(|one| one.request);
             let Capacity { cpus, memory } = requests.reduce(least).unwrap_or_default();
-            format!("no node with its device has {cpus} free CPUs and {memory} of free memory")
+            let memory =
+                if memory.0 > 0 { format!(" and {memory} of free memory") } else { String::new() };
+            format!("no node with its device has {cpus} free CPUs{memory}")
         };
-        Unplaceable { stage: of.name.clone(), reason }
+        Unplaceable::stage(&of.name, reason)
     }
 
     /// The stages fit one by one, and not all together.
@@ -215,7 +217,7 @@ impl Room {
         } else {
             "the stages before it need all free devices, CPUs or memory; add an alternative below on, or a node"
         };
-        Unplaceable { stage: last.to_owned(), reason: reason.to_owned() }
+        Unplaceable::stage(last, reason)
     }
 }
 

@@ -128,14 +128,22 @@ pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     times.sort_by(f64::total_cmp);
     let steady = &times[times.len() / 4..];
     let [first, .., last] = steady else { return (0.0, None) };
+    // Items that all come at once tell nothing of a rate.
+    if last <= first {
+        return (0.0, None);
+    }
     let rate = count(steady.len() - 1) / (last - first);
-    let size = steady.len() / PARTS;
+    let size = (steady.len() - 1) / PARTS;
     if size < LEAST_IN_PART {
         return (rate, None);
     }
-    let parts = steady.chunks_exact(size).take(PARTS);
-    let rates: Vec<f64> = parts.map(|part| count(size - 1) / (part[size - 1] - part[0])).collect();
-    (rate, Some(half_interval(&rates)))
+    // A part lasts from the last item of the one before: items come in batches, and the pauses between them count.
+    let ends: Vec<f64> = steady.iter().step_by(size).copied().collect();
+    let rates: Vec<f64> =
+        ends.windows(2).take(PARTS).map(|pair| count(size) / (pair[1] - pair[0])).collect();
+    // A batch that is larger than a part has no interval.
+    let is_finite = rates.iter().all(|rate| rate.is_finite());
+    (rate, is_finite.then(|| half_interval(&rates)))
 }
 
 /// Half the interval of the mean latency, in milliseconds. Items that follow each other wait together, so the means of

@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use windlass_host::causes;
-use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, Prediction};
+use windlass_pipeline::{Fleet, Layout, Pipeline, Placement, Plan, Prediction};
 use windlass_stage::Addresses;
 
 use super::{fleet, parse, text};
@@ -104,6 +104,8 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     let failed = report.left_out.iter().filter(|one| one.has_failed);
     let failed = failed.map(|one| one.layout).collect::<Vec<_>>().join(", ");
     ensure!(failed.is_empty(), "not measured: {failed}");
+    let meets_goal = report.verdict.as_ref().is_none_or(|verdict| verdict.meets_goal);
+    ensure!(meets_goal, "no layout meets the goal");
     Ok(())
 }
 
@@ -167,11 +169,12 @@ async fn deployed(
         traces.add(pipeline, &measurement.paced, &pipeline.name);
     }
     let measured = measurement.figures;
-    let predicted = planned.map(|(plan, fleet)| {
-        let rate = Some(measured.at_items_per_second);
-        PredictedBeside::of(&Prediction::at(pipeline, &fleet, &plan.placement, rate))
-    });
-    let layout = MeasuredLayout { layout: args.layout.map(Layout::name), measured, predicted };
+    let layout = match planned {
+        Some((plan, fleet)) => {
+            MeasuredLayout::beside(plan.layout, measured, (pipeline, &fleet, &plan.placement))
+        }
+        None => MeasuredLayout { layout: None, measured, predicted: None },
+    };
     let pipeline = pipeline.name.clone();
     let layouts = vec![layout];
     Ok(MeasureReport { pipeline, layouts, ..MeasureReport::default() })
@@ -187,6 +190,23 @@ fn addresses(pipeline: &Pipeline, stage: usize, given: Option<&Addresses>) -> Re
     Ok(service.parse().map_err(|error| Misuse(anyhow::Error::from(error)))?)
 }
 
+// === impl MeasuredLayout ===
+
+impl MeasuredLayout {
+    /// The figures of a placed layout, beside their prediction.
+    fn beside(
+        layout: Layout,
+        measured: MeasuredFigures,
+        (pipeline, fleet, placement): (&Pipeline, &Fleet, &Placement),
+    ) -> Self {
+        let rate = Some(measured.at_items_per_second);
+        let prediction = Prediction::at(pipeline, fleet, placement, rate);
+        let latency_ms = prediction.latency.as_ref().map(|latency| 1e3 * latency.total);
+        let predicted = PredictedBeside { items_per_second: prediction.throughput, latency_ms };
+        Self { layout: Some(layout.name()), measured, predicted: Some(predicted) }
+    }
+}
+
 // === impl LeftOutLayout ===
 
 impl LeftOutLayout {
@@ -196,14 +216,5 @@ impl LeftOutLayout {
 
     fn failed(layout: Layout, reason: &anyhow::Error) -> Self {
         Self { layout: layout.name(), reason: causes(&**reason), has_failed: true }
-    }
-}
-
-// === impl PredictedBeside ===
-
-impl PredictedBeside {
-    fn of(prediction: &Prediction) -> Self {
-        let latency_ms = prediction.latency.as_ref().map(|latency| 1e3 * latency.total);
-        Self { items_per_second: prediction.throughput, latency_ms }
     }
 }

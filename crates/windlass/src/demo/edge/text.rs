@@ -64,14 +64,19 @@ fn begun(render: Renderer, boards: &[BoardRow], pipeline: &str) -> Vec<String> {
     lines
 }
 
+/// Largest part by which a measurement may differ from its prediction: more comes of a machine that is busy.
+const PRECISION: f64 = 0.15;
+
 fn layout(render: Renderer, row: &LayoutRow) -> Vec<String> {
-    let (ok, name) = (render.ok(), render.strong(row.layout));
+    let name = render.strong(row.layout);
+    let is_off = (row.items_per_second / row.predicted_items_per_second - 1.0).abs() > PRECISION;
+    let mark = if is_off { render.tone(Tone::Notable, "!!") } else { render.ok() };
     let places = row.places.iter().map(|(stage, place)| format!("{stage} on {place}"));
     let predicted =
         row.predicted_latency_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0}"));
     vec![
         format!(
-            "  {ok} {name}: {:.0} items/s, predicted {:.0}",
+            "  {mark} {name}: {:.0} items/s, predicted {:.0}",
             row.items_per_second, row.predicted_items_per_second
         ),
         format!(
@@ -106,10 +111,16 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
     if let Some(planned) = layouts.iter().find(|row| row.layout == "planned") {
         let gain = 100.0 * (planned.items_per_second / better - 1.0);
         lines.push(String::new());
-        lines.push(format!(
-            "  {} the plan passes {gain:.0} % more than the better of the others",
-            render.ok()
-        ));
+        lines.push(if gain >= 0.0 {
+            format!(
+                "  {} the plan passes {gain:.0} % more than the better of the others",
+                render.ok()
+            )
+        } else {
+            let mark = render.tone(Tone::Notable, "!!");
+            let less = -gain;
+            format!("  {mark} the plan passes {less:.0} % less than the better of the others")
+        });
     }
     lines
 }

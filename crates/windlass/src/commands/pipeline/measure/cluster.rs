@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
-use windlass_control::application::{Application, ApplicationError, JobState};
-use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, Prediction, manifests::manifests};
+use windlass_control::application::{Application, ApplicationError, JobState, Readiness};
+use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, manifests::manifests};
 
-use super::{
-    LeftOutLayout, MeasureReport, MeasuredLayout, PredictedBeside, job, plans, verdict::Verdict,
-};
+use super::{LeftOutLayout, MeasureReport, MeasuredLayout, job, plans, verdict::Verdict};
 use crate::{
     cli::MeasureArgs, commands::pipeline::fleet, exit::Interrupted, screen::Progress, stop::Stop,
 };
@@ -21,18 +19,21 @@ struct Candidate {
     objects: Vec<Value>,
 }
 
+/// The run of one layout after another.
 struct Comparison<'a> {
     pipeline: &'a Pipeline,
     fleet: &'a Fleet,
     lasts: Duration,
     application: &'a Application,
     /// The Job that puts load on the stages.
-    job: Value,
+    job: &'a Value,
     progress: Progress,
 }
 
 /// Time for the pods of a layout to start or to end: images may have to be pulled by small boards.
 const START_LIMIT: Duration = Duration::from_secs(300);
+/// Time for which the API server may fail to answer.
+const ABSENCE_LIMIT: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Measures every layout that has a place, and leaves the best one in the cluster.
@@ -48,31 +49,37 @@ pub(super) async fn layouts(
     for plan in plans {
         match manifests(pipeline, &fleet, &plan) {
             Ok(objects) => candidates.push(Candidate { plan, objects }),
-            Err(error) => left_out.push(LeftOutLayout::without_place(plan.layout, &error)),
+            Err(error) => left_out.push(LeftOutLayout::failed(plan.layout, &error.into())),
         }
     }
     let access = args.fleet.view.kubeconfig.clone();
     let application = Application::new(access, args.namespace.clone(), &pipeline.name).await?;
+    let objects: Vec<_> = candidates.iter().flat_map(|one| &one.objects).cloned().collect();
+    application.check(&objects, &job).await?;
+    if candidates.is_empty() {
+        let pipeline = pipeline.name.clone();
+        return Ok(MeasureReport { pipeline, left_out, ..MeasureReport::default() });
+    }
     let comparison = Comparison {
         pipeline,
         fleet: &fleet,
         lasts: args.lasts,
         application: &application,
-        job,
+        job: &job,
         progress: Progress::new(),
     };
     let mut stop = Stop::listen()?;
-    tokio::select! {
+    let report = tokio::select! {
         report = Box::pin(comparison.run(&candidates, left_out)) => report,
-        signal = stop.requested() => {
-            application.delete_job(comparison.job_name()).await?;
-            let left = format!(
-                "objects of the layout that ran last stay in namespace {}: see `kubectl get all -l {}`",
-                application.namespace(), application.selector()
-            );
-            Err(anyhow::Error::from(Interrupted(signal)).context(left))
-        }
-    }
+        signal = stop.requested() => Err(Interrupted(signal).into()),
+    };
+    report.with_context(|| {
+        let (namespace, selector) = (application.namespace(), application.selector());
+        format!(
+            "objects of {} may be left: `kubectl -n {namespace} get all -l {selector}`",
+            pipeline.name
+        )
+    })
 }
 
 // === impl Comparison ===
@@ -92,93 +99,128 @@ impl Comparison<'_> {
                 Err(error) => left_out.push(LeftOutLayout::failed(candidate.plan.layout, &error)),
             }
         }
-        let verdict = Verdict::of(self.pipeline.goal, &measured);
+        let verdict = Verdict::of(self.pipeline, &measured);
         let only = measured.first().and_then(|only| only.layout);
         let best = verdict.as_ref().map(|verdict| verdict.take).or(only);
-        self.leave(best, candidates).await?;
+        let is_best = |one: &&Candidate| Some(one.plan.layout.name()) == best;
+        let best = candidates.iter().find(is_best);
+        let runs = self.leave(best, candidates).await;
+        let runs_in = runs.is_ok() && best.is_some();
+        // The figures are worth more than the layout.
+        if let (Some(best), Err(error)) = (best, runs) {
+            left_out.push(LeftOutLayout::failed(best.plan.layout, &error.context("not put back")));
+        }
         Ok(MeasureReport {
             pipeline: self.pipeline.name.clone(),
             simulated: false,
             layouts: measured,
             left_out,
             verdict,
-            runs_in: best.map(|_| self.application.namespace().to_owned()),
+            runs_in: runs_in.then(|| self.application.namespace().to_owned()),
         })
     }
 
-    /// Leaves this layout in the cluster; nothing, if none was measured.
-    async fn leave(&self, best: Option<&str>, candidates: &[Candidate]) -> Result<()> {
-        let is_best = |one: &&Candidate| Some(one.plan.layout.name()) == best;
-        match candidates.iter().find(is_best) {
-            _ if candidates.last().as_ref().is_none_or(is_best) => Ok(()),
-            Some(best) => self.put(best).await,
-            None => self.until("the last layout ends", async || self.gone().await).await,
-        }
+    /// Leaves the best layout in the cluster; nothing, if none was measured.
+    async fn leave(&self, best: Option<&Candidate>, candidates: &[Candidate]) -> Result<()> {
+        let Some(best) = best else { return self.clear("the last layout ends").await };
+        let runs = candidates.last().is_some_and(|last| last.plan.layout == best.plan.layout);
+        if runs { Ok(()) } else { self.put(best).await }
     }
 
     async fn measure(&self, candidate: &Candidate) -> Result<MeasuredLayout> {
         self.put(candidate).await?;
         let name = candidate.plan.layout.name();
-        self.application.apply(std::slice::from_ref(&self.job)).await?;
-        let log = self.load(name).await;
-        self.application.delete_job(self.job_name()).await?;
+        let job = self.application.start_job(self.job).await?;
+        // Dropped with the last look at the Job, and by itself if this program ends before.
+        let log = self.load(name, &job).await;
+        self.application.delete_job(&job).await?;
         let measured = job::figures(&log?)?;
-        let rate = Some(measured.at_items_per_second);
-        let prediction = Prediction::at(self.pipeline, self.fleet, &candidate.plan.placement, rate);
-        let predicted = Some(PredictedBeside::of(&prediction));
-        Ok(MeasuredLayout { layout: Some(name), measured, predicted })
+        let placement = &candidate.plan.placement;
+        Ok(MeasuredLayout::beside(
+            candidate.plan.layout,
+            measured,
+            (self.pipeline, self.fleet, placement),
+        ))
     }
 
     /// Applies a layout in place of what runs. The old pods end first: they hold the devices.
     async fn put(&self, candidate: &Candidate) -> Result<()> {
         let name = candidate.plan.layout.name();
-        self.until(&format!("layout {name}: the one before ends"), async || self.gone().await)
-            .await?;
+        self.clear(&format!("layout {name}: the one before ends")).await?;
         self.application.apply(&candidate.objects).await?;
+        let is_deployment = |object: &&Value| object["kind"] == "Deployment";
+        let deployments = candidate.objects.iter().filter(is_deployment).count();
         let starts = format!("layout {name} starts");
-        self.until(&starts, async || self.application.pending().await).await
+        self.until(&starts, async || self.application.readiness(deployments).await).await
     }
 
-    /// Deletes what runs; the reason while some of it is there.
-    async fn gone(&self) -> Result<Option<String>, ApplicationError> {
-        let is_gone = self.application.delete().await?;
-        Ok((!is_gone).then(|| "its pods end".to_owned()))
+    /// Deletes what runs, and waits until it has ended.
+    async fn clear(&self, title: &str) -> Result<()> {
+        self.application.delete().await?;
+        let readiness = async || {
+            let pods = self.application.pods().await?;
+            Ok(match &*pods {
+                [] => Readiness::Ready,
+                pods => Readiness::Waiting(format!("still there: {}", pods.join(", "))),
+            })
+        };
+        self.until(title, readiness).await
     }
 
-    /// Waits until nothing is missing any more.
     async fn until(
         &self,
         title: &str,
-        missing: impl AsyncFn() -> Result<Option<String>, ApplicationError>,
+        look: impl AsyncFn() -> Result<Readiness, ApplicationError>,
     ) -> Result<()> {
-        let begun = Instant::now();
-        while let Some(reason) = missing().await? {
+        let (begun, mut answered) = (Instant::now(), Instant::now());
+        loop {
+            let reason = match look().await {
+                Ok(Readiness::Ready) => return Ok(()),
+                Ok(Readiness::Failed(reason)) => bail!(reason),
+                Ok(Readiness::Waiting(reason)) => {
+                    answered = Instant::now();
+                    reason
+                }
+                Err(error) => no_answer(error, answered)?,
+            };
             let waited = begun.elapsed();
             ensure!(waited < START_LIMIT, "not within {} s: {reason}", START_LIMIT.as_secs());
             self.progress.show(&format!("{title}, {} s: {reason}", waited.as_secs()));
             sleep(LOOK_EVERY).await;
         }
-        Ok(())
     }
 
-    fn job_name(&self) -> &str {
-        self.job["metadata"]["name"].as_str().unwrap_or_default()
-    }
-
-    /// Waits for the Job, which Kubernetes stops if it takes too long; its output.
-    async fn load(&self, layout: &str) -> Result<String> {
-        let mut runs_since = None;
+    /// Waits for a Job, which Kubernetes stops if it takes too long; its output.
+    async fn load(&self, layout: &str, job: &str) -> Result<String> {
+        let (begun, mut answered, mut runs_since) = (Instant::now(), Instant::now(), None);
         loop {
-            let text = match self.application.job(self.job_name()).await? {
-                JobState::Ended(output) => return Ok(output),
-                JobState::Pending(reason) => reason,
-                JobState::Running => {
+            let state = self.application.job(job).await;
+            if state.is_ok() {
+                answered = Instant::now();
+            }
+            let text = match state {
+                Ok(JobState::Ended(output)) => return Ok(output),
+                Ok(JobState::Pending(reason)) => {
+                    ensure!(begun.elapsed() < START_LIMIT, "the Job does not start: {reason}");
+                    reason
+                }
+                Ok(JobState::Running) => {
                     let since = runs_since.get_or_insert_with(Instant::now).elapsed().as_secs();
                     format!("{since} s of about {} s", (2 * self.lasts).as_secs())
                 }
+                Err(error) => no_answer(error, answered)?,
             };
             self.progress.show(&format!("layout {layout} is measured: {text}"));
             sleep(LOOK_EVERY).await;
         }
+    }
+}
+
+/// The reason to wait on for the API server, which answered last at this time.
+fn no_answer(error: ApplicationError, answered: Instant) -> Result<String, ApplicationError> {
+    if error.is_transient() && answered.elapsed() < ABSENCE_LIMIT {
+        Ok(windlass_host::causes(&error))
+    } else {
+        Err(error)
     }
 }

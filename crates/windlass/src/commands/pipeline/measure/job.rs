@@ -57,7 +57,8 @@ pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> R
     Ok(json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": { "name": format!("{}-measure", pipeline.name), "labels": labels },
+        // Another comparison, or another person, may have a Job of any given name.
+        "metadata": { "generateName": format!("{}-measure-", pipeline.name), "labels": labels },
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": (2 * args.lasts + LIMIT).as_secs(),
@@ -83,6 +84,8 @@ fn container(image: &str, stage: &Stage, lasts: Duration) -> Value {
         "command": ["windlass", "pipeline", "measure", "/pipeline/pipeline.yaml", "--output", "json",
             "--for", format!("{}ms", lasts.as_millis())],
         "volumeMounts": [{ "name": "pipeline", "mountPath": "/pipeline" }],
+        // Quotas ask for requests, and the layout may have left little.
+        "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": { "drop": ["ALL"] },
@@ -100,7 +103,9 @@ fn container(image: &str, stage: &Stage, lasts: Duration) -> Value {
 
 /// The figures in the Job's log, after whatever it warned of.
 pub(super) fn figures(log: &str) -> Result<MeasuredFigures> {
-    let report = log.find('{').map(|at| &log[at..]).and_then(|text| {
+    let begins = |line: &&str| line.starts_with('{');
+    let at = log.split_inclusive('\n').take_while(|line| !begins(line)).map(str::len).sum();
+    let report = Some(&log[at..]).and_then(|text| {
         let mut documents = serde_json::Deserializer::from_str(text).into_iter::<JobReport>();
         documents.next()
     });

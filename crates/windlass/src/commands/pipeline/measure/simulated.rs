@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result};
 use tempfile::tempdir;
-use windlass_pipeline::{Layout, Pipeline, Prediction};
+use windlass_pipeline::{Layout, Pipeline};
 
-use super::{MeasureReport, MeasuredLayout, PredictedBeside, plans, verdict::Verdict};
+use super::{MeasureReport, MeasuredLayout, plans, verdict::Verdict};
 use crate::{
     cli::MeasureArgs,
     commands::pipeline::fleet,
@@ -49,15 +49,10 @@ async fn each_layout(
         if args.trace.is_some() {
             traces.add(pipeline, &paced, &format!("{}, {}", pipeline.name, title()));
         }
-        let rate = Some(figures.at_items_per_second);
-        let prediction = Prediction::at(pipeline, &fleet, &plan.placement, rate);
-        measured.push(MeasuredLayout {
-            layout: Some(plan.layout.name()),
-            measured: figures,
-            predicted: Some(PredictedBeside::of(&prediction)),
-        });
+        let beside = (pipeline, &fleet, &plan.placement);
+        measured.push(MeasuredLayout::beside(plan.layout, figures, beside));
     }
-    let verdict = Verdict::of(pipeline.goal, &measured);
+    let verdict = Verdict::of(pipeline, &measured);
     let (pipeline, layouts) = (pipeline.name.clone(), measured);
     Ok(MeasureReport { pipeline, simulated: true, layouts, left_out, verdict, runs_in: None })
 }

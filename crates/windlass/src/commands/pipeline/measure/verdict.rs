@@ -1,7 +1,7 @@
 //! The layout to take, of several that were measured.
 
 use serde::Serialize;
-use windlass_pipeline::{pipeline::Goal, quantity::Seconds};
+use windlass_pipeline::{Pipeline, pipeline::Goal, quantity::Seconds};
 
 use super::MeasuredLayout;
 
@@ -13,17 +13,22 @@ pub(super) struct Verdict {
     pub(super) take: &'static str,
     /// The next best.
     next: &'static str,
-    /// True if the 95 % intervals of the two do not overlap.
+    /// False if no layout carries the rate of the pipeline's file, or all are slower than the goal allows.
+    pub(super) meets_goal: bool,
+    /// True if the two are told apart: their 95 % intervals do not overlap, or only one meets the goal.
     pub(super) is_clear: bool,
     /// The figures of both, for people.
     #[serde(skip)]
     figures: [String; 2],
+    /// True if one of the two has no interval.
+    #[serde(skip)]
+    is_unsure: bool,
 }
 
 /// A figure with half its 95 % interval: the larger, the better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Worth {
-    /// False for a layout that is slower than the goal allows.
+    /// False for a layout that misses the goal.
     holds: bool,
     value: f64,
     plus_minus: Option<f64>,
@@ -33,30 +38,37 @@ struct Worth {
 
 impl Verdict {
     /// The verdict over layouts; `None` for fewer than two.
-    pub(super) fn of(goal: Goal, layouts: &[MeasuredLayout]) -> Option<Self> {
+    pub(super) fn of(pipeline: &Pipeline, layouts: &[MeasuredLayout]) -> Option<Self> {
         let mut ranked: Vec<_> = layouts
             .iter()
-            .filter_map(|one| Some((one.layout?, Worth::of(goal, one), one)))
+            .filter_map(|one| Some((one.layout?, Worth::of(pipeline, one), one)))
             .collect();
         ranked.sort_by(|(_, a, _), (_, b, _)| b.order(a));
         let [(take, best, winner), (next, second, runner_up), ..] = &*ranked else { return None };
         Some(Self {
             take,
             next,
+            meets_goal: best.holds,
             is_clear: best.is_clearly_above(second),
-            figures: [winner, runner_up].map(|one| figure(goal, one)),
+            figures: [winner, runner_up].map(|one| figure(pipeline.goal, one)),
+            is_unsure: best.plus_minus.is_none() || second.plus_minus.is_none(),
         })
     }
 
     /// A sentence or two.
     pub(super) fn text(&self) -> String {
-        let Self { take, next, is_clear, figures: [best, second] } = self;
-        let doubt = if *is_clear {
-            ""
+        let Self { take, next, figures: [best, second], .. } = self;
+        let advice = if self.meets_goal {
+            "Take the layout"
         } else {
-            " The intervals overlap, or are unknown: measure for longer to tell the two apart."
+            "No layout meets the goal. The nearest is"
         };
-        format!("Take the layout {take}: {best}. Next is {next}: {second}.{doubt}")
+        let doubt = match (self.is_clear, self.is_unsure) {
+            (true, _) => "",
+            (false, true) => " Too few items for an interval: measure for longer.",
+            (false, false) => " Their intervals overlap: measure for longer to tell the two apart.",
+        };
+        format!("{advice} {take}: {best}. Next is {next}: {second}.{doubt}")
     }
 }
 
@@ -65,7 +77,8 @@ fn figure(goal: Goal, layout: &MeasuredLayout) -> String {
     let latency = || {
         let half = measured.mean_plus_minus_ms;
         let half = half.map_or_else(String::new, |ms| format!(" \u{b1} {}", Seconds(ms / 1e3)));
-        format!("mean latency {}{half}", Seconds(measured.latency.mean_ms / 1e3))
+        let (mean, rate) = (Seconds(measured.latency.mean_ms / 1e3), measured.at_items_per_second);
+        format!("mean latency {mean}{half} at {rate:.1} items/s")
     };
     let throughput = || {
         let half = measured.plus_minus;
@@ -82,11 +95,15 @@ fn figure(goal: Goal, layout: &MeasuredLayout) -> String {
 // === impl Worth ===
 
 impl Worth {
-    fn of(goal: Goal, layout: &MeasuredLayout) -> Self {
+    fn of(pipeline: &Pipeline, layout: &MeasuredLayout) -> Self {
         let measured = &layout.measured;
         let throughput = (measured.items_per_second, measured.plus_minus);
         let latency = (-measured.latency.mean_ms, measured.mean_plus_minus_ms);
-        let (holds, (value, plus_minus)) = match goal {
+        // The rate that was set is exact, and less was set where the layout carries less.
+        let is_carried = pipeline.rate.is_none_or(|rate| measured.at_items_per_second >= rate);
+        let (holds, (value, plus_minus)) = match pipeline.goal {
+            // Of layouts that carry less, the one that carries most.
+            Goal::Latency if !is_carried => (false, throughput),
             Goal::Latency => (true, latency),
             // Of layouts that are all too slow, the fastest.
             Goal::ThroughputUnder(limit) if measured.latency.mean_ms > 1e3 * limit.0 => {

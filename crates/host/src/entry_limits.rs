@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, fmt, path::Path};
 
-use windlass_host::Host;
+use crate::Host;
 
 /// Folders of one scan that exceeded their limit, with the limits.
 #[derive(Debug, Default)]
-pub(super) struct EntryLimits(BTreeMap<String, usize>);
+pub struct EntryLimits(BTreeMap<String, usize>);
 
 /// Names of a list that are written out.
 const SHOWN: usize = 5;
@@ -15,12 +15,7 @@ const SHOWN: usize = 5;
 
 impl EntryLimits {
     /// Like [`Host::names`], up to `most` names; notes a folder that has more.
-    pub(super) fn names(
-        &mut self,
-        host: &Host,
-        folder: impl AsRef<Path>,
-        most: usize,
-    ) -> Vec<String> {
+    pub fn names(&mut self, host: &Host, folder: impl AsRef<Path>, most: usize) -> Vec<String> {
         let mut names = host.some_names(&folder, most + 1).unwrap_or_default();
         if names.len() > most {
             names.truncate(most);
@@ -41,7 +36,7 @@ impl fmt::Display for EntryLimits {
 }
 
 /// The first names of a list, and the number of further ones.
-pub(super) fn first_names(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+pub fn first_names(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
     let more = names.len().saturating_sub(SHOWN);
     let shown = names.take(SHOWN).collect::<Vec<_>>().join(between);
     if more > 0 { format!("{shown} and {more} more") } else { shown }
