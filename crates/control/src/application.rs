@@ -283,11 +283,10 @@ impl Application {
         Ok(Readiness::Waiting(reason.unwrap_or_else(|| format!("Deployment {}", late.name_any()))))
     }
 
-    /// Last lines of the previous log of a container; empty where they cannot be had.
+    /// Last lines of the log of a container that has ended; empty where they cannot be had.
     async fn last_words(&self, pod: &str, container: &str) -> String {
         let parameters = LogParams {
             container: Some(container.to_owned()),
-            previous: true,
             tail_lines: Some(LAST_LINES),
             ..LogParams::default()
         };

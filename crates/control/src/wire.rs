@@ -67,7 +67,7 @@ pub(crate) struct MetaVictims {
     /// The pods.
     #[serde(default)]
     pub(crate) pods: Vec<MetaPod>,
-    /// Number of PodDisruptionBudget violations by their eviction.
+    /// Number of `PodDisruptionBudget` violations by their eviction.
     #[serde(default, rename = "NumPDBViolations")]
     pub(crate) num_pdb_violations: i64,
 }

@@ -113,13 +113,13 @@ mod tests {
         let (sender, mut changes) = watch::channel(0);
         let local = tokio::task::LocalSet::new();
         local.spawn_local(watched.run(sender, Duration::from_secs(600)));
-        let changed = async {
+        let story = async {
             let quiet = Duration::from_millis(500);
             while let Ok(Ok(())) = tokio::time::timeout(quiet, changes.changed()).await {}
             std::fs::write(path.join("b"), "").expect("written");
             next(&mut changes).await;
         };
-        local.run_until(changed).await;
+        local.run_until(story).await;
     }
 
     #[tokio::test]
@@ -131,7 +131,7 @@ mod tests {
         let (sender, mut changes) = watch::channel(0);
         let local = tokio::task::LocalSet::new();
         local.spawn_local(watched.run(sender, Duration::from_millis(50)));
-        let changed = async {
+        let story = async {
             std::fs::write(path.join("a"), "").expect("written");
             next(&mut changes).await;
             std::fs::remove_dir_all(&path).expect("removed");
@@ -140,6 +140,6 @@ mod tests {
             // The regular event finds the new directory and watches it.
             next(&mut changes).await;
         };
-        local.run_until(changed).await;
+        local.run_until(story).await;
     }
 }

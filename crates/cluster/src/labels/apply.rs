@@ -201,7 +201,7 @@ fn node_feature_name(node: &str) -> String {
     format!("windlass-features-for-{node}")
 }
 
-/// The NodeFeature object. Its three maps of features are empty, but required in v1alpha1.
+/// The `NodeFeature` object. Its three maps of features are empty, but required in v1alpha1.
 fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference]) -> Value {
     let mut document = json!({
         "apiVersion": "nfd.k8s-sigs.io/v1alpha1",

@@ -29,7 +29,9 @@ pub(super) fn print(report: &MeasureReport) -> Result<()> {
     for layout in &report.layouts {
         table.row(summary(layout));
     }
-    table.print()?;
+    if !report.layouts.is_empty() {
+        table.print()?;
+    }
     for layout in &report.layouts {
         line("")?;
         print_layout(layout, paint)?;
