@@ -111,8 +111,8 @@ Examples:
   curl -H 'Content-Type: application/json' --data-binary @items.json http://jaeger:4318/v1/traces
       the way of each item, in Jaeger
 
-Exit codes: 0 every item ended; 1 some were not heard of, or a layout with a place was not measured; 64 wrong command
-line or file.")]
+Exit codes: 0 every item ended; 1 some were not heard of, a layout with a place was not measured, or none meets the
+goal; 64 wrong command line or file.")]
 pub(crate) struct MeasureArgs {
     /// The pipeline's file: YAML or JSON.
     #[arg(value_name = "FILE")]

@@ -127,10 +127,39 @@ impl Worth {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::measurement::figures::{ItemAccount, MeasuredFigures, Times};
 
     const fn worth(holds: bool, value: f64, plus_minus: Option<f64>) -> Worth {
         Worth { holds, value, plus_minus }
+    }
+
+    fn pipeline(goal: &str) -> Pipeline {
+        let text =
+            format!("name: p\n{goal}\nstages: [{{name: a, on: [{{time: 1ms}}]}}]\nlinks: []");
+        Pipeline::parse(Path::new("p.yaml"), &text).expect("a pipeline")
+    }
+
+    /// A layout of so many items per second, with a mean latency in milliseconds at a rate.
+    fn layout(
+        name: &'static str,
+        items_per_second: f64,
+        mean_ms: f64,
+        rate: f64,
+    ) -> MeasuredLayout {
+        let measured = MeasuredFigures {
+            items_per_second,
+            plus_minus: Some(1.0),
+            at_items_per_second: rate,
+            latency: Times { mean_ms, ..Times::default() },
+            mean_plus_minus_ms: Some(1.0),
+            stages: Vec::new(),
+            links: Vec::new(),
+            account: ItemAccount::default(),
+        };
+        MeasuredLayout { layout: Some(name), measured, predicted: None }
     }
 
     #[test]
@@ -142,8 +171,25 @@ mod tests {
     }
 
     #[test]
+    fn a_layout_that_does_not_carry_the_rate_misses_the_goal_however_fast_it_is() {
+        let pipeline = pipeline("goal: latency\nrate: 100");
+        let (fast, slow) = (layout("pod", 67.0, 20.0, 47.0), layout("pods", 130.0, 30.0, 100.0));
+        let verdict = Verdict::of(&pipeline, &[fast, slow]).expect("two layouts");
+        assert_eq!((verdict.take, verdict.meets_goal, verdict.is_clear), ("pods", true, true));
+        let none = [layout("pod", 67.0, 20.0, 47.0), layout("pods", 90.0, 30.0, 63.0)];
+        let verdict = Verdict::of(&pipeline, &none).expect("two layouts");
+        assert_eq!((verdict.take, verdict.meets_goal), ("pods", false), "it carries most");
+        assert!(verdict.text().starts_with("No layout meets the goal. The nearest is pods: "));
+    }
+
+    #[test]
     fn a_layout_within_the_limit_comes_before_a_faster_one_that_is_too_slow() {
-        let (slow, fast) = (worth(true, 10.0, None), worth(false, -300.0, None));
-        assert!(slow.order(&fast).is_gt() && slow.is_clearly_above(&fast));
+        let pipeline = pipeline("goal: {throughputUnder: 25ms}");
+        let both = [layout("planned", 130.0, 40.0, 91.0), layout("pod", 60.0, 20.0, 42.0)];
+        let verdict = Verdict::of(&pipeline, &both).expect("two layouts");
+        assert_eq!((verdict.take, verdict.meets_goal, verdict.is_clear), ("pod", true, true));
+        let late = [layout("planned", 130.0, 40.0, 91.0), layout("pod", 60.0, 30.0, 42.0)];
+        let verdict = Verdict::of(&pipeline, &late).expect("two layouts");
+        assert_eq!((verdict.take, verdict.meets_goal), ("pod", false), "the fastest of them");
     }
 }
