@@ -128,8 +128,13 @@ fn kill_a_replica_of(stage: &str) {
         fs::read_to_string(process.path().join("cmdline")).unwrap_or_default()
     };
     let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
-    let name = format!("\0--name\0{stage}\0--listen\00.0.0.0:");
-    let mut its = processes.filter(|process| words(process).contains(&name));
+    // Another pipeline of this machine may have a stage of this name.
+    let names = [format!("\0--name\0{stage}\0--listen\0"), "=windlass-e2e-act:".to_owned()];
+    let is_its = |process: &fs::DirEntry| {
+        let words = words(process);
+        names.iter().all(|name| words.contains(name))
+    };
+    let mut its = processes.filter(is_its);
     let process = its.next().expect("a replica of the stage").file_name();
     assert!(Command::new("kill").arg("-KILL").arg(process).status().expect("kill runs").success());
 }
