@@ -72,7 +72,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// API server with its objects. Dropping it closes all connections.
+/// API server with its objects. Dropping it stops the server and closes all connections.
 pub struct ApiServer {
     world: Sender<World>,
     address: SocketAddr,

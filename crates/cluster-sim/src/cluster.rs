@@ -51,7 +51,7 @@ pub enum Unscheduled {
         /// Missing object.
         problem: String,
     },
-    /// The claims are invalid on every node.
+    /// The claims have an error that is the same on every node.
     #[error("pod {pod}")]
     Wrong {
         /// `namespace/name`.

@@ -257,7 +257,7 @@ impl Application {
         Ok(pods.iter().map(ResourceExt::name_any).collect())
     }
 
-    /// State of its Deployments, of which there are so many.
+    /// State of its Deployments. `count` is the number that there has to be.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl Application {
         if lines.is_empty() { lines } else { format!(": {lines}") }
     }
 
-    /// Starts a Job of a name that the API server makes; the name.
+    /// Starts a Job. Returns its name, which the API server generates.
     ///
     /// # Errors
     ///

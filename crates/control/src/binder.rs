@@ -65,7 +65,8 @@ enum WriteOutcome {
 const WRITE_LIMIT: Duration = Duration::from_secs(65);
 /// Maximum number of concurrent Binding writes for gang members.
 const MAX_WRITES: usize = 32;
-/// Interval of Lease renewals while a gang waits. It is below the validity that a bind requires.
+/// Interval of Lease checks while a gang waits. Each renews the Lease if needed. It is below the validity that a bind
+/// requires, so the Lease does not run out between two checks.
 const KEEP_INTERVAL: Duration = Duration::from_secs(4);
 /// Pause between reads of a pod whose write has an unknown outcome.
 const REREAD_PAUSE: Duration = Duration::from_secs(2);
@@ -152,7 +153,7 @@ impl Binder {
         answer.await.unwrap_or(Err(BindError::Ending))
     }
 
-    /// Waits up to `limit` for running binds. Returns true if all have ended.
+    /// Waits up to `limit` for running binds, and aborts those left. Returns true if all have ended by themselves.
     pub(crate) async fn drain(&self, limit: Duration) -> bool {
         let mut tasks = self.tasks.step(std::mem::take);
         timeout(limit, async { while tasks.join_next().await.is_some() {} }).await.is_ok()

@@ -10,8 +10,8 @@
 //! # Guarantees
 //!
 //! The view is a function of the facts: a changed node is rebuilt from its object and its pods, in an order that does
-//! not depend on the order of events. A placed pod counts on its node until its placement fails or its object names
-//! another node; no timer frees a device.
+//! not depend on the order of events. A placed pod counts on its node until its placement fails, or it has ended, is
+//! deleted, or is bound to another node; no timer frees a device.
 
 mod changes;
 mod claim_ranks;
@@ -415,8 +415,8 @@ impl Index {
         Some(explanation.to_string())
     }
 
-    /// UIDs of lower-priority pods to evict beside the given victims so that the pod fits the node: the fewest, and
-    /// those of lowest priority. `None` if the pod does not fit even then.
+    /// UIDs of lower-priority pods to evict beside the given victims so that the pod fits the node: those of the least
+    /// [`Cost`](victims::Cost), by priority first. `None` if the pod does not fit even without all of them.
     pub fn more_victims(
         &mut self,
         pod: &PodFacts,
@@ -694,7 +694,7 @@ impl Index {
         }
     }
 
-    /// The node's position; a new name gets a free one.
+    /// The node's position. A new name gets a free position, or a further one if none is free.
     fn node_of(&mut self, name: &str) -> NodeIx {
         if let Some(node) = self.nodes.get(name) {
             return *node;

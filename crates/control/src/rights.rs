@@ -101,7 +101,7 @@ impl Rights {
                         tracing::warn!(missing, "not ready: the account lacks rights");
                     }
                 }
-                // Without the review API the rights cannot be checked, so they count as granted.
+                // If the API server lacks or refuses reviews, the rights cannot be checked and count as granted.
                 Err(kube::Error::Api(status)) if [403, 404, 405].contains(&status.code) => break,
                 Err(error) => tracing::debug!(%error, "rights not checked yet"),
             }

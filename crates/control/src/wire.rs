@@ -23,9 +23,9 @@ pub(crate) struct FilterArgs {
 pub(crate) struct FilterResult {
     /// Candidates that can serve the pod.
     pub(crate) node_names: Vec<String>,
-    /// Failed nodes, each with its reason.
+    /// Failed nodes on which preemption may help, each with its reason.
     pub(crate) failed_nodes: BTreeMap<String, String>,
-    /// Failed nodes on which preemption would not help.
+    /// Failed nodes on which preemption would not help, each with its reason.
     pub(crate) failed_and_unresolvable_nodes: BTreeMap<String, String>,
     /// Error of the whole request; empty on success.
     pub(crate) error: String,

@@ -116,7 +116,8 @@ const WHOLE: u64 = 100;
 // === impl ShareMemory ===
 
 impl ShareMemory {
-    /// Amount in MiB on a GPU with `gpu_mib` of memory. `None` for a percentage of unknown memory, which is zero.
+    /// Amount in MiB on a GPU with `gpu_mib` of memory; zero means unknown. `None` for a percentage above zero of
+    /// unknown memory.
     pub fn mib_of(self, gpu_mib: u32) -> Option<u32> {
         match self {
             Self::Mib(mib) => Some(mib),

@@ -7,7 +7,7 @@ use crate::{request::Request, view::View};
 /// Typical requests are the most frequent ones that together make up this fraction of all pods, as in FGD.
 const POPULAR_SHARE: f64 = 0.95;
 
-/// Counts of requests, memory left out.
+/// Counts of requests, main memory left out. GPU memory counts.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
     counts: HashMap<Request, u64>,
@@ -17,7 +17,7 @@ pub struct Forecast {
 /// Number of pods with one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Count {
-    /// The request, memory left out.
+    /// The request, without main memory.
     pub request: Request,
     /// GPUs of each pod in thousandths, on an average GPU: see [`View::usual_milli`].
     pub gpu_milli: u32,
@@ -35,7 +35,7 @@ impl Count {
 /// A typical request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Typical {
-    /// The request, memory left out.
+    /// The request, without main memory.
     pub request: Request,
     /// Its frequency among the typical requests, from 0 to 1.
     pub weight: f64,

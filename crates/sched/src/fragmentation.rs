@@ -21,8 +21,7 @@ pub struct Outlook {
     useless: f64,
     /// Distinct CPU amounts of the requests, ascending.
     cpus: Vec<u32>,
-    /// `served[n][kind]`: weight of the kind's requests for which a node has CPU that can serve the first `n` of
-    /// `cpus`.
+    /// `served[n][kind]`: weight of the kind's requests whose CPU is among the first `n` of `cpus`.
     served: Vec<Vec<f64>>,
 }
 

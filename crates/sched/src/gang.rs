@@ -46,8 +46,8 @@ struct Search<'a> {
 }
 
 /// Finds a place for each member, in the order of the members; `None` if they do not fit together. The nodes of the
-/// view are unchanged afterwards, and their versions are newer. `tries` is the remaining number of backtracking steps;
-/// at zero the search ends.
+/// view are unchanged afterwards, though their versions may be newer. `tries` is the remaining number of backtracking
+/// steps; at zero the search does not backtrack any more.
 pub fn places(
     view: &mut View,
     scheduler: &mut Scheduler,

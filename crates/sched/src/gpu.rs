@@ -54,8 +54,8 @@ impl Gpu {
         self.state == Self::free(self.model, self.memory_mib).state
     }
 
-    /// The free part in thousandths of the GPU: the smaller of free compute and free memory. Of a partitioned GPU it is
-    /// the fraction of free memory slices. Zero for an unusable GPU.
+    /// The free part in thousandths of the GPU: the smaller of free compute and free memory, or the free compute if the
+    /// memory is unknown. Of a partitioned GPU it is the fraction of free memory slices. Zero for an unusable GPU.
     pub fn idle_milli(&self) -> u16 {
         match self.state {
             _ if !self.is_usable => 0,

@@ -32,14 +32,14 @@ pub struct Scheduler {
     /// Number of requests behind `knowledge`.
     known: u64,
     knowledge: Knowledge,
-    /// Free memory of each node, at version `changes` of the view.
+    /// Free main memory of each node, at version `changes` of the view.
     memory_mib: Vec<u32>,
     changes: u64,
-    /// Cached ranks by request, memory left out.
+    /// Cached ranks by request, main memory left out.
     ranked: HashMap<Request, Ranked>,
 }
 
-/// The rank of each node at version `changes` of the view, memory left out. `None` if the node does not fit.
+/// The rank of each node at version `changes` of the view, main memory left out. `None` if the node does not fit.
 #[derive(Debug, Default)]
 struct Ranked {
     changes: u64,

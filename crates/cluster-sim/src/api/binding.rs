@@ -8,7 +8,8 @@ use super::{
 };
 
 impl World {
-    /// Binds a pod. Refused for a pod that is bound, being deleted, or gated, and for another UID than the binding's.
+    /// Binds a pod. Refused for a pod that is bound, being deleted, or gated, and for a UID or resource version other
+    /// than the binding's.
     pub(super) fn bind(&mut self, id: &Id, binding: &Value) -> Result<Answer, Refusal> {
         let kind = Kind::typed::<Pod>();
         let Entry { mut object, applied } = self.find(kind, id)?.clone();

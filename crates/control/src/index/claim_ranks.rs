@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Nodes with equal signatures give equal allocations, so a shape is allocated once for each signature. A node is
-//! ranked again once it has changed. Claims whose selectors compute attribute names at run time have no signature: they
-//! are allocated on each node.
+//! ranked again once it has changed. For claims that may read any attribute, by computed names or in a loop, nodes have
+//! no signature: the claims are allocated on each node.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -246,7 +246,8 @@ impl Index {
         backoff.until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
-    /// Starts the back-off of a gang that was given up. It lasts `first`, and doubles with each further failure.
+    /// Starts the back-off of a gang that was given up. It lasts `first`, and doubles with each further failure up to
+    /// `MAX_BACKOFF`. A gang whose last back-off ended that long ago starts again with `first`.
     pub fn rest(&mut self, wait: &GangWait, first: Duration, now: Instant) {
         if self.gangs.members.contains_key(&wait.key) {
             let known = self.gangs.backoffs.get(&wait.key);

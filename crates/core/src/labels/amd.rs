@@ -64,7 +64,8 @@ fn partition_profile(gpus: &[&Device]) -> Option<Label> {
     same.then(|| in_domain(DOMAIN, "gpu.compute-memory-partition", first))
 }
 
-/// Labels of one fact: its value if all GPUs agree, else the number of GPUs by value.
+/// Labels of one fact: its value if all GPUs agree, else the number of GPUs by value. The earlier domain has these
+/// numbers in either case.
 fn counts(name: &str, gpus: &[&Device], fact: impl Fn(&Device) -> Option<String>) -> Vec<Label> {
     let mut values: BTreeMap<String, usize> = BTreeMap::new();
     for value in gpus.iter().filter_map(|gpu| fact(gpu)) {

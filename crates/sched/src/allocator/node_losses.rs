@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | broken up | a GPU without a holder, of which the claims take a part | 100 per GPU |
 //! | place | largest possible partition of a GPU: before, minus after, minus the one taken | 200 per GPU |
-//! | stranded | a PCIe switch or root left with free GPUs and no free NIC, or the reverse | 50 each |
+//! | stranded | a PCIe switch or root with free GPUs and free NICs that keeps only one of the two | 50 each |
 //! | distance | between two chosen devices: 0 at one PCIe switch or root, 1 on one NUMA node, else 2 | 40 times the mean |
 //!
 //! The points are on the scale of [`Policy::Windlass`](crate::policy::Policy::Windlass). A GPU that is broken up costs
@@ -33,7 +33,7 @@ pub struct NodeLosses {
     pub broken_gpus: u32,
     /// Loss of places for partitions, in thousandths of a GPU.
     pub place_milli: u32,
-    /// PCIe switches or roots that are left with free GPUs and no free NIC, or the reverse.
+    /// PCIe switches or roots that had free GPUs and free NICs, and keep only one of the two.
     pub stranded: u32,
     /// Mean distance between the chosen GPUs and NICs, in thousandths.
     pub distance_milli: u32,
@@ -263,7 +263,7 @@ impl<'a> Room<'a> {
         self.holding(device).is_none() && !self.is_chosen(device, |_| true) && self.is_open(device)
     }
 
-    /// True if no counters are left to consume: the device has none, or its first share has consumed them.
+    /// True if a further allocation consumes no counters: the device consumes none, or its first share did so.
     fn needs_no_counters(&self, device: usize) -> bool {
         self.pools.candidates[device].draws.is_empty()
             || self.holding(device).is_some_and(|holding| holding.shares > 0)

@@ -2,8 +2,8 @@
 //!
 //! This is the score of the plugin `NodeResourcesFit` with its default strategy, `LeastAllocated`
 //! (`pkg/scheduler/framework/plugins/noderesources/least_allocated.go`), with one difference: the score is that before
-//! the pod is placed, because ranks are cached by requests without memory. Devices do not count, and the first GPUs
-//! that fit are chosen.
+//! the pod is placed, because ranks are cached by requests without main memory. Devices do not count, and the
+//! first GPUs that fit are chosen.
 
 use super::{Input, Rank, best};
 use crate::{

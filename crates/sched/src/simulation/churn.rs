@@ -29,7 +29,8 @@ const MEASURED: u64 = 4 * MEAN_LIFETIME;
 pub struct Load {
     /// GPUs that the running pods would hold if all were served, relative to the cluster's.
     pub offered: f64,
-    /// True if a pod that fits nowhere waits, while later pods that fit are placed. False if it is refused.
+    /// True if a pod that fits nowhere waits, first come, first served, while later pods that fit are placed. False if
+    /// it is refused.
     pub queues: bool,
 }
 

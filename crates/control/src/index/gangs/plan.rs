@@ -101,7 +101,7 @@ impl Index {
     }
 
     /// The domains in which the gang may be placed, each with its nodes sorted by name. Domains with the fewest failed
-    /// attempts come first, then those with the least idle GPU compute.
+    /// attempts come first, then those with the least idle GPUs.
     fn domains(&self, pod: &PodFacts, gang: &Gang, others: &Others) -> Vec<Vec<NodeIx>> {
         let all = self.present().into_iter().map(|(_, node)| node);
         let Some(label) = &gang.within else { return vec![all.collect()] };

@@ -23,7 +23,7 @@ struct PairBound {
     sure: usize,
     /// Unchosen NICs that could be in the most pairs that a NIC may have.
     full: usize,
-    /// Junctions with too few open pairs for one more full NIC.
+    /// Junctions with one more NIC and open pairs, but too few of them for a full NIC.
     rests: usize,
     /// The most open pairs of such a junction.
     most_rest: usize,
