@@ -33,8 +33,8 @@ pub enum Hardware {
 /// Folder with the nodes of IOMMU groups. Nodes in its subfolders belong to single devices.
 const GROUPS: &str = "/dev/vfio";
 
-/// Duplicates that are not offered, with the reason. The first device keeps the hardware; devices in `first` come
-/// before others.
+/// Duplicates that are not offered, with the reason. The first device keeps the hardware; devices in `first`, those that
+/// were allocatable before, come before others.
 pub fn duplicates<'a>(
     wanted: impl IntoIterator<Item = &'a Device>,
     first: &BTreeSet<DeviceId>,

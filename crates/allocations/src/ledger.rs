@@ -252,8 +252,8 @@ impl SharedLedger {
         })
     }
 
-    /// Restores the devices of a claim that an earlier agent prepared. Other holders are not checked: the claim has the
-    /// devices already.
+    /// Restores the devices of a claim, or of a pod's share, from its record: it may be prepared in part. Other holders
+    /// are not checked, because the claim has the devices already.
     pub fn restore_claim<'a>(
         &self,
         claim: &ClaimRef,

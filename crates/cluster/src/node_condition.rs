@@ -72,7 +72,7 @@ struct Written {
 // === impl ConditionWriter ===
 
 impl ConditionWriter {
-    /// Keeps the condition written until `stop`, then writes `at_end`.
+    /// Keeps the condition written until `stop`, then writes `at_end`, unless there was no condition.
     ///
     /// # Flow
     ///

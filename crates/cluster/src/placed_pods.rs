@@ -18,7 +18,8 @@ pub struct PlacedPod {
     pub pod: BoundPod,
     /// The agent's correction of its placement, else the decision.
     pub placement: PodPlacement,
-    /// Time at which the watch showed the pod first: the time of its binding, unless the pod was in the first list.
+    /// Time at which the agent first saw the pod with a readable placement: soon after its binding, if the watch ran
+    /// then.
     pub seen: Instant,
 }
 

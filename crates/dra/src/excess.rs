@@ -7,9 +7,10 @@ use windlass_core::device::DeviceId;
 /// Memory of a GPU that a claim uses above its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryExcess {
-    /// Memory in use at the last action against the excess, in MiB, of all containers of the claim.
+    /// Memory in use at the last action against the excess, in MiB, of all containers that count
+    /// together: those of pods with a claim in common.
     pub used_mib: u64,
-    /// Memory of the share, in MiB.
+    /// Limit of these holders together, in MiB.
     pub limit_mib: u64,
 }
 

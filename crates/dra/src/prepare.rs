@@ -272,7 +272,8 @@ impl Preparer {
         self.slots.iter().filter_map(entry).collect()
     }
 
-    /// Queues a write of the records. The returned future waits for the disk.
+    /// Queues a write of the records, even if they are unchanged after a failed write. The returned future waits for
+    /// the disk.
     fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let records = self.records();
         self.environment.metrics.holds(&records);

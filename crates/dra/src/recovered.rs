@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | read | any | those of both |
 //! | absent or damaged | read | those of the checkpoint |
-//! | damaged, or not readable now | not read | unknown: no device is allocated until the file is repaired or removed |
+//! | damaged, or not readable now | not read | unknown: nothing is allocated or served until the file is repaired or removed |
 //! | absent | not read | unknown, until no [trace](super::traces) of a claim is left: claims are released meanwhile |
 
 use std::{collections::BTreeSet, path::PathBuf};

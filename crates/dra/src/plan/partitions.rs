@@ -73,7 +73,7 @@ impl<'a> PlanInputs<'a> {
         }
     }
 
-    /// Fails if the GPU waits for cleanup after its last full use. Cleanup states exist for devices, not for
+    /// Fails if the GPU is not clean after its last full use. Cleanup states exist for devices, not for
     /// placements.
     fn check_clean(&self, result: &AllocatedDevice, gpu: &DeviceId) -> Result<(), Refusal> {
         let refused = |why: &'static str| Refusal::NotWell {

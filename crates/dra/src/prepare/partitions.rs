@@ -125,7 +125,7 @@ impl Environment {
         Ok(())
     }
 
-    /// Removes the instances of a claim, and waits until the inventory lacks them.
+    /// Removes the instances of a claim, and waits until the inventory lacks them, up to a deadline.
     pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
         let removed = deadline::beside(VISIBLE, async |over| {
             for place in places {

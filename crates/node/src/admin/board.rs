@@ -257,7 +257,8 @@ fn is_free(view: &DeviceView) -> bool {
     view.health == Health::Healthy && view.holders.is_empty() && !view.is_cut
 }
 
-/// Connections of devices that are not parts of others. Beyond [`MAX_LINKED`] devices: of GPUs alone.
+/// Connections of devices with a known place that are not parts of others. Beyond [`MAX_LINKED`] devices: of the first
+/// [`MAX_LINKED`] GPUs alone.
 fn links(devices: &[&Device]) -> Vec<LinkView> {
     let is_placed = |at: &usize| {
         let Device { place, parent, .. } = devices[*at];

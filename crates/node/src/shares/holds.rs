@@ -80,7 +80,8 @@ impl Holds {
         Self { pods, documents, unreadable, unknown: None }
     }
 
-    /// Finds `unknown` pods in the first reading of the checkpoint: their share has no document, so it may be lost.
+    /// Finds `unknown` pods in the first reading of the checkpoint: pods with tokens, but without a share. They may run
+    /// with a share whose document was lost.
     pub(super) fn learn(&mut self, containers: &[ContainerIds], resources: &ShareResources) {
         if self.unknown.is_some() {
             return;

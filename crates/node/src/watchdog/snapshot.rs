@@ -28,7 +28,7 @@ pub(super) struct GpuStates {
     recent: Duration,
     /// Start of each GPU's running or latest measurement.
     begun: BTreeMap<DeviceId, Instant>,
-    /// End of each GPU's latest measurement.
+    /// End of each GPU's latest measurement, unless that failed.
     measured: BTreeMap<DeviceId, Instant>,
     uncounted: BTreeMap<DeviceId, Uncounted>,
     /// Reasons why GPUs cannot be measured.

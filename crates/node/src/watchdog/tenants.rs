@@ -28,7 +28,7 @@ pub(super) struct Tenant {
 /// Answer of the API server.
 #[derive(Debug)]
 struct Known {
-    /// `None` if no lookup has found the pod.
+    /// `None` if the pod was not found, or if no lookup succeeded.
     tenant: Option<Tenant>,
     at: Instant,
 }
@@ -52,7 +52,7 @@ impl Tenants {
         self.known.get(pod)?.tenant.as_ref()
     }
 
-    /// True after a lookup that did not find the pod, or if there is no API server. Its claims are unknown.
+    /// True after a lookup that failed or did not find the pod, or if there is no API server. Its claims are unknown.
     pub(super) fn is_unknown(&self, pod: &str) -> bool {
         let known = self.known.get(pod);
         known.map_or(self.api.is_none(), |known| known.tenant.is_none())
