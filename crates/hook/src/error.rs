@@ -1,4 +1,4 @@
-//! Errors of the hook. Each is a reason why a container does not start.
+//! Errors of the hook: reasons why a container does not start, or why its limits are not cleared.
 
 use std::{io, path::PathBuf};
 

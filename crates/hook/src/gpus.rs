@@ -28,8 +28,8 @@ enum Limiter<'a> {
 /// Size of the driver's large pages in bytes. The driver may round a limit up to whole pages.
 const PAGE: u64 = 2 << 20;
 
-/// Values that lift the limits of a cgroup. The hook's soft limit is always 0, because the driver would also add it to
-/// the cgroup's ancestors, where it would stay.
+/// Values that lift the limits of a cgroup. The hook's soft limit is always 0, because another one spreads to the
+/// cgroup's ancestors and stays there.
 const NONE: MemoryLimits = MemoryLimits { soft: 0, hard: None };
 
 /// Loads NVML, and checks that its driver limits memory; `None` if no library is given.

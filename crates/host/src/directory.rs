@@ -66,7 +66,7 @@ impl DirectoryWatch {
             };
             if !event.is_ok_and(|mask| !mask.intersects(DIRECTORY)) {
                 // Watches the directory that the path leads to now. Adding the same directory again changes
-                // nothing; an absent one is tried again at the next event.
+                // nothing; an absent one is tried again after the interval.
                 let _ = self.watches.add(&self.path, self.event_mask);
             }
             changes.send_modify(|count| *count += 1);

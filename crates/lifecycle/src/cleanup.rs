@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`State`] has the states of a device; its module draws them. Plans name the devices, since the cleanup discovers
-//! none. After the steps of a programmable device it runs the identity check of the device's family.
+//! none. After the preparation of a programmable device it runs the identity check of the device's family.
 //!
 //! # Guarantees
 //!

@@ -230,8 +230,8 @@ impl MpsClients {
     ///
     /// # Errors
     ///
-    /// Fails with the first reason if the daemon refuses, has no such client, or does not answer in time. The
-    /// remaining clients are still tried while time is left.
+    /// Fails with the first reason if the daemon refuses, has no such client, or does not answer; the remaining clients
+    /// are still tried. Fails without that reason if the total time is over first.
     pub async fn terminate(
         &self,
         device: &DeviceId,

@@ -22,7 +22,7 @@ use crate::{
 /// Memory limits of a cgroup on one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Guaranteed memory. The driver also adds it to the cgroup's ancestors, where it stays after the cgroup is
+    /// Guaranteed memory in bytes. It spreads to the ancestors of the cgroup, and stays there after the cgroup is
     /// removed.
     pub soft: u64,
     /// Maximum use of memory in bytes; `None` for no limit.

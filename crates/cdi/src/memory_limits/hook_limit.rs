@@ -114,8 +114,8 @@ impl LimitRules<'_> {
 
     /// Limit by the driver or the kernel for a container with parts of these GPUs. `None` if no part needs a limit,
     /// or if none is possible and the rules accept that. `at_least` is the weakest limit that the pod's annotation
-    /// accepts;
-    /// `path` is the path of the record.
+    /// accepts,
+    /// and `path` is the path of the record.
     pub fn limit(
         &self,
         gpus: &[GpuMemory],

@@ -35,7 +35,8 @@ pub(super) struct PartitionMode {
 /// Compute partition mode of a whole GPU.
 const WHOLE: &str = "spx";
 
-/// Default resource of a device: `amd.com/gpu`, or the partition mode's name under `naming: mixed`.
+/// Default resource of a device: `amd.com/gpu`, or the partition mode's name under `naming: mixed`. A GPU without
+/// partition modes is always `amd.com/gpu`.
 pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
     let profile = device.attributes.get(&PARTITION_PROFILE);
     match profile.filter(|_| policy.families.amd.naming == AmdNaming::Mixed) {

@@ -72,7 +72,8 @@ pub enum State {
     },
     /// A step failed.
     Quarantined {
-        /// Tenants that still have the device and will start again. Without any, the device is cleaned after a pause.
+        /// Tenants that still have the device and will start again. Without any, the device is cleaned: at once after
+        /// its last tenant, otherwise after a pause.
         tenants: Tenants,
         /// The failure.
         failed: Failure,
