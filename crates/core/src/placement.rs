@@ -161,7 +161,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// The best set on one NUMA node. Machines with at most one known node need no restriction.
+    /// The best set on one NUMA node. Devices of a single node, or all of unknown nodes, need no restriction.
     fn on_one_node(
         &self,
         topology: &Topology,

@@ -51,7 +51,7 @@ pub struct Gain {
     pub device: Wanted,
     /// Name of the node.
     pub node: String,
-    /// The plan with it.
+    /// Throughput and latency with the device.
     pub prediction: Prediction,
     /// Worth of the placement with it.
     pub worth: Worth,
@@ -225,7 +225,7 @@ fn device_of(wanted: &Wanted, fleet: &Fleet) -> FreeDevice {
     })
 }
 
-/// A node of each kind of board and link.
+/// A node of each kind: equal boards, links and admitted stages.
 fn kinds_of_nodes(pipeline: &Pipeline, fleet: &Fleet) -> Vec<usize> {
     let mut kinds: Vec<usize> = Vec::new();
     for (position, node) in fleet.nodes.iter().enumerate() {

@@ -114,7 +114,8 @@ struct CachedSignature {
 // === impl ClaimRanks ===
 
 impl ClaimRanks {
-    /// Does one step of work and writes each rank at the position of its node. Returns true once all nodes are ranked.
+    /// Does one step of work and writes each rank at the position of its node. Returns true once all nodes are ranked, or
+    /// the claims are invalid.
     pub(super) fn step(
         &mut self,
         key: ShapeKey,

@@ -37,8 +37,8 @@ impl Preparer {
         });
     }
 
-    /// Plans, and takes the devices in the ledger. With a record of an earlier allocation, its devices are
-    /// released first.
+    /// Plans, and takes the devices in the ledger. With a record of an earlier allocation nothing is taken: its devices have
+    /// to be released first.
     pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
         let uid = &claim.reference.uid;
         if self.entry(uid).is_some_and(|entry| !entry.is_for(&claim)) {

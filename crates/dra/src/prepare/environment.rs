@@ -99,7 +99,7 @@ impl Environment {
         Ok(claim)
     }
 
-    /// Waits until the claim's devices are clean. Devices with admin access are left out.
+    /// Waits until the claim's devices are clean and prepared. Devices with admin access are left out.
     pub(super) async fn wait_for_cleanup(&self, entry: &PreparedClaim) -> Result<(), String> {
         let used = entry.uses().filter(|(_, usage)| *usage != Use::Admin);
         let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();

@@ -104,7 +104,7 @@ const MIB: u64 = 1 << 20;
 // === impl WatchdogMetrics ===
 
 impl WatchdogMetrics {
-    /// Registers the counter.
+    /// Registers the counters.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let help = "Times that a holder used more GPU memory than its share, by action";
         let actions = ["observe", "evict", "kill"];
