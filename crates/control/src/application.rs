@@ -7,7 +7,6 @@ use std::{fmt, path::PathBuf};
 
 use k8s_openapi::api::{
     apps::v1::{Deployment, DeploymentStatus},
-    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
     batch::v1::{Job, JobCondition},
     core::v1::{ContainerStatus, Pod, Service},
     policy::v1::PodDisruptionBudget,
@@ -25,6 +24,7 @@ use serde_json::Value;
 use crate::{
     access::{self, NoAccess, RequestError},
     facts::PART_OF,
+    rights::{self, Right},
 };
 
 /// The objects of an application.
@@ -84,16 +84,9 @@ pub enum ApplicationError {
         /// Name of the application.
         application: String,
     },
-    /// A right is missing.
-    #[error("no right to {verb} {resource} in namespace {namespace}")]
-    NoRight {
-        /// The request.
-        verb: &'static str,
-        /// The resource, with its subresource.
-        resource: String,
-        /// The namespace.
-        namespace: String,
-    },
+    /// Rights are missing.
+    #[error("no right to {0}")]
+    NoRight(String),
 }
 
 /// Field manager of server-side apply.
@@ -106,9 +99,11 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 const MAX_RESTARTS: i32 = 2;
 /// Lines of a container's log in the reason of its end.
 const LAST_LINES: i64 = 3;
-/// Rights for what a check by dry run does not see: verb, API group, resource, subresource.
-const READ_LATER: [(&str, &str, &str, &str); 2] =
-    [("get", "batch", "jobs", ""), ("get", "", "pods", "log")];
+/// Rights for what a check by dry run does not see.
+const READ_LATER: [Right; 2] = [
+    Right::in_namespace("get", "batch", "jobs", ""),
+    Right::in_namespace("get", "", "pods", "log"),
+];
 
 // === impl Application ===
 
@@ -147,7 +142,7 @@ impl Application {
     /// # Panics
     ///
     /// As [`Self::apply`].
-    pub async fn check(&self, objects: &[Value], job: &Value) -> Result<(), ApplicationError> {
+    pub async fn check(&self, objects: &[&Value], job: &Value) -> Result<(), ApplicationError> {
         for object in objects {
             let (resource, name) = kind_and_name(object);
             let title = format!("{} {name}", resource.kind);
@@ -172,41 +167,11 @@ impl Application {
             }
         }
         self.create_job(job, true).await?;
-        for (verb, group, resource, subresource) in READ_LATER {
-            self.check_right(verb, group, resource, subresource).await?;
-        }
-        Ok(())
-    }
-
-    async fn check_right(
-        &self,
-        verb: &'static str,
-        group: &str,
-        resource: &str,
-        subresource: &str,
-    ) -> Result<(), ApplicationError> {
-        let attributes = ResourceAttributes {
-            namespace: Some(self.namespace.clone()),
-            verb: Some(verb.to_owned()),
-            group: Some(group.to_owned()),
-            resource: Some(resource.to_owned()),
-            subresource: Some(subresource.to_owned()),
-            ..ResourceAttributes::default()
-        };
-        let spec = SelfSubjectAccessReviewSpec {
-            resource_attributes: Some(attributes),
-            ..SelfSubjectAccessReviewSpec::default()
-        };
-        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-        let answer = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
-        let answer = answer.map_err(|error| self.refused("review", "rights".to_owned(), error))?;
-        if answer.status.is_some_and(|status| status.allowed) {
-            return Ok(());
-        }
-        let resource = [resource, subresource].join("/");
-        let (resource, namespace) =
-            (resource.trim_end_matches('/').to_owned(), self.namespace.clone());
-        Err(ApplicationError::NoRight { verb, resource, namespace })
+        let reviews = Api::all(self.client.clone());
+        let missing = rights::missing(&reviews, &self.namespace, &READ_LATER).await;
+        let missing =
+            missing.map_err(|error| self.refused("review", "rights".to_owned(), error))?;
+        if missing.is_empty() { Ok(()) } else { Err(ApplicationError::NoRight(missing.join(", "))) }
     }
 
     /// Applies a pipeline's objects in the given order.

@@ -14,21 +14,27 @@ use windlass_host::shared::Shared;
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// A right that the extender needs, in all namespaces or in the Lease's namespace.
-struct Right {
+pub(crate) struct Right {
     verb: &'static str,
     group: &'static str,
     resource: &'static str,
     subresource: &'static str,
-    of_lease: bool,
+    is_namespaced: bool,
 }
 
 const NEEDED: [Right; 9] = [
-    Right { verb: "list", group: "", resource: "nodes", subresource: "", of_lease: false },
-    Right { verb: "watch", group: "", resource: "nodes", subresource: "", of_lease: false },
-    Right { verb: "get", group: "", resource: "pods", subresource: "", of_lease: false },
-    Right { verb: "list", group: "", resource: "pods", subresource: "", of_lease: false },
-    Right { verb: "watch", group: "", resource: "pods", subresource: "", of_lease: false },
-    Right { verb: "create", group: "", resource: "pods", subresource: "binding", of_lease: false },
+    Right { verb: "list", group: "", resource: "nodes", subresource: "", is_namespaced: false },
+    Right { verb: "watch", group: "", resource: "nodes", subresource: "", is_namespaced: false },
+    Right { verb: "get", group: "", resource: "pods", subresource: "", is_namespaced: false },
+    Right { verb: "list", group: "", resource: "pods", subresource: "", is_namespaced: false },
+    Right { verb: "watch", group: "", resource: "pods", subresource: "", is_namespaced: false },
+    Right {
+        verb: "create",
+        group: "",
+        resource: "pods",
+        subresource: "binding",
+        is_namespaced: false,
+    },
     Right::of_lease("get"),
     Right::of_lease("create"),
     Right::of_lease("update"),
@@ -50,8 +56,16 @@ enum Known {
 
 impl Right {
     const fn of_lease(verb: &'static str) -> Self {
-        let (group, resource) = ("coordination.k8s.io", "leases");
-        Self { verb, group, resource, subresource: "", of_lease: true }
+        Self::in_namespace(verb, "coordination.k8s.io", "leases", "")
+    }
+
+    pub(crate) const fn in_namespace(
+        verb: &'static str,
+        group: &'static str,
+        resource: &'static str,
+        subresource: &'static str,
+    ) -> Self {
+        Self { verb, group, resource, subresource, is_namespaced: true }
     }
 
     fn review(&self, namespace: &str) -> SelfSubjectAccessReview {
@@ -61,7 +75,7 @@ impl Right {
             group: some(self.group),
             resource: some(self.resource),
             subresource: some(self.subresource),
-            namespace: some(if self.of_lease { namespace } else { "" }),
+            namespace: some(if self.is_namespaced { namespace } else { "" }),
             ..ResourceAttributes::default()
         };
         let spec = SelfSubjectAccessReviewSpec {
@@ -75,7 +89,7 @@ impl Right {
     fn to_text(&self, namespace: &str) -> String {
         let subresource = Some(self.subresource).filter(|it| !it.is_empty());
         let subresource = subresource.map(|it| format!("/{it}")).unwrap_or_default();
-        let place = if self.of_lease { format!(" in {namespace}") } else { String::new() };
+        let place = if self.is_namespaced { format!(" in {namespace}") } else { String::new() };
         format!("{} {}{subresource}{place}", self.verb, self.resource)
     }
 }
@@ -87,7 +101,7 @@ impl Rights {
     pub(crate) async fn follow(&self, client: kube::Client, namespace: &str) {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(client);
         loop {
-            match missing(&reviews, namespace).await {
+            match missing(&reviews, namespace, &NEEDED).await {
                 Ok(missing) if missing.is_empty() => break,
                 Ok(missing) => {
                     let is_changed = self.0.step(|known| {
@@ -124,12 +138,13 @@ impl Rights {
 }
 
 /// Rights that the account lacks, as text.
-async fn missing(
+pub(crate) async fn missing(
     reviews: &Api<SelfSubjectAccessReview>,
     namespace: &str,
+    needed: &[Right],
 ) -> kube::Result<Vec<String>> {
     let mut missing = Vec::new();
-    for right in &NEEDED {
+    for right in needed {
         let answer = reviews.create(&PostParams::default(), &right.review(namespace)).await?;
         if !answer.status.is_some_and(|status| status.allowed) {
             missing.push(right.to_text(namespace));

@@ -85,6 +85,11 @@ pub fn manifests(
     Ok(objects)
 }
 
+/// Labels of every object of a pipeline.
+pub fn labels(pipeline: &Pipeline) -> Value {
+    json!({ "app.kubernetes.io/part-of": pipeline.name, "app.kubernetes.io/managed-by": "windlass" })
+}
+
 // === impl Source ===
 
 impl<'p> Source<'p> {
@@ -141,11 +146,7 @@ impl<'p> Source<'p> {
     }
 
     fn metadata(&self, name: &str) -> Value {
-        json!({ "name": name, "labels": self.labels() })
-    }
-
-    fn labels(&self) -> Value {
-        json!({ "app.kubernetes.io/part-of": self.pipeline.name, "app.kubernetes.io/managed-by": "windlass" })
+        json!({ "name": name, "labels": labels(self.pipeline) })
     }
 
     /// A headless Service: its name stands for the addresses of all replicas.

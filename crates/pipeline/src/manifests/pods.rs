@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ManifestError, Source, Workload, fields};
+use super::{ManifestError, Source, Workload, fields, labels};
 use crate::{pipeline::Wanted, placement::Replica, plan::Layout};
 
 /// Time to finish what is in the queues: a little more than a stage takes to drain.
@@ -42,7 +42,7 @@ impl Source<'_> {
     }
 
     fn pod_labels(&self, workload: &Workload<'_>) -> Value {
-        let mut labels = self.labels();
+        let mut labels = labels(self.pipeline);
         labels["app.kubernetes.io/name"] = workload.name.clone().into();
         for (stage, _) in &workload.stages {
             labels[stage_label(&self.pipeline.stages[*stage].name)] =

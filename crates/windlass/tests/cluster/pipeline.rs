@@ -14,13 +14,12 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
 use crate::{
     cluster::{
         KUBECONFIG, alone, eventually, has_cluster,
         images::{IMPORT, import},
-        pods::{Pods, clean_up, kubectl},
+        pods::{Pods, clean_up, kubectl, try_kubectl},
     },
     program::{folder, text, windlass},
 };
@@ -31,6 +30,10 @@ const IMAGE: &str = "windlass-laboratory:e2e";
 const PART_OF: &str = "app.kubernetes.io/part-of=windlass-e2e";
 const KINDS: &str = "deployments,services,poddisruptionbudgets,jobs";
 const LOADER: &str = "windlass-e2e-load";
+/// Address of the detector's metrics.
+const METRICS: &str = "0.0.0.0:9500";
+/// Items of the detector after which the pipeline is full of others.
+const UNDER_WAY: f64 = 100.0;
 /// Pods start and drain on a machine that may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -65,6 +68,8 @@ fn pipeline(name_server: Option<&str>) -> Value {
         stage("detect", "28ms", "1KiB"),
     ];
     stages[2]["replicas"] = 2.into();
+    let metrics = ["--metrics", METRICS].map(Value::from);
+    stages[2]["command"].as_array_mut().expect("words").extend(metrics);
     let mut act = stage("act", "1ms", "1");
     act["output"] = Value::Null;
     let links = ["camera", "decode", "detect", "act"];
@@ -139,6 +144,28 @@ fn kill_a_replica_of(stage: &str) {
     assert!(Command::new("kill").arg("-KILL").arg(process).status().expect("kill runs").success());
 }
 
+/// Items that the replicas of the detector have worked on.
+fn worked_on() -> f64 {
+    let names =
+        kubectl(&["get", "pods", "-l", "windlass.dev/stage-detect=windlass-e2e", "-o", "name"]);
+    let pages = names.lines().filter_map(|name| {
+        let name = name.trim_start_matches("pod/");
+        try_kubectl(&[
+            "get",
+            "--raw",
+            &format!("/api/v1/namespaces/default/pods/{name}:9500/proxy/metrics"),
+        ])
+        .ok()
+    });
+    let worked = |page: String| {
+        let counts = page.lines().filter(|line| {
+            line.starts_with("windlass_stage_items_total") && line.contains("worked")
+        });
+        counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
+    };
+    pages.map(worked).sum()
+}
+
 fn phase(pod: &str) -> String {
     kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.phase}"])
 }
@@ -183,11 +210,12 @@ async fn layouts_are_compared_and_no_item_is_lost_but_on_a_replica_that_is_kille
     assert!(named("planned") > 1.5 * named("pod") && report["take"] != "pod", "{report}");
     assert_eq!(report["runsIn"], "default");
 
+    let before = worked_on();
     let mut pods = Pods::none();
     pods.apply(LOADER, &loader(address.as_deref(), 12));
     pods.until_it_runs(LOADER).await;
     // While as many items as the pipeline takes are on their way.
-    sleep(Duration::from_secs(4)).await;
+    eventually(PATIENCE, true, async || worked_on() >= before + UNDER_WAY).await;
     kill_a_replica_of("detect");
     let deployments = kubectl(&["get", "deployments", "-l", PART_OF, "-o", "name"]);
     kubectl(&[&["rollout", "restart"], &deployments.lines().collect::<Vec<_>>()[..]].concat());

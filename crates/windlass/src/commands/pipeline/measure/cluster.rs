@@ -54,7 +54,13 @@ pub(super) async fn layouts(
     }
     let access = args.fleet.view.kubeconfig.clone();
     let application = Application::new(access, args.namespace.clone(), &pipeline.name).await?;
-    let objects: Vec<_> = candidates.iter().flat_map(|one| &one.objects).cloned().collect();
+    // Layouts have objects in common, such as Services.
+    let mut objects = Vec::new();
+    for object in candidates.iter().flat_map(|one| &one.objects) {
+        if !objects.contains(&object) {
+            objects.push(object);
+        }
+    }
     application.check(&objects, &job).await?;
     if candidates.is_empty() {
         let pipeline = pipeline.name.clone();

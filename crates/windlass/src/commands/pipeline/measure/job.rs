@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use windlass_pipeline::{Pipeline, pipeline::Stage};
+use windlass_pipeline::{Pipeline, manifests::labels, pipeline::Stage};
 
 use crate::{cli::MeasureArgs, exit::Misuse, measurement::figures::MeasuredFigures};
 
@@ -50,10 +50,7 @@ pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> R
             pod[field] = value.clone();
         }
     }
-    let labels = json!({
-        "app.kubernetes.io/part-of": pipeline.name,
-        "app.kubernetes.io/managed-by": "windlass",
-    });
+    let labels = labels(pipeline);
     Ok(json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -105,11 +102,8 @@ fn container(image: &str, stage: &Stage, lasts: Duration) -> Value {
 pub(super) fn figures(log: &str) -> Result<MeasuredFigures> {
     let begins = |line: &&str| line.starts_with('{');
     let at = log.split_inclusive('\n').take_while(|line| !begins(line)).map(str::len).sum();
-    let report = Some(&log[at..]).and_then(|text| {
-        let mut documents = serde_json::Deserializer::from_str(text).into_iter::<JobReport>();
-        documents.next()
-    });
-    match report {
+    let mut documents = serde_json::Deserializer::from_str(&log[at..]).into_iter::<JobReport>();
+    match documents.next() {
         Some(Ok(report)) => report.layouts.into_iter().next().context("the Job measured nothing"),
         Some(Err(error)) => Err(error)
             .context("the image has another version of windlass, whose figures cannot be read"),
