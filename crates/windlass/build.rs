@@ -41,14 +41,16 @@ fn cargo_variable(name: &str) -> String {
 }
 
 /// Builds the simulated driver, a library that the program embeds. Stable cargo has no artifact dependencies, so
-/// cargo runs again, in a target folder of its own: the outer run holds the lock of the usual one.
+/// cargo runs again, in a target folder of its own: the outer run holds the lock of the usual one. Clippy, tests and
+/// other sets of features have a build script each, and share this folder: the driver is compiled once for all.
 fn build_driver(folder: &Path) -> io::Result<()> {
     let (package, library) = DRIVER;
     for source in ["../machine", "../nvml-sim", "../../profiles", "../../Cargo.lock"] {
         println!("cargo::rerun-if-changed={source}");
     }
-    let (profile, target, built) =
-        (cargo_variable("PROFILE"), cargo_variable("TARGET"), folder.join("driver"));
+    let (profile, target) = (cargo_variable("PROFILE"), cargo_variable("TARGET"));
+    // Cargo's folder for the output of one build script lies in `build`, two levels above.
+    let built = folder.ancestors().nth(2).unwrap_or(folder).join("windlass-driver");
     let mut cargo = Command::new(cargo_variable("CARGO"));
     cargo.args(["build", "--quiet", "--locked", "--package", package]);
     cargo.arg("--manifest-path").arg("../nvml-sim/Cargo.toml").arg("--target-dir").arg(&built);

@@ -119,6 +119,11 @@ impl Client {
         // This crate's own back-off retries, and logs failures.
         config.default_retry = false;
         config.connect_timeout = Some(self.limits.answer);
+        // Without TLS, as behind `kubectl proxy`, the certificates that this machine trusts need not be parsed: some
+        // 140, at each connection.
+        if config.cluster_url.scheme_str() == Some("http") {
+            config.root_cert.get_or_insert_default();
+        }
         let kube = kube::Client::try_from(config).map_err(no_access)?;
         Ok(Connection { kube, answer: self.limits.answer })
     }

@@ -3,6 +3,8 @@
 //! The browser is `chromium` of `PATH`, or the program that `WINDLASS_CHROMIUM` names. Without one these tests are left
 //! out, and say so. The state comes in two answers, so that a change is shown too; a third one says that there is none.
 
+#[path = "browser/devtools.rs"]
+mod devtools;
 #[path = "browser/dom.rs"]
 mod dom;
 #[path = "browser/server.rs"]
@@ -11,20 +13,14 @@ mod server;
 use std::{
     collections::BTreeSet,
     env, fs,
-    io::Read,
     path::{Path, PathBuf},
-    process::{self, Child, Command, Stdio},
-    sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    },
-    thread,
     time::Duration,
 };
 
 use serde_json::Value;
 
 use crate::{
+    devtools::Browser,
     dom::Element,
     server::{Answer, Server},
 };
@@ -33,9 +29,8 @@ const FIRST: &str = include_str!("browser/first.json");
 const CHANGE: &str = include_str!("browser/change.json");
 const UNCHANGED: &str = r#"{"revision": "2", "complete": false}"#;
 
-/// The clock of the page stands while it waits for an answer, and frames are drawn meanwhile: the last answers take so
-/// long that all is drawn.
-const HOLD: Duration = Duration::from_secs(1);
+/// Time for which an unchanged state is held back, as the real servers do for longer.
+const HOLD: Duration = Duration::from_millis(100);
 
 /// Words that the views show beside the state's own, in each language.
 struct Words {
@@ -74,9 +69,6 @@ const LANGUAGES: [Words; 2] = [
 
 type Check = fn(&Element, &State, &Words);
 
-/// Browsers of a language that run at once: most of their time they wait.
-const AT_ONCE: usize = 3;
-
 /// Address of each view, with what it has to show.
 const VIEWS: [(&str, Check); 6] = [
     ("", tiles),
@@ -98,27 +90,24 @@ fn every_view_shows_what_the_state_says_in_chinese() {
 }
 
 fn every_view(words: &Words) {
-    let Some(browser) = chromium() else { return };
+    let Some(mut browser) = browser() else { return };
     let state = State::new();
-    for some in VIEWS.chunks(AT_ONCE) {
-        thread::scope(|scope| {
-            for view in some {
-                let thread = thread::Builder::new().name(format!("view {:?}", view.0));
-                let run = || one_view(&browser, view, &state, words);
-                thread.spawn_scoped(scope, run).expect("a thread starts");
-            }
-        });
+    for view in &VIEWS {
+        one_view(&mut browser, view, &state, words);
     }
+    browser.end();
 }
 
-fn one_view(browser: &Path, (view, check): &(&str, Check), state: &State, words: &Words) {
+fn one_view(browser: &mut Browser, (view, check): &(&str, Check), state: &State, words: &Words) {
     let server = Server::start(|path| match path {
         "state" => Answer::json(FIRST),
         "state?after=1" => Answer::json(CHANGE),
         "state?after=2" => Answer::json(UNCHANGED).held(HOLD),
         asset => Answer::asset(&assets(), asset),
     });
-    let page = dump(browser, &server.url(&format!("#/{view}?lang={}", words.language)));
+    // The page asks for what follows a change once the change is applied.
+    let url = server.url(&format!("#/{view}?lang={}", words.language));
+    let page = browser.page(&url, &answered("state?after=2", 1));
     header(&page, state, words);
     check(&page, state, words);
     text_is_text(&page);
@@ -128,29 +117,38 @@ fn one_view(browser: &Path, (view, check): &(&str, Check), state: &State, words:
     assert_eq!(refused, [""; 0], "{view}: asked for what is not there");
 }
 
+/// Condition of a page that has so many answers to this request.
+fn answered(request: &str, times: usize) -> String {
+    format!(
+        "performance.getEntriesByType('resource').filter((it) => it.name.endsWith('/{request}')).length >= {times}"
+    )
+}
+
 #[test]
 fn a_reader_without_a_token_is_asked_for_one() {
-    let Some(browser) = chromium() else { return };
+    let Some(mut browser) = browser() else { return };
     let server = Server::start(|path| match path {
         "state" => Answer::refusal("401 Unauthorized"),
         asset => Answer::asset(&assets(), asset),
     });
-    let page = dump(&browser, &server.url("#/?lang=en"));
+    let asked = "document.getElementById('token-form')";
+    let page = browser.page(&server.url("#/?lang=en"), asked);
     let form = page.only("id", "token-form");
     assert!(form.text().contains("kubectl create token"), "{}", form.text());
     assert_eq!(form.only("id", "token").attribute("type"), Some("password"));
+    browser.end();
 }
 
 #[test]
 fn a_reader_who_may_not_read_is_told_why() {
-    let Some(browser) = chromium() else { return };
+    let Some(mut browser) = browser() else { return };
     let server = Server::start(|path| match path {
         "state" => Answer::refusal("403 Forbidden"),
         asset => Answer::asset(&assets(), asset),
     });
-    let page = dump(&browser, &server.url("#/?lang=en"));
-    let shown = page.only("id", "header").text();
-    assert!(shown.contains("the reason in words"), "{shown}");
+    let told = "document.getElementById('header')?.textContent.includes('the reason in words')";
+    browser.page(&server.url("#/?lang=en"), told);
+    browser.end();
 }
 
 /// Every part is of another type than it has to be, or is missing.
@@ -168,14 +166,14 @@ const BROKEN: &str = r#"{
 
 #[test]
 fn a_state_of_wrong_types_and_long_names_breaks_nothing() {
-    let Some(browser) = chromium() else { return };
+    let Some(mut browser) = browser() else { return };
     let state = BROKEN.replace("LONG", &"n".repeat(10_000));
     let server = Server::start(move |path| match path {
-        // Without a revision the page asks again after 200 ms of its clock.
-        "state" => Answer::json(&state).held(HOLD / 10),
+        // Without a revision the page asks again after 200 ms.
+        "state" => Answer::json(&state).held(HOLD),
         asset => Answer::asset(&assets(), asset),
     });
-    let shown = |view: &str| dump(&browser, &server.url(view));
+    let mut shown = |view: &str| browser.page(&server.url(view), &answered("state", 2));
     assert_eq!(shown("#/table").having("data-health").len(), 8, "four devices, each with its cell");
     assert_eq!(
         shown("#/node/__proto__").only("data-section", "devices").having("data-id").len(),
@@ -183,6 +181,7 @@ fn a_state_of_wrong_types_and_long_names_breaks_nothing() {
     );
     assert_eq!(shown("#/history").having("data-kind").len(), 3);
     assert_eq!(shown("#/%E0%A4/x?colour=constructor").with("role", "listitem").len(), 2);
+    browser.end();
 }
 
 #[test]
@@ -464,10 +463,9 @@ fn text_is_text(page: &Element) {
     assert!(page.with("onerror", "document.title='owned'").is_empty());
 }
 
-// === The browser ===
-
+/// A browser, if this machine has one.
 #[expect(clippy::print_stderr, reason = "a test that is left out says so")]
-fn chromium() -> Option<PathBuf> {
+fn browser() -> Option<Browser> {
     let named = env::var_os("WINDLASS_CHROMIUM").map(PathBuf::from);
     let paths = env::var_os("PATH").unwrap_or_default();
     let found = || env::split_paths(&paths).map(|dir| dir.join("chromium")).find(|it| it.is_file());
@@ -475,73 +473,5 @@ fn chromium() -> Option<PathBuf> {
     if program.is_none() {
         eprintln!("left out: no chromium in PATH, and WINDLASS_CHROMIUM names none");
     }
-    program
-}
-
-/// A browser without a window, without requests of its own, and with a clock that runs as fast as the page allows. The
-/// sandbox does not start in a container, nor for root; the pages are this test's own.
-const FLAGS: [&str; 12] = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,800",
-    "--enable-logging=stderr",
-    "--virtual-time-budget=4000",
-];
-
-/// A start takes 2 s, on a busy machine 10.
-const LIMIT: Duration = Duration::from_secs(90);
-
-/// A browser that is ended, and a profile that is removed, whatever becomes of the test.
-struct Running {
-    child: Child,
-    profile: PathBuf,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail if the browser has ended by itself.
-        self.child.kill().ok();
-        self.child.wait().ok();
-        fs::remove_dir_all(&self.profile).ok();
-    }
-}
-
-/// The document as it is after some seconds of the page's clock. Fails with an error in the console: an uncaught one, or
-/// a part that the security policy refused.
-fn dump(browser: &Path, url: &str) -> Element {
-    static STARTS: AtomicUsize = AtomicUsize::new(0);
-    let number = STARTS.fetch_add(1, Ordering::Relaxed);
-    let profile = env::temp_dir().join(format!("windlass-page-{}-{number}", process::id()));
-    let mut command = Command::new(browser);
-    command.args(FLAGS).arg(format!("--user-data-dir={}", profile.display()));
-    command.args(["--dump-dom", url]).stdin(Stdio::null());
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut running = Running { child: child.expect("chromium starts"), profile };
-    let document = read(running.child.stdout.take().expect("piped"));
-    let log = read(running.child.stderr.take().expect("piped"));
-    let document = document.recv_timeout(LIMIT).expect("chromium prints the document in time");
-    drop(running);
-    let log = log.recv_timeout(LIMIT).expect("chromium ends");
-    let errors: Vec<_> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
-    assert_eq!(errors, [""; 0], "{url}");
-    dom::parse(&document)
-}
-
-/// All that comes from a pipe, read by a thread of its own.
-fn read(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // An error ends the text where it occurs; the receiver may have given up.
-        pipe.read_to_end(&mut bytes).ok();
-        sender.send(String::from_utf8_lossy(&bytes).into_owned()).ok();
-    });
-    receiver
+    program.as_deref().map(Browser::start)
 }

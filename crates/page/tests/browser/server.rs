@@ -111,7 +111,8 @@ fn respond(
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
-    let request = lines.next().transpose()?.unwrap_or_default();
+    // A connection that was opened in advance ends without a request.
+    let Some(request) = lines.next().transpose()? else { return Ok(()) };
     for line in lines {
         if line?.is_empty() {
             break;
