@@ -1,4 +1,4 @@
-//! Restarts at every moment of a claim's life, and the checkpoint afterwards.
+//! Kubelet restarts and crashes at each step of a claim's preparation and release.
 
 use std::time::Duration;
 
@@ -22,11 +22,12 @@ fn released() -> Call {
     Call::Unprepare(vec!["claim-uid".to_owned()])
 }
 
-/// A node that releases claims of gone pods only on a test's request.
+/// A node whose kubelet reconciles claims only when a test calls `reconcile_claims`.
 fn node() -> Node {
     Node::start_with(|config| config.dra.reconcile_period = Duration::from_secs(3600))
 }
 
+/// A node with a running pod, and the driver that prepared its claim.
 async fn running() -> (Node, Driver) {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
@@ -41,10 +42,10 @@ fn checkpoint(node: &Node) -> Checkpoint {
     Checkpoint::parse(&json).expect("intact")
 }
 
-/// Crashes at this moment of the pod's sync, then restarts.
-async fn die(node: &Node, fault: ClaimFault, uid: &str) {
+/// Crashes the kubelet at this point of the pod's sync, then restarts it.
+async fn crash_and_restart(node: &Node, fault: ClaimFault, uid: &str) {
     node.kubelet.misbehave(Misbehaviour { claims: fault, ..Misbehaviour::default() });
-    let error = node.kubelet.sync_pod(uid).await.expect_err("it died");
+    let error = node.kubelet.sync_pod(uid).await.expect_err("a crash");
     assert_eq!(error, SyncError::Stopped(uid.to_owned()));
     assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
     node.kubelet.misbehave(Misbehaviour::default());
@@ -66,7 +67,7 @@ async fn a_running_pod_keeps_its_claim_and_is_not_prepared_again() {
     let (node, driver) = running().await;
     restart(&node).await;
     let claim = node.kubelet.node().claims["default/claim"].clone();
-    assert!(!claim.is_prepared, "the checkpoint does not say");
+    assert!(!claim.is_prepared, "the checkpoint does not record this");
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("a container restart");
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     assert_eq!(driver.take_calls(), []);
@@ -75,7 +76,7 @@ async fn a_running_pod_keeps_its_claim_and_is_not_prepared_again() {
 }
 
 #[tokio::test]
-async fn a_second_pod_has_a_claim_prepared_again_after_a_restart_and_its_devices_come_twice() {
+async fn after_a_restart_a_second_pod_prepares_the_claim_again_and_its_devices_are_listed_twice() {
     let (node, driver) = running().await;
     restart(&node).await;
     node.kubelet.admit(pod("second", "claim")).await.expect("admitted");
@@ -88,31 +89,31 @@ async fn a_second_pod_has_a_claim_prepared_again_after_a_restart_and_its_devices
 async fn pods_are_prepared_again_after_a_reboot() {
     let (node, driver) = running().await;
     node.kubelet.reboot().await.expect("rebooted");
-    driver.is_registered(&node).await;
+    driver.wait_until_registered(&node).await;
     node.wait(|status| !status.drivers.is_empty()).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(driver.take_calls(), [prepared()]);
 }
 
 #[tokio::test]
-async fn a_kubelet_that_died_before_the_call_calls_after_its_restart() {
+async fn a_kubelet_that_crashed_before_the_call_calls_after_its_restart() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
-    die(&node, ClaimFault::DieBeforePrepare, "pod-uid").await;
+    crash_and_restart(&node, ClaimFault::DieBeforePrepare, "pod-uid").await;
     assert_eq!(driver.take_calls(), []);
-    let claims = checkpoint(&node).claims.expect("the reference was written");
+    let claims = checkpoint(&node).claims.expect("the claim was written");
     assert_eq!(claims[0].drivers[DRIVER].devices, None);
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(driver.take_calls(), [prepared()]);
 }
 
 #[tokio::test]
-async fn a_kubelet_that_died_before_it_noted_the_answer_asks_again() {
+async fn a_kubelet_that_crashed_before_it_recorded_the_answer_calls_again() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
-    die(&node, ClaimFault::DieBeforeRecord, "pod-uid").await;
+    crash_and_restart(&node, ClaimFault::DieBeforeRecord, "pod-uid").await;
     assert_eq!(driver.take_calls(), [prepared()]);
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(driver.take_calls(), [prepared()]);
@@ -122,13 +123,13 @@ async fn a_kubelet_that_died_before_it_noted_the_answer_asks_again() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_died_before_it_forgot_a_claim_releases_it_again() {
+async fn a_kubelet_that_crashed_before_it_removed_a_claim_releases_it_again() {
     let (node, driver) = running().await;
     driver.script().unprepare = Answer::Error("not yet");
     node.kubelet.finish("pod-uid").await;
-    driver.script().unprepare = Answer::Well;
+    driver.script().unprepare = Answer::Correct;
     driver.take_calls();
-    die(&node, ClaimFault::DieBeforeForget, "pod-uid").await;
+    crash_and_restart(&node, ClaimFault::DieBeforeForget, "pod-uid").await;
     assert_eq!(driver.take_calls(), [released()]);
     assert_eq!(checkpoint(&node).claims.map(|claims| claims.len()), Some(1));
     node.kubelet.sync_pod("pod-uid").await.expect("released");
@@ -137,7 +138,7 @@ async fn a_kubelet_that_died_before_it_forgot_a_claim_releases_it_again() {
 }
 
 #[tokio::test]
-async fn a_pod_that_went_while_the_kubelet_was_down_is_made_up_for() {
+async fn reconciliation_releases_the_claim_of_a_pod_deleted_while_the_kubelet_was_stopped() {
     let (node, driver) = running().await;
     node.kubelet.stop().await;
     node.kubelet.delete("pod-uid").await;
@@ -149,7 +150,7 @@ async fn a_pod_that_went_while_the_kubelet_was_down_is_made_up_for() {
 }
 
 #[tokio::test]
-async fn claims_of_gone_pods_are_looked_for_now_and_then() {
+async fn the_kubelet_reconciles_claims_periodically() {
     let node = Node::start_with(|config| config.dra.reconcile_period = Duration::from_millis(20));
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
@@ -158,13 +159,13 @@ async fn claims_of_gone_pods_are_looked_for_now_and_then() {
     node.kubelet.delete("pod-uid").await;
     let failed = |event: &&Event| matches!(event, Event::UnprepareFailed { .. });
     let twice = |events: &[Event]| events.iter().filter(failed).count() >= 2;
-    node.kubelet.calls().wait_for(twice, DEADLINE).await.expect("tried again");
-    driver.script().unprepare = Answer::Well;
+    node.kubelet.calls().wait_for(twice, DEADLINE).await.expect("a second attempt");
+    driver.script().unprepare = Answer::Correct;
     node.wait(|status| status.claims.is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_kubelet_does_not_start_with_claims_that_it_cannot_read() {
+async fn a_kubelet_does_not_start_with_a_corrupt_checkpoint_of_claims() {
     let (node, _driver) = running().await;
     let path = node.dir.path().join(FILE);
     let intact = std::fs::read_to_string(&path).expect("written");
