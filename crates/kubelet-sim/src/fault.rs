@@ -37,11 +37,11 @@ pub enum ClaimFault {
     #[default]
     None,
     /// After the claims were written to the checkpoint, before the first driver is called.
-    DieBeforePrepare,
+    CrashBeforePrepare,
     /// After all drivers prepared, before the result is written to the checkpoint.
-    DieBeforeRecord,
+    CrashBeforeRecord,
     /// After all drivers unprepared, before the claims are removed from the checkpoint.
-    DieBeforeForget,
+    CrashBeforeRemove,
 }
 
 /// Fault of a registration.

@@ -85,7 +85,7 @@ impl Grant {
     }
 
     /// Merges the answers for one container, as `deviceRunContainerOptions` does. The first value of a
-    /// key wins, and each CDI name appears once. Returns the conflicts besides.
+    /// key wins, and each CDI name appears once. Also returns the conflicts.
     pub(crate) fn merge<'a>(grants: impl IntoIterator<Item = &'a Self>) -> (Self, Vec<Conflict>) {
         let mut merged = Self::default();
         let mut conflicts = Vec::new();

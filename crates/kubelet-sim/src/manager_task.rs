@@ -52,8 +52,8 @@ pub(crate) struct ManagerTask {
     ended: CancellationToken,
 }
 
-/// Publishes a panic of the manager task in the status and the event log. Otherwise callers would
-/// wait for ever for a status change. The call that ends the run resumes the panic itself.
+/// Publishes a panic of the manager task in the status and the event log. Without it, callers that
+/// wait for a status change would never return. The call that ends the run resumes the panic.
 struct PanicReporter {
     status: watch::Sender<Arc<NodeStatus>>,
     events: EventLog,
@@ -301,7 +301,7 @@ impl Drop for PanicReporter {
     }
 }
 
-/// Waits until a time; for ever without one.
+/// Waits until a time. Never returns without one.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,

@@ -37,7 +37,7 @@ pub enum StartError {
     Stopped(String),
 }
 
-/// Arguments of `PreStartContainer`, if the plugin wants the call.
+/// Plugin and device ids of a `PreStartContainer` call; `None` if no call is needed.
 type PreStart = Option<(Result<Plugin, RpcError>, crate::device::DeviceIds)>;
 
 /// Starts a container of an admitted pod.

@@ -75,9 +75,9 @@ pub enum Registration {
 /// A plugin's answer to `GetDevicePluginOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PluginOptions {
-    /// The kubelet calls `PreStartContainer`.
+    /// True if the plugin requires `PreStartContainer` calls.
     pub pre_start_required: bool,
-    /// The kubelet calls `GetPreferredAllocation`.
+    /// True if the plugin implements `GetPreferredAllocation`.
     pub get_preferred_allocation_available: bool,
 }
 

@@ -6,8 +6,8 @@
 //!                   ─> mark the claims as prepared, write checkpoint
 //! ```
 //!
-//! A failure undoes no earlier step. The pod's next attempt repeats the remaining steps; after the pod's
-//! end, the reconciliation releases its claims.
+//! After a failure, the stored users and devices stay. The pod's next attempt runs all steps again. If
+//! the pod ends first, its claims are released.
 
 use std::collections::BTreeMap;
 
@@ -123,7 +123,7 @@ impl ManagerTask {
                 batch.claims.push(claim.id());
             }
         }
-        self.crash_if_injected(ClaimFault::DieBeforePrepare)?;
+        self.crash_if_injected(ClaimFault::CrashBeforePrepare)?;
         Ok((batches.into_values().collect(), unprepared))
     }
 
@@ -136,7 +136,7 @@ impl ManagerTask {
 
     /// Marks the claims as prepared, writes the checkpoint, and records the pod's sandbox.
     fn claims_prepared(&mut self, pod: &str, claims: &[ClaimId]) -> Result<(), ClaimError> {
-        self.crash_if_injected(ClaimFault::DieBeforeRecord)?;
+        self.crash_if_injected(ClaimFault::CrashBeforeRecord)?;
         claims.iter().try_for_each(|claim| self.dra.claims.set_prepared(claim))?;
         self.save_claims("state")?;
         self.manager.set_sandbox(pod);

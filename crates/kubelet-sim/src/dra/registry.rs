@@ -65,7 +65,7 @@ struct Attempt {
     pause: Duration,
 }
 
-/// Watches the folder and keeps the registrations in sync with it, for ever.
+/// Watches the folder and keeps the registrations in sync with it. Never returns.
 pub(crate) async fn watch(
     handle: ManagerHandle,
     config: Arc<Config>,

@@ -109,7 +109,7 @@ impl Dra {
         let Ok(known) = self.claims.get(&claim.id.namespace, &claim.id.name) else {
             return Vec::new();
         };
-        // Devices name the request without the sub-request, `<request>/<subrequest>` in the pod.
+        // The pod may name a request as `<request>/<subrequest>`. Devices name only `<request>`.
         let request =
             request.map(|request| request.split_once('/').map_or(request, |(base, _)| base));
         let mut seen = BTreeSet::new();

@@ -33,7 +33,7 @@ pub(crate) async fn reconcile(handle: &ManagerHandle) {
     }
 }
 
-/// Reconciles periodically, for ever.
+/// Reconciles periodically. Never returns.
 pub(crate) async fn reconcile_periodically(handle: ManagerHandle, period: Duration) {
     loop {
         tokio::time::sleep(period).await;
@@ -94,7 +94,7 @@ impl ManagerTask {
 
     /// Removes released claims, and writes the checkpoint.
     fn claims_released(&mut self, claims: &[ClaimId]) -> Result<(), ClaimError> {
-        self.crash_if_injected(ClaimFault::DieBeforeForget)?;
+        self.crash_if_injected(ClaimFault::CrashBeforeRemove)?;
         for claim in claims {
             self.dra.claims.remove(claim);
         }

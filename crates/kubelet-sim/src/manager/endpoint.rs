@@ -103,12 +103,12 @@ impl Endpoint {
         self.plugin.clone().ok_or_else(stopped)
     }
 
-    /// True if the plugin wants `GetPreferredAllocation`.
+    /// True if the plugin's options include `GetPreferredAllocation`.
     pub(crate) fn wants_preferred(&self) -> bool {
         self.options.is_some_and(|options| options.get_preferred_allocation_available)
     }
 
-    /// True if the plugin wants `PreStartContainer`.
+    /// True if the plugin's options include `PreStartContainer`.
     pub(crate) fn wants_pre_start(&self) -> bool {
         self.options.is_some_and(|options| options.pre_start_required)
     }
@@ -138,7 +138,7 @@ impl Manager {
         Client { key, number }
     }
 
-    /// Records the client's connection as one that `close` closes, if the client is still in the table.
+    /// Stores the token that closes the client's connection, if the client is still in the table.
     pub(crate) fn client_dialled(&mut self, client: &Client, close: CancellationToken) {
         let current = self.clients.by_key.get_mut(&client.key);
         if let Some(entry) = current.filter(|entry| entry.number == client.number) {
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Takes a registration through the table to its endpoint, with a connection that can be closed.
+    /// Registers a plugin: adds its client, stores a token, sets the endpoint. Returns client and token.
     fn register(manager: &mut Manager, socket: &str) -> (Client, CancellationToken) {
         let client = manager.client_begins(GPU, Path::new(socket));
         let close = CancellationToken::new();

@@ -12,9 +12,9 @@ pub enum TopologyPolicy {
     None,
     /// `best-effort`: the best merged hint applies, preferred or not.
     BestEffort,
-    /// `restricted`: only a preferred merged hint is admitted.
+    /// `restricted`: admission requires a preferred merged hint.
     Restricted,
-    /// `single-numa-node`: only a preferred merged hint of one node is admitted.
+    /// `single-numa-node`: admission requires a preferred merged hint of one node.
     SingleNumaNode,
 }
 

@@ -100,7 +100,7 @@ async fn a_kubelet_that_crashed_before_the_call_calls_after_its_restart() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
-    crash_and_restart(&node, ClaimFault::DieBeforePrepare, "pod-uid").await;
+    crash_and_restart(&node, ClaimFault::CrashBeforePrepare, "pod-uid").await;
     assert_eq!(driver.take_calls(), []);
     let claims = checkpoint(&node).claims.expect("the claim was written");
     assert_eq!(claims[0].drivers[DRIVER].devices, None);
@@ -113,7 +113,7 @@ async fn a_kubelet_that_crashed_before_it_recorded_the_answer_calls_again() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
-    crash_and_restart(&node, ClaimFault::DieBeforeRecord, "pod-uid").await;
+    crash_and_restart(&node, ClaimFault::CrashBeforeRecord, "pod-uid").await;
     assert_eq!(driver.take_calls(), [prepared()]);
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(driver.take_calls(), [prepared()]);
@@ -129,7 +129,7 @@ async fn a_kubelet_that_crashed_before_it_removed_a_claim_releases_it_again() {
     node.kubelet.finish("pod-uid").await;
     driver.script().unprepare = Answer::Correct;
     driver.take_calls();
-    crash_and_restart(&node, ClaimFault::DieBeforeForget, "pod-uid").await;
+    crash_and_restart(&node, ClaimFault::CrashBeforeRemove, "pod-uid").await;
     assert_eq!(driver.take_calls(), [released()]);
     assert_eq!(checkpoint(&node).claims.map(|claims| claims.len()), Some(1));
     node.kubelet.sync_pod("pod-uid").await.expect("released");
