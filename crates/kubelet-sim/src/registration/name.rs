@@ -11,8 +11,8 @@ const MAX_SUBDOMAIN: usize = 253;
 /// Longest name after the slash, in bytes.
 const MAX_NAME_PART: usize = 63;
 
-/// True if the kubelet accepts the name: it has the form `domain/name`, does not contain
-/// `kubernetes.io/`, and is a valid label key with [`QUOTA_PREFIX`] in front.
+/// True if the kubelet accepts the name. It has the form `domain/name`, does not contain
+/// `kubernetes.io/`, does not begin with [`QUOTA_PREFIX`], and is a valid label key with this prefix.
 ///
 /// Source: `IsExtendedResourceName` in `pkg/apis/core/v1/helper`.
 pub(super) fn is_extended_resource(name: &str) -> bool {

@@ -27,7 +27,7 @@ fn env(name: &str, value: &str) -> ContainerAllocateResponse {
 }
 
 #[tokio::test]
-async fn a_request_is_one_allocate_with_one_container_and_all_ids() {
+async fn a_request_makes_one_allocate_call_with_one_container_and_all_ids() {
     let (node, plugin) = node_with(2).await;
     let admission = node.kubelet.admit(pod("pod", GPU, 2)).await.expect("admitted");
     let allotment = admission.allotment("c", GPU).expect("allocated");

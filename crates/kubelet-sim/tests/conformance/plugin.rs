@@ -241,7 +241,8 @@ impl Service {
         self.0.script.lock().expect("no test panicked here").clone()
     }
 
-    /// Records a call. Returns the current script, or never if the script leaves the method unanswered.
+    /// Records a call, and returns the current script. Never returns if the script leaves the method
+    /// unanswered.
     async fn record_call(&self, method: Method, call: Call) -> Script {
         self.0.calls.send_modify(|calls| calls.push(call));
         let script = self.current_script();

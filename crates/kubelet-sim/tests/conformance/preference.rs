@@ -99,7 +99,7 @@ async fn a_request_for_exactly_the_remaining_aligned_devices_makes_no_call() {
     let init = Container::new("i").limit(GPU, 2);
     let pod = Pod::new("pod").init(init).container(Container::new("c").limit(GPU, 4));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    assert_eq!(admission.allotment("c", GPU).expect("held").ids(), ids("d0 d1 d2 d3"));
+    assert_eq!(admission.allotment("c", GPU).expect("allocated").ids(), ids("d0 d1 d2 d3"));
     assert_eq!(take_preference_calls(&plugin).len(), 1, "for the init container only");
 }
 
@@ -111,8 +111,8 @@ async fn reused_devices_must_be_included() {
     let init = Container::new("i").limit(GPU, 2);
     let pod = Pod::new("pod").init(init).container(Container::new("c").limit(GPU, 4));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    assert_eq!(admission.allotment("i", GPU).expect("held").ids(), ids("d0 d5"));
-    assert_eq!(admission.allotment("c", GPU).expect("held").ids(), ids("d0 d1 d5 d6"));
+    assert_eq!(admission.allotment("i", GPU).expect("allocated").ids(), ids("d0 d5"));
+    assert_eq!(admission.allotment("c", GPU).expect("allocated").ids(), ids("d0 d1 d5 d6"));
     let all = "d0 d1 d2 d3 d4 d5 d6 d7".to_owned();
     assert_eq!(take_preference_calls(&plugin)[1], (all, "d0 d5".to_owned(), 4));
 }

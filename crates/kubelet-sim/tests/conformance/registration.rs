@@ -16,7 +16,7 @@ use super::{
     support::{DEADLINE, GPU, NIC, Node, SHORT, device, devices},
 };
 
-fn refused(outcome: Result<(), Status>, expected: &str) {
+fn check_refused(outcome: Result<(), Status>, expected: &str) {
     let status = outcome.expect_err("refused");
     assert_eq!((status.code(), status.message()), (Code::Unknown, expected));
 }
@@ -37,7 +37,7 @@ async fn another_version_is_refused_without_dialling() {
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     for version in ["v1beta2", "", "v1alpha"] {
         let request = RegisterRequest { version: version.to_owned(), ..plugin.request() };
-        refused(
+        check_refused(
             plugin.register_as(request).await,
             &format!(
                 "requested API version \"{version}\" is not supported by kubelet. Supported version is [\"v1beta1\"]"
@@ -56,7 +56,7 @@ async fn names_that_are_no_extended_resources_are_refused() {
     for name in invalid {
         let request = RegisterRequest { resource_name: name.to_owned(), ..plugin.request() };
         let expected = format!("the ResourceName \"{name}\" is invalid");
-        refused(plugin.register_as(request).await, &expected);
+        check_refused(plugin.register_as(request).await, &expected);
     }
     let resource_name = format!("{}/x", "a".repeat(244));
     let request = RegisterRequest { resource_name, ..plugin.request() };
@@ -76,7 +76,7 @@ async fn registration_of_a_missing_socket_fails_after_the_dial_timeout() {
         };
         let socket = node.kubelet.config().registration_socket();
         let expected = "failed to dial device plugin: context deadline exceeded";
-        refused(register(&socket, request).await, expected);
+        check_refused(register(&socket, request).await, expected);
     }
     assert!(started.elapsed() >= SHORT * 2);
 }
@@ -98,7 +98,7 @@ async fn registration_of_the_kubelets_own_socket_fails() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     let request = RegisterRequest { endpoint: "kubelet.sock".to_owned(), ..plugin.request() };
-    refused(
+    check_refused(
         plugin.register_as(request).await,
         "failed to get device plugin options: rpc error: code = Unimplemented desc = unknown service v1beta1.DevicePlugin",
     );
@@ -109,7 +109,7 @@ async fn a_failed_call_for_options_leaves_no_list_and_no_resource() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.script().options = Err(Status::internal("broken"));
-    refused(
+    check_refused(
         plugin.register().await,
         "failed to get device plugin options: rpc error: code = Internal desc = broken",
     );
@@ -226,7 +226,7 @@ async fn a_fault_can_refuse_registrations_or_leave_them_unanswered() {
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     let registration = RegistrationFault::Refuse("not today".to_owned());
     node.kubelet.misbehave(Misbehaviour { registration, ..Misbehaviour::default() });
-    refused(plugin.register().await, "not today");
+    check_refused(plugin.register().await, "not today");
 
     let hang = RegistrationFault::Hang;
     node.kubelet.misbehave(Misbehaviour { registration: hang, ..Misbehaviour::default() });
@@ -302,7 +302,7 @@ async fn a_plugin_without_an_answer_for_options_when_the_old_stream_ends_is_not_
     };
     let both = async { tokio::join!(second.register(), ending) };
     let (outcome, ()) = tokio::time::timeout(DEADLINE, both).await.expect("Register is answered");
-    refused(
+    check_refused(
         outcome,
         "failed to get device plugin options: rpc error: code = Canceled desc = grpc: the client connection is closing",
     );

@@ -10,7 +10,7 @@ use super::{
     support::{GPU, Node, device, devices, ids, pod},
 };
 
-/// Checkpoint of a live kubelet 1.36.2.
+/// Checkpoint of a real kubelet 1.36.2.
 const GOLDEN: &str = include_str!("../../../kubelet-api/tests/kubelet-checkpoint-golden.json");
 
 /// A node with an admitted pod that holds `d0`, one of two devices.

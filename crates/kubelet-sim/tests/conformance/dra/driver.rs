@@ -128,7 +128,7 @@ impl Driver {
         Self::serve_services(kubelet, ((name, None), &socket_name(name, None)), services)
     }
 
-    /// Serves the DRA socket, then the registration socket under another name.
+    /// Serves the DRA socket, and the registration socket with this file name.
     pub(crate) fn serve_at(
         kubelet: &Kubelet,
         (name, instance): (&str, Option<&str>),

@@ -14,11 +14,11 @@ use super::{
     pod, pod_of,
 };
 
-fn prepared(uids: &[&str]) -> Call {
+fn prepare_call(uids: &[&str]) -> Call {
     Call::Prepare(Service::V1, uids.iter().map(|&uid| uid.to_owned()).collect())
 }
 
-fn released(uids: &[&str]) -> Call {
+fn unprepare_call(uids: &[&str]) -> Call {
     Call::Unprepare(uids.iter().map(|&uid| uid.to_owned()).collect())
 }
 
@@ -48,13 +48,13 @@ async fn a_container_gets_the_prepared_devices_of_its_claim() {
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     node.kubelet.start_container("pod-uid", "c").await.expect("started again");
-    assert_eq!(driver.take_calls(), [prepared(&["claim-uid"])]);
+    assert_eq!(driver.take_calls(), [prepare_call(&["claim-uid"])]);
     let claim = &node.kubelet.node().claims["default/claim"];
     assert!(claim.is_prepared && claim.pods.contains("pod-uid"));
     assert_eq!(claim.devices[DRIVER][0].name, "device-0");
 
     node.kubelet.finish("pod-uid").await;
-    assert_eq!(driver.take_calls(), [released(&["claim-uid"])]);
+    assert_eq!(driver.take_calls(), [unprepare_call(&["claim-uid"])]);
     assert_eq!(node.kubelet.node().pods["pod-uid"].phase, PodPhase::Succeeded);
     assert!(node.kubelet.node().claims.is_empty());
     node.kubelet.delete("pod-uid").await;
@@ -81,8 +81,8 @@ async fn each_driver_is_called_once_with_all_claims_of_the_pod() {
             "gpu.example.com/claim=gpus-uid-0",
         ]
     );
-    assert_eq!(gpus.take_calls(), [prepared(&["both-uid", "gpus-uid"])]);
-    assert_eq!(nics.take_calls(), [prepared(&["both-uid"])]);
+    assert_eq!(gpus.take_calls(), [prepare_call(&["both-uid", "gpus-uid"])]);
+    assert_eq!(nics.take_calls(), [prepare_call(&["both-uid"])]);
     let called = |event: &Event| matches!(event, Event::DriverCalled { call: ClaimCall::Prepare, claims, .. } if claims.len() == 2);
     assert_eq!(node.kubelet.calls().count(called), 1);
 }
@@ -95,11 +95,11 @@ async fn a_claim_of_two_pods_is_prepared_once_and_released_once() {
         admit(&node, pod(name, "shared")).await;
         node.kubelet.start_container(&format!("{name}-uid"), "c").await.expect("started");
     }
-    assert_eq!(driver.take_calls(), [prepared(&["shared-uid"])]);
+    assert_eq!(driver.take_calls(), [prepare_call(&["shared-uid"])]);
     node.kubelet.delete("a-uid").await;
     assert_eq!(driver.take_calls(), []);
     node.kubelet.delete("b-uid").await;
-    assert_eq!(driver.take_calls(), [released(&["shared-uid"])]);
+    assert_eq!(driver.take_calls(), [unprepare_call(&["shared-uid"])]);
 }
 
 #[tokio::test]
@@ -192,10 +192,10 @@ async fn a_deleted_pods_unreleased_claim_blocks_its_name_until_a_later_release()
     assert_eq!(
         driver.take_calls(),
         [
-            prepared(&["claim-uid"]),
-            released(&["claim-uid"]),
-            released(&["claim-uid"]),
-            prepared(&["another"])
+            prepare_call(&["claim-uid"]),
+            unprepare_call(&["claim-uid"]),
+            unprepare_call(&["claim-uid"]),
+            prepare_call(&["another"])
         ]
     );
 }
@@ -213,7 +213,7 @@ async fn the_deletion_of_a_pod_cancels_its_preparation_and_releases_its_claim() 
     let (failed, ()) = tokio::join!(prepare_error(&node, "pod-uid"), end);
     let canceled = "NodePrepareResources: rpc error: code = Canceled desc = context canceled";
     assert_eq!(failed, canceled);
-    assert_eq!(driver.take_calls().last(), Some(&released(&["claim-uid"])));
+    assert_eq!(driver.take_calls().last(), Some(&unprepare_call(&["claim-uid"])));
 }
 
 #[tokio::test]
@@ -228,7 +228,7 @@ async fn a_driver_with_v1beta1_only_is_called_in_v1beta1() {
     node.kubelet.finish("pod-uid").await;
     let calls = driver.take_calls();
     assert_eq!(calls[0], Call::Prepare(Service::V1Beta1, vec!["claim-uid".to_owned()]));
-    assert_eq!(calls[1], released(&["claim-uid"]));
+    assert_eq!(calls[1], unprepare_call(&["claim-uid"]));
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn the_newest_connected_instance_is_called() {
     drop(new);
     node.wait(|status| !status.drivers[DRIVER][1].is_connected).await;
     node.kubelet.finish("pod-uid").await;
-    assert_eq!(old.take_calls(), [released(&["claim-uid"])]);
+    assert_eq!(old.take_calls(), [unprepare_call(&["claim-uid"])]);
     let unused = Pod::new("plain").container(Container::new("c"));
     admit(&node, unused).await;
     node.kubelet.start_container("plain-uid", "c").await.expect("a pod without claims");

@@ -14,11 +14,11 @@ use super::{
     pod,
 };
 
-fn prepared() -> Call {
+fn prepare_call() -> Call {
     Call::Prepare(Service::V1, vec!["claim-uid".to_owned()])
 }
 
-fn released() -> Call {
+fn unprepare_call() -> Call {
     Call::Unprepare(vec!["claim-uid".to_owned()])
 }
 
@@ -72,7 +72,7 @@ async fn a_running_pod_keeps_its_claim_and_is_not_prepared_again() {
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     assert_eq!(driver.take_calls(), []);
     node.kubelet.finish("pod-uid").await;
-    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(driver.take_calls(), [unprepare_call()]);
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn after_a_restart_a_second_pod_prepares_the_claim_again_and_its_devices_a
     restart(&node).await;
     node.kubelet.admit(pod("second", "claim")).await.expect("admitted");
     let grant = node.kubelet.start_container("second-uid", "c").await.expect("started");
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"; 2]);
 }
 
@@ -92,7 +92,7 @@ async fn pods_are_prepared_again_after_a_reboot() {
     driver.wait_until_registered(&node).await;
     node.wait(|status| !status.drivers.is_empty()).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn a_kubelet_that_crashed_before_the_call_calls_after_its_restart() {
     let claims = checkpoint(&node).claims.expect("the claim was written");
     assert_eq!(claims[0].drivers[DRIVER].devices, None);
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
 }
 
 #[tokio::test]
@@ -114,9 +114,9 @@ async fn a_kubelet_that_crashed_before_it_recorded_the_answer_calls_again() {
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
     crash_and_restart(&node, ClaimFault::CrashBeforeRecord, "pod-uid").await;
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     let claims = checkpoint(&node).claims.expect("one claim");
     assert_eq!(claims[0].drivers[DRIVER].devices.as_ref().map(Vec::len), Some(1));
@@ -130,10 +130,10 @@ async fn a_kubelet_that_crashed_before_it_removed_a_claim_releases_it_again() {
     driver.script().unprepare = Answer::Correct;
     driver.take_calls();
     crash_and_restart(&node, ClaimFault::CrashBeforeRemove, "pod-uid").await;
-    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(driver.take_calls(), [unprepare_call()]);
     assert_eq!(checkpoint(&node).claims.map(|claims| claims.len()), Some(1));
     node.kubelet.sync_pod("pod-uid").await.expect("released");
-    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(driver.take_calls(), [unprepare_call()]);
     assert_eq!(checkpoint(&node).claims, Some(Vec::new()));
 }
 
@@ -145,7 +145,7 @@ async fn reconciliation_releases_the_claim_of_a_pod_deleted_while_the_kubelet_wa
     restart(&node).await;
     assert_eq!(driver.take_calls(), []);
     node.kubelet.reconcile_claims().await;
-    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(driver.take_calls(), [unprepare_call()]);
     assert!(node.kubelet.node().claims.is_empty());
 }
 
