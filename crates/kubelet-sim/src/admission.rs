@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// An admission in progress.
-struct Admitting<'a> {
+struct AdmissionRun<'a> {
     handle: &'a ManagerHandle,
     pod: &'a Pod,
     questions: Questions,
@@ -41,9 +41,9 @@ struct Admitting<'a> {
 pub(crate) async fn admit(handle: &ManagerHandle, pod: Pod) -> Result<Admission, Rejection> {
     let bound = pod.clone();
     handle.update(move |task| task.manager.add_pod(bound)).await?;
-    let mut admitting = Admitting { handle, pod: &pod, questions: Questions::new() };
-    let outcome = admitting.run().await;
-    let questions = admitting.questions;
+    let mut admission = AdmissionRun { handle, pod: &pod, questions: Questions::new() };
+    let outcome = admission.run().await;
+    let questions = admission.questions;
     let uid = pod.uid.clone();
     match outcome {
         Ok(()) => {
@@ -70,12 +70,12 @@ pub(crate) async fn allocate_again(
     pod: &Pod,
     container: &Container,
 ) -> Result<(), ManagerError> {
-    Admitting { handle, pod, questions: Questions::new() }.allocate(container).await
+    AdmissionRun { handle, pod, questions: Questions::new() }.allocate(container).await
 }
 
-// === impl Admitting ===
+// === impl AdmissionRun ===
 
-impl Admitting<'_> {
+impl AdmissionRun<'_> {
     async fn run(&mut self) -> Result<(), RejectionCause> {
         let read = |task: &ManagerTask| (task.config.topology, task.config.topology_scope);
         let (policy, scope) = self.handle.read(read).await?;

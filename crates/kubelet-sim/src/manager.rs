@@ -22,7 +22,7 @@ pub(crate) use endpoint::{Client, Clients, Endpoint};
 pub(crate) use error::{ManagerError, UnlistedDevice};
 pub(crate) use hints::{Alignment, device_count};
 pub(crate) use holding::{Holding, Holdings};
-pub(crate) use pods::{Insufficient, PodRecord};
+pub(crate) use pods::{InsufficientResource, PodRecord};
 
 use crate::{
     config::Release,
@@ -59,7 +59,7 @@ pub(crate) struct Manager {
     /// Allocated devices of each container.
     pub(crate) holdings: Holdings,
     /// Devices of one pod's init containers that its later containers may reuse.
-    pub(crate) reusable: reuse::Reusable,
+    pub(crate) reusable: reuse::ReusableDevices,
     /// NUMA nodes by pod and container, decided by the topology manager.
     pub(crate) affinities: BTreeMap<(String, String), NumaMask>,
     /// All pods bound to the node, by UID.

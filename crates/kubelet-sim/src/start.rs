@@ -120,7 +120,7 @@ impl Manager {
             return Ok(None);
         }
         let holding = self.holdings.get(pod, container, resource);
-        let holding = holding.ok_or_else(|| ManagerError::NothingHeld {
+        let holding = holding.ok_or_else(|| ManagerError::NoAllocatedDevices {
             pod: pod.clone(),
             container: container.clone(),
             resource: resource.clone(),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    manager::{Insufficient, ManagerError},
+    manager::{InsufficientResource, ManagerError},
     manager_task::KubeletEnded,
 };
 
@@ -35,7 +35,7 @@ pub enum Reason {
 pub(super) enum RejectionCause {
     Allocation(ManagerError),
     Misaligned,
-    Insufficient(Insufficient),
+    Insufficient(InsufficientResource),
 }
 
 // === impl RejectionCause ===
@@ -54,7 +54,7 @@ impl RejectionCause {
                 Reason::TopologyAffinityError,
                 "Resources cannot be allocated with Topology locality".to_owned(),
             ),
-            Self::Insufficient(short) => (Reason::OutOf(short.resource.clone()), short.to_string()),
+            Self::Insufficient(error) => (Reason::OutOf(error.resource.clone()), error.to_string()),
         };
         Rejection { reason, message: format!("Pod was rejected: {cause}") }
     }

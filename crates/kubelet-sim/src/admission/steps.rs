@@ -46,7 +46,7 @@ impl Manager {
     /// Chooses devices, and decides whether the plugin has to state its preference.
     pub(super) fn next_step(&mut self, request: &Request) -> Result<Step, ManagerError> {
         let choice = match self.choose(request)? {
-            Choice::Nothing => return Ok(Step::Done),
+            Choice::NotNeeded => return Ok(Step::Done),
             Choice::Devices(devices) => return Ok(Step::Allocate(devices)),
             Choice::Pending(choice) => choice,
         };

@@ -28,7 +28,7 @@ use crate::authority::{AuthorityOf, Outgoing};
 /// The kubelet's `:authority` on a DRA socket.
 const LOCALHOST: &str = "http://localhost";
 
-type Connecting<S> = Pin<Box<dyn Future<Output = io::Result<TokioIo<S>>> + Send>>;
+type ConnectFuture<S> = Pin<Box<dyn Future<Output = io::Result<TokioIo<S>>> + Send>>;
 
 /// Connects to one socket. Ignores the URI of the request.
 struct Connector<F> {
@@ -75,7 +75,7 @@ where
 {
     type Response = TokioIo<S>;
     type Error = io::Error;
-    type Future = Connecting<S>;
+    type Future = ConnectFuture<S>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))

@@ -9,8 +9,8 @@
 //!    └───────────────────────────────────────────┘
 //! ```
 
+mod attempt;
 mod folder;
-mod registering;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,8 +28,8 @@ use tokio::{
 use windlass_kubelet_api::socket::SocketIdentity;
 
 use self::{
+    attempt::{RegisteredEndpoint, RegistrationAttempt},
     folder::Folder,
-    registering::{Registered, Registering},
 };
 use crate::{config::Config, fault::Misbehaviour, manager_task::ManagerHandle};
 
@@ -42,7 +42,7 @@ enum SocketState {
     /// An attempt is in progress.
     Registering,
     /// The plugin of this socket file is registered.
-    Registered { identity: SocketIdentity, plugin: Registered },
+    Registered { identity: SocketIdentity, plugin: RegisteredEndpoint },
     /// The last attempt failed; the next one follows after `until`.
     BackingOff { until: Instant, pause: Duration },
 }
@@ -52,15 +52,15 @@ struct Registry {
     config: Arc<Config>,
     faults: watch::Receiver<Misbehaviour>,
     sockets: BTreeMap<PathBuf, SocketState>,
-    attempts: JoinSet<Attempt>,
+    attempts: JoinSet<AttemptResult>,
 }
 
 /// Result of a registration attempt.
-struct Attempt {
+struct AttemptResult {
     socket: PathBuf,
     identity: SocketIdentity,
     /// The registered plugin; `None` after a failure.
-    plugin: Option<Registered>,
+    plugin: Option<RegisteredEndpoint>,
     /// Pause before the next attempt, after a failure.
     pause: Duration,
 }
@@ -134,7 +134,7 @@ impl Registry {
         };
         let first = self.config.dra.registration_pause;
         let pause = last.map_or(first, |last| (last * 2).min(MAX_PAUSE));
-        let registering = Registering {
+        let attempt = RegistrationAttempt {
             handle: self.handle.clone(),
             config: Arc::clone(&self.config),
             fault: self.faults.borrow().driver_registration.clone(),
@@ -142,13 +142,13 @@ impl Registry {
         };
         self.sockets.insert(socket.clone(), SocketState::Registering);
         self.attempts.spawn(async move {
-            let plugin = registering.run().await;
-            Attempt { socket, identity, plugin, pause }
+            let plugin = attempt.run().await;
+            AttemptResult { socket, identity, plugin, pause }
         });
     }
 
-    fn record(&mut self, attempt: Attempt) {
-        let Attempt { socket, identity, plugin, pause } = attempt;
+    fn record(&mut self, attempt: AttemptResult) {
+        let AttemptResult { socket, identity, plugin, pause } = attempt;
         let state = match plugin {
             Some(plugin) => SocketState::Registered { identity, plugin },
             None => SocketState::BackingOff { until: Instant::now() + pause, pause },

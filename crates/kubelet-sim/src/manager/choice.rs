@@ -1,7 +1,7 @@
 //! Choice of a container's devices: the real manager's `devicesToAllocate`.
 //!
 //! ```text
-//!  devices held already ──────────────────────────────────> Choice::Nothing
+//!  devices held already ──────────────────────────────────> Choice::NotNeeded
 //!  enough reusable devices ───────────────────────────────> Choice::Devices
 //!  more aligned devices than needed ──────────────────────> Choice::Pending, among aligned devices
 //!  as many as needed ─────────────────────────────────────> Choice::Devices, all aligned devices
@@ -36,7 +36,7 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The container holds its devices already, or requests none. No `Allocate` follows.
-    Nothing,
+    NotNeeded,
     /// The chosen devices. No preference is needed.
     Devices(DeviceIds),
     /// A choice that the plugin's preference completes.
@@ -58,7 +58,7 @@ pub(crate) struct PendingChoice {
 
 /// Free devices, split by the topology manager's hint.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct ByAffinity {
+struct DevicesByAffinity {
     /// Devices with a node in the hint.
     aligned: DeviceIds,
     /// Devices with other nodes only.
@@ -80,7 +80,7 @@ impl Manager {
     /// Chooses devices and marks them as allocated, up to the point that needs the plugin's preference.
     pub(crate) fn choose(&mut self, request: &Request) -> Result<Choice, ManagerError> {
         if self.needs_no_allocation(request)? {
-            return Ok(Choice::Nothing);
+            return Ok(Choice::NotNeeded);
         }
         let mut taken = DeviceIds::new();
         let reusable = self.reusable.of(&request.pod, &request.resource);
@@ -119,7 +119,7 @@ impl Manager {
                 return Ok(taken);
             }
         }
-        Err(ManagerError::Short { requested: request.size, got: taken.len() })
+        Err(ManagerError::ChoiceIncomplete { requested: request.size, got: taken.len() })
     }
 
     /// True if the container needs no `Allocate`. Fails if the container cannot get its devices. The
@@ -147,7 +147,7 @@ impl Manager {
             return Err(ManagerError::NoHealthy(resource.clone()));
         }
         if held.as_ref().is_some_and(|held| !held.is_subset(healthy)) {
-            return Err(ManagerError::Lost(resource.clone()));
+            return Err(ManagerError::HeldDeviceUnhealthy(resource.clone()));
         }
         Ok(held.is_some() || *size == 0)
     }
@@ -164,14 +164,17 @@ impl Manager {
     }
 
     /// Splits free devices by the topology manager's hint for the container.
-    fn by_affinity(&self, request: &Request, available: &DeviceIds) -> ByAffinity {
+    fn by_affinity(&self, request: &Request, available: &DeviceIds) -> DevicesByAffinity {
         let key = (request.pod.clone(), request.container.clone());
         let hint = self.affinities.get(&key).copied();
         let listed = self.devices.get(&request.resource);
         let (Some(hint), Some(listed)) =
             (hint.filter(|_| self.has_topology(&request.resource)), listed)
         else {
-            return ByAffinity { without_node: available.clone(), ..ByAffinity::default() };
+            return DevicesByAffinity {
+                without_node: available.clone(),
+                ..DevicesByAffinity::default()
+            };
         };
         split(hint, available, listed)
     }
@@ -179,7 +182,11 @@ impl Manager {
 
 /// Splits devices by their nodes. A device of several nodes counts for the first one in this order:
 /// nodes in the hint, then the others, each group by ascending number of devices.
-fn split(hint: NumaMask, available: &DeviceIds, listed: &BTreeMap<String, Device>) -> ByAffinity {
+fn split(
+    hint: NumaMask,
+    available: &DeviceIds,
+    listed: &BTreeMap<String, Device>,
+) -> DevicesByAffinity {
     let mut by_node = BTreeMap::<i64, DeviceIds>::new();
     for id in available {
         for node in listed.get(id).map_or(&[NO_NODE][..], Device::grouping_nodes) {
@@ -189,7 +196,7 @@ fn split(hint: NumaMask, available: &DeviceIds, listed: &BTreeMap<String, Device
     let mut nodes: Vec<(i64, DeviceIds)> = by_node.into_iter().collect();
     nodes.sort_by_key(|(node, ids)| (!hint.contains(*node), *node == NO_NODE, ids.len()));
 
-    let mut result = ByAffinity::default();
+    let mut result = DevicesByAffinity::default();
     let mut seen = DeviceIds::new();
     for (node, ids) in nodes {
         let group = match node {
@@ -372,10 +379,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_no_devices_or_for_held_devices_chooses_nothing() {
+    fn a_request_for_no_devices_or_for_held_devices_needs_no_choice() {
         let mut manager = without_topology(2);
-        assert_eq!(manager.choose(&request("pod", "c", 0)), Ok(Choice::Nothing));
+        assert_eq!(manager.choose(&request("pod", "c", 0)), Ok(Choice::NotNeeded));
         hold(&mut manager, "pod", "c", "d0");
-        assert_eq!(manager.choose(&request("pod", "c", 1)), Ok(Choice::Nothing));
+        assert_eq!(manager.choose(&request("pod", "c", 1)), Ok(Choice::NotNeeded));
     }
 }

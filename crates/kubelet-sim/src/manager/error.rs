@@ -22,7 +22,7 @@ pub(crate) enum ManagerError {
     #[error(
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}"
     )]
-    Lost(String),
+    HeldDeviceUnhealthy(String),
     /// Too few healthy devices are free.
     #[error(
         "requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}"
@@ -32,7 +32,7 @@ pub(crate) enum ManagerError {
     #[error(
         "unexpectedly allocated less resources than required. Requested: {requested}, Got: {got}"
     )]
-    Short { requested: usize, got: usize },
+    ChoiceIncomplete { requested: usize, got: usize },
     /// The manager knows the resource but has no endpoint for it, such as after the grace period.
     #[error("endpoint not found in cache for a registered resource: {0}")]
     NoEndpoint(String),
@@ -52,7 +52,7 @@ pub(crate) enum ManagerError {
     #[error(
         "no devices found allocated in local cache for pod {pod}, container {container}, resource {resource}"
     )]
-    NothingHeld { pod: String, container: String, resource: String },
+    NoAllocatedDevices { pod: String, container: String, resource: String },
     /// `Allocate` returned no container response. Go prints an empty message as an empty string.
     #[error("no containers return in allocation response ")]
     EmptyResponse,

@@ -30,7 +30,7 @@ pub(crate) struct PodRecord {
 #[error(
     "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
 )]
-pub(crate) struct Insufficient {
+pub(crate) struct InsufficientResource {
     pub(crate) resource: String,
     requested: u64,
     used: u64,
@@ -109,7 +109,7 @@ impl Manager {
     /// Checks that the pod's extended resources fit the node: its requests plus those of all other
     /// admitted pods are at most allocatable. For a pod that holds devices, allocatable is at least
     /// the number of allocated devices. A resource unknown to the node is not checked.
-    pub(crate) fn fits(&self, pod: &Pod) -> Result<(), Insufficient> {
+    pub(crate) fn fits(&self, pod: &Pod) -> Result<(), InsufficientResource> {
         let counts = self.counts();
         let used = self.used_by_others(&pod.uid);
         for (resource, requested) in pod.effective_limits() {
@@ -122,7 +122,7 @@ impl Manager {
             let Some(capacity) = allocatable.map(|count| count as u64) else { continue };
             let used = used.get(&resource).copied().unwrap_or(0);
             if requested > 0 && requested > capacity.saturating_sub(used) {
-                return Err(Insufficient { resource, requested, used, capacity });
+                return Err(InsufficientResource { resource, requested, used, capacity });
             }
         }
         Ok(())

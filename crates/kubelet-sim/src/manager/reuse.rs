@@ -7,14 +7,14 @@ use crate::{device::DeviceIds, pod::InitRole};
 
 /// The real manager's `devicesToReuse`: reusable devices of the pod whose admission began last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reusable {
+pub(crate) struct ReusableDevices {
     pod: String,
     by_resource: BTreeMap<String, DeviceIds>,
 }
 
-// === impl Reusable ===
+// === impl ReusableDevices ===
 
-impl Reusable {
+impl ReusableDevices {
     /// Devices of a resource that the pod's next container may reuse.
     pub(super) fn of(&self, pod: &str, resource: &str) -> DeviceIds {
         if self.pod != pod {

@@ -70,7 +70,7 @@ pub(crate) enum PreStart {
 /// Content of every `ListAndWatch` stream.
 #[derive(Clone, Debug)]
 enum StreamContent {
-    Nothing,
+    NoList,
     Devices(Vec<wire::Device>),
     End(Result<(), Status>),
 }
@@ -118,7 +118,7 @@ impl Plugin {
         let shared = Arc::new(Shared {
             script: Mutex::new(Script::default()),
             calls: watch::Sender::new(Vec::new()),
-            content: watch::Sender::new(StreamContent::Nothing),
+            content: watch::Sender::new(StreamContent::NoList),
             open_streams: watch::Sender::new(0),
             kubelet_events: Mutex::new(Some(kubelet.calls())),
         });
@@ -295,7 +295,7 @@ impl DevicePlugin for Service {
             contents.take_while(move |content| !ended(content)).filter_map(move |content| {
                 let _held_by_the_stream = &open;
                 match content {
-                    StreamContent::Nothing => None,
+                    StreamContent::NoList => None,
                     StreamContent::Devices(devices) => {
                         Some(Ok(wire::ListAndWatchResponse { devices }))
                     }

@@ -57,7 +57,7 @@ struct Shared {
 /// Content of each `ListAndWatch` stream.
 #[derive(Clone, Debug)]
 enum StreamContent {
-    Nothing,
+    NoList,
     Devices(Vec<wire::Device>),
     End,
 }
@@ -81,7 +81,7 @@ impl Plugin {
             wanted,
             behaviour: Mutex::new(Behaviour::Right),
             calls: watch::Sender::new(Vec::new()),
-            content: watch::Sender::new(StreamContent::Nothing),
+            content: watch::Sender::new(StreamContent::NoList),
             streams: watch::Sender::new(0),
         });
         let endpoint = format!("{name}.sock");
@@ -236,7 +236,7 @@ impl DevicePlugin for Service {
                     StreamContent::Devices(devices) => {
                         Some(Ok(wire::ListAndWatchResponse { devices }))
                     }
-                    StreamContent::Nothing | StreamContent::End => None,
+                    StreamContent::NoList | StreamContent::End => None,
                 }
             });
         Ok(Response::new(Box::pin(stream)))

@@ -34,7 +34,7 @@ const DIAL_PAUSE: Duration = Duration::from_millis(20);
 const MAX_DIAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Inputs of a registration attempt.
-pub(super) struct Registering {
+pub(super) struct RegistrationAttempt {
     pub(super) handle: ManagerHandle,
     pub(super) config: Arc<Config>,
     pub(super) fault: RegistrationFault,
@@ -43,7 +43,7 @@ pub(super) struct Registering {
 
 /// A registered endpoint of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::dra) struct Registered {
+pub(in crate::dra) struct RegisteredEndpoint {
     driver: String,
     endpoint: PathBuf,
 }
@@ -69,11 +69,11 @@ enum RegisterError {
     Stopped,
 }
 
-// === impl Registering ===
+// === impl RegistrationAttempt ===
 
-impl Registering {
+impl RegistrationAttempt {
     /// Registers the plugin of the socket, and logs the outcome as an event. `None` after a failure.
-    pub(super) async fn run(self) -> Option<Registered> {
+    pub(super) async fn run(self) -> Option<RegisteredEndpoint> {
         let outcome = self.register().await;
         let socket = self.socket;
         match outcome {
@@ -87,7 +87,7 @@ impl Registering {
         }
     }
 
-    async fn register(&self) -> Result<Registered, RegisterError> {
+    async fn register(&self) -> Result<RegisteredEndpoint, RegisterError> {
         if self.fault == RegistrationFault::Hang {
             std::future::pending::<()>().await;
         }
@@ -109,7 +109,7 @@ impl Registering {
             self.handle.update(move |task| task.deregister(&plugin)).await?;
             return Err(RegisterError::Notify { socket: self.path(), error });
         }
-        let Registered { driver, endpoint } = plugin.clone();
+        let RegisteredEndpoint { driver, endpoint } = plugin.clone();
         let registered = Event::DriverRegistered { driver, endpoint, service };
         self.handle.read(move |task| task.events.push(registered)).await?;
         Ok(plugin)
@@ -144,7 +144,7 @@ impl Registering {
     }
 
     /// Checks the plugin's answer. The error is the text for the plugin.
-    fn check(&self, info: PluginInfo) -> Result<(Registered, Service), String> {
+    fn check(&self, info: PluginInfo) -> Result<(RegisteredEndpoint, Service), String> {
         if let RegistrationFault::Refuse(message) = &self.fault {
             return Err(message.clone());
         }
@@ -165,7 +165,7 @@ impl Registering {
                 endpoint.display()
             )
         })?;
-        Ok((Registered { driver: info.name, endpoint }, service))
+        Ok((RegisteredEndpoint { driver: info.name, endpoint }, service))
     }
 
     /// Sends the refusal to the plugin.
@@ -209,10 +209,10 @@ impl ManagerTask {
     fn register(
         &mut self,
         handle: &ManagerHandle,
-        plugin: &Registered,
+        plugin: &RegisteredEndpoint,
         service: Service,
     ) -> Result<(), super::super::drivers::EndpointTaken> {
-        let Registered { driver, endpoint } = plugin.clone();
+        let RegisteredEndpoint { driver, endpoint } = plugin.clone();
         let driver = Driver::new(driver, endpoint, service, self.config.dra.call);
         self.dra.drivers.add(driver.clone())?;
         self.connections.spawn(health_stream::publish_connection(handle.clone(), driver.clone()));
@@ -221,8 +221,8 @@ impl ManagerTask {
     }
 
     /// Removes the driver's endpoint.
-    pub(in crate::dra) fn deregister(&mut self, plugin: &Registered) {
-        let Registered { driver, endpoint } = plugin.clone();
+    pub(in crate::dra) fn deregister(&mut self, plugin: &RegisteredEndpoint) {
+        let RegisteredEndpoint { driver, endpoint } = plugin.clone();
         self.dra.drivers.remove(&driver, &endpoint);
         self.events.push(Event::DriverDeregistered { driver, endpoint });
     }
