@@ -1,6 +1,6 @@
-//! Checkpoint of the kubelet's device manager, `kubelet_internal_checkpoint`, in its original format.
+//! Checkpoint of the kubelet's device manager, `kubelet_internal_checkpoint`, in the kubelet's format.
 //!
-//! The kubelet guards the document with a checksum of a Go debug print, which is reproduced here exactly: types in
+//! The document has a checksum over Go's debug print of the data. This module reproduces the print exactly: types in
 //! parentheses, maps sorted by key, slices in file order.
 //! Source: `pkg/kubelet/cm/devicemanager/checkpoint` and `pkg/util/hash` of Kubernetes 1.36.
 
@@ -15,21 +15,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// File name, in the device plugin directory.
 pub const FILE: &str = "kubelet_internal_checkpoint";
 
-/// Key of [`PodDevices::device_ids`] for devices that have no NUMA node.
+/// Key of [`PodDevices::device_ids`] for devices without a NUMA node.
 pub const NO_NUMA_NODE: i64 = -1;
 
 /// Persistent state of the device manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Devices that containers hold. `None` is Go's nil slice, which has its own checksum.
+    /// Devices allocated to containers. `None` is Go's nil slice; its checksum differs from that of an empty one.
     #[serde(rename = "PodDeviceEntries")]
     pub pods: Option<Vec<PodDevices>>,
-    /// Healthy device ids by resource, as last reported by the plugins.
+    /// Healthy device ids by resource, from each plugin's last list. An inner `None` is Go's nil slice.
     #[serde(rename = "RegisteredDevices")]
     pub registered: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
-/// Devices of one resource in one container.
+/// Devices of one resource, allocated to one container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct PodDevices {
@@ -40,7 +40,7 @@ pub struct PodDevices {
     pub container_name: String,
     /// Extended resource name.
     pub resource_name: String,
-    /// Device ids by NUMA node, [`NO_NUMA_NODE`] without one.
+    /// Device ids by NUMA node. Devices without a node are under [`NO_NUMA_NODE`].
     #[serde(rename = "DeviceIDs")]
     pub device_ids: BTreeMap<i64, Vec<String>>,
     /// The plugin's encoded `ContainerAllocateResponse`.
@@ -48,13 +48,13 @@ pub struct PodDevices {
     pub allocate_response: Vec<u8>,
 }
 
-/// Rejected checkpoint.
+/// Reasons to reject a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// Not the kubelet's JSON.
+    /// The text is not the kubelet's JSON document.
     #[error("the device manager's checkpoint does not parse")]
     Parse(#[from] serde_json::Error),
-    /// The data differs from the checksum.
+    /// The checksum does not match the data.
     #[error("the device manager's checkpoint is corrupt: checksum {found}, computed {computed}")]
     Corrupt {
         /// Checksum in the document.
@@ -74,7 +74,7 @@ struct Document {
 // === impl Checkpoint ===
 
 impl Checkpoint {
-    /// Reads a document and verifies its checksum.
+    /// Parses the file's text and verifies the checksum.
     pub fn parse(json: &str) -> Result<Self, CheckpointError> {
         let document: Document = serde_json::from_str(json)?;
         let computed = document.data.checksum();
@@ -84,13 +84,13 @@ impl Checkpoint {
         Ok(document.data)
     }
 
-    /// Serializes the document as the kubelet does: one line, checksum last.
+    /// Serializes the checkpoint as the kubelet does: one line, checksum last.
     pub fn to_json(&self) -> String {
         let document = Document { data: self.clone(), checksum: self.checksum() };
         serde_json::to_string(&document).expect("strings, integers and maps with plain keys")
     }
 
-    /// Device ids of a resource that containers held when the checkpoint was written.
+    /// Ids of a resource's devices that were allocated when the kubelet wrote the checkpoint.
     pub fn held<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a str> {
         self.pods
             .iter()
@@ -100,7 +100,7 @@ impl Checkpoint {
             .map(String::as_str)
     }
 
-    /// FNV-1a over the Go print, 32 bits wide, widened as the kubelet's `uint64` field.
+    /// 32-bit FNV-1a hash of the Go print, widened to the kubelet's `uint64` field.
     pub fn checksum(&self) -> u64 {
         const OFFSET_BASIS: u32 = 0x811c_9dc5;
         const PRIME: u32 = 0x0100_0193;
@@ -112,7 +112,7 @@ impl Checkpoint {
     }
 }
 
-/// Data as Go's `spew` prints it with `%#v`, without pointer addresses and methods.
+/// Prints the data as Go's `spew` does for `%#v`, with pointer addresses and methods disabled.
 struct GoPrint<'a>(&'a Checkpoint);
 
 impl fmt::Display for GoPrint<'_> {
@@ -187,7 +187,7 @@ fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D:
 mod tests {
     use super::*;
 
-    /// Written by kubelet 1.36.2 with two pods of two devices each.
+    /// Checkpoint of a kubelet 1.36.2 that runs two pods with two devices each.
     const GOLDEN: &str = include_str!("../tests/kubelet-checkpoint-golden.json");
 
     #[test]
@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn one_changed_byte_is_noticed() {
+    fn a_changed_byte_fails_the_checksum() {
         let changed = GOLDEN.replacen("0003", "0009", 1);
         let error = Checkpoint::parse(&changed).expect_err("corrupt");
         assert!(matches!(error, CheckpointError::Corrupt { found: 3_711_385_807, .. }), "{error}");
     }
 
     #[test]
-    fn an_empty_state_survives_the_round_trip() {
+    fn an_empty_checkpoint_survives_the_round_trip() {
         for empty in [
             Checkpoint::default(),
             Checkpoint { pods: Some(Vec::new()), registered: Some(BTreeMap::new()) },

@@ -1,7 +1,7 @@
-//! Version and settings of the container runtime, by the Container Runtime Interface.
+//! Name, version and settings of the container runtime, by the Container Runtime Interface (CRI).
 //!
-//! Two calls of `runtime.v1.RuntimeService` (`k8s.io/cri-api/pkg/apis/runtime/v1/api.proto`), of which the fields that
-//! are read are declared here.
+//! Calls `Version` and `Status` of `runtime.v1.RuntimeService`. The messages declare only the fields in use; source:
+//! `k8s.io/cri-api/pkg/apis/runtime/v1/api.proto`.
 
 use std::collections::HashMap;
 
@@ -13,21 +13,21 @@ use crate::socket::{SocketError, SocketPath};
 /// A container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
-    /// Its name: `containerd`, `cri-o`, …
+    /// Name of the runtime, such as `containerd` or `cri-o`.
     pub name: String,
-    /// Its version, as it writes it.
+    /// Version in the runtime's own format.
     pub version: String,
-    /// Its own description of its state, as texts by name. The format is the runtime's.
+    /// `info` of the verbose `Status` answer: texts by key, in the runtime's own format.
     pub info: HashMap<String, String>,
 }
 
-/// Failure to ask the runtime.
+/// Errors of a query to the runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
     /// The runtime cannot be reached.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The runtime refused, or speaks another protocol.
+    /// The runtime answered a call with an error, or the server is no container runtime.
     #[error("the container runtime refused to tell its version: {}", .0.message())]
     Refused(#[from] tonic::Status),
 }
@@ -61,11 +61,11 @@ struct StatusResponse {
 // === impl Runtime ===
 
 impl Runtime {
-    /// Asks the runtime behind a socket.
+    /// Queries the runtime that listens on a socket. The caller sets a deadline.
     ///
     /// # Errors
     ///
-    /// Nobody listens there, or something else does. The caller limits the time.
+    /// Nothing listens on the socket, the server does not speak HTTP/2, or it refuses a call.
     pub async fn ask(socket: &SocketPath) -> Result<Self, CriError> {
         let mut client = Grpc::new(socket.dial().await?);
         let request = VersionRequest { version: "v1".to_owned() };
@@ -80,7 +80,7 @@ impl Runtime {
 // === impl CriError ===
 
 impl CriError {
-    /// The program behind the socket speaks gRPC, and is no runtime for kubelets.
+    /// True if the server speaks gRPC but does not implement the CRI service.
     pub fn is_unimplemented(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code() == tonic::Code::Unimplemented)
     }

@@ -1,8 +1,8 @@
-//! gRPC services that keep working if the clock is outside HTTP's range of dates.
+//! gRPC services that still answer while the system clock is outside HTTP's date range.
 //!
-//! hyper adds a date to each response without one and panics before 1970 and after 9999; tonic cannot disable that. A
-//! board with an unset clock still has to serve its devices, so such responses get the nearest valid date, which no
-//! gRPC client reads.
+//! hyper adds a `Date` header to each response without one, and panics if the clock is before 1970 or after 9999.
+//! tonic has no setting against this. A board with an unset clock still has to serve its devices. So this module adds
+//! the nearest valid date to such responses. No gRPC client reads the header.
 
 use std::{
     task::{Context, Poll},
@@ -18,15 +18,15 @@ use tonic::{
     server::NamedService,
 };
 
-/// Service that adds a date to responses where hyper cannot.
+/// Service wrapper that adds a `Date` header to responses while hyper cannot format the clock's time.
 #[derive(Clone, Debug)]
 pub struct Dated<S>(pub S);
 
 /// First second of the year 10000.
 const END: Duration = Duration::from_secs(253_402_300_800);
 
-/// Date for a response at a time that hyper cannot format.
-fn substitute(now: SystemTime) -> Option<HeaderValue> {
+/// Nearest date that HTTP can express; `None` if HTTP can express `now` itself.
+fn nearest_valid_date(now: SystemTime) -> Option<HeaderValue> {
     match now.duration_since(UNIX_EPOCH) {
         Ok(since) if since < END => None,
         Ok(_) => Some(HeaderValue::from_static("Fri, 31 Dec 9999 23:59:59 GMT")),
@@ -50,13 +50,13 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let answering = self.0.call(request);
+        let response = self.0.call(request);
         Box::pin(async {
-            let mut answer = answering.await?;
-            if let Some(date) = substitute(SystemTime::now()) {
-                answer.headers_mut().insert(DATE, date);
+            let mut response = response.await?;
+            if let Some(date) = nearest_valid_date(SystemTime::now()) {
+                response.headers_mut().insert(DATE, date);
             }
-            Ok(answer)
+            Ok(response)
         })
     }
 }
@@ -70,10 +70,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_http_has_no_date_for_gets_the_nearest_and_others_get_hypers() {
+    fn a_clock_outside_http_dates_gets_the_nearest_date_and_other_clocks_get_none() {
         let second = Duration::from_secs(1);
         let check = |now, expected: Option<&str>| {
-            let found = substitute(now);
+            let found = nearest_valid_date(now);
             assert_eq!(
                 found.as_ref().map(|date| date.to_str().expect("text")),
                 expected,

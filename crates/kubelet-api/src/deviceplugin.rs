@@ -13,14 +13,14 @@ mod generated {
     include!("generated/v1beta1.rs");
 }
 
-/// API version in [`RegisterRequest::version`], the only one that kubelets since 1.10 accept.
+/// Value of [`RegisterRequest::version`]. Kubelets since 1.10 accept no other value.
 pub const VERSION: &str = "v1beta1";
 
 /// File name of the kubelet's registration socket, in the device plugin directory.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 
-/// Folder of plugin sockets below the kubelet's folder. A real kubelet has the whole path compiled in; its `--root-dir`
-/// does not move it.
+/// Folder of plugin sockets below the kubelet's folder. The kubelet compiles in the absolute path, so `--root-dir` does
+/// not move this folder.
 pub const PLUGIN_DIR: &str = "device-plugins";
 
 /// Value of [`Device::health`] for an allocatable device.

@@ -1,8 +1,8 @@
-//! Dynamic Resource Allocation: driver API in its two current versions, and device health.
+//! Dynamic Resource Allocation: driver API in versions v1 and v1beta1, and the device health API.
 
 pub mod checkpoint;
 
-/// Used since Kubernetes 1.34.
+/// Driver API since Kubernetes 1.34.
 #[allow(
     clippy::pedantic,
     missing_docs,
@@ -13,7 +13,7 @@ pub mod v1 {
     include!("generated/k8s.io.kubelet.pkg.apis.dra.v1.rs");
 }
 
-/// Used before Kubernetes 1.34; shares have no id.
+/// Driver API before Kubernetes 1.34. Devices have no share id.
 #[allow(
     clippy::pedantic,
     missing_docs,
@@ -24,7 +24,7 @@ pub mod v1beta1 {
     include!("generated/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
 }
 
-/// Device health for the status of pods.
+/// Device health API. The kubelet copies the health to pod status.
 #[allow(
     clippy::pedantic,
     missing_docs,
@@ -35,14 +35,14 @@ pub mod health {
     include!("generated/v1alpha1.rs");
 }
 
-/// Services that a driver announces, in order of preference for the kubelet (Kubernetes,
+/// gRPC services that a driver announces. The kubelet uses the first `DRAPlugin` version that it supports (Kubernetes,
 /// `staging/src/k8s.io/kubelet/pkg/apis/dra`).
 pub const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
-/// Folder of the drivers' folders, below the kubelet's.
+/// Folder below the kubelet's folder, with one subfolder per driver.
 pub const PLUGINS_DIR: &str = "plugins";
 
-/// File name of a driver's socket in its folder.
+/// File name of a driver's DRA socket in its folder: `dra.sock`, or `dra-<instance>.sock` for an instance.
 pub fn socket_name(instance: Option<&str>) -> String {
     instance.map_or_else(|| "dra.sock".to_owned(), |instance| format!("dra-{instance}.sock"))
 }

@@ -1,8 +1,8 @@
-//! Unix socket endpoint of one gRPC server, whose listener can be replaced.
+//! Unix socket of one gRPC server. The socket can be bound again without a restart of the server.
 //!
-//! Kubelets delete sockets when they start. The server and its open connections survive, and only the listener is
-//! replaced. A kubelet up to 1.36 keeps the connection of every registration, and other clients leak theirs, so only
-//! the newest connections are kept.
+//! A starting kubelet deletes plugin sockets. The server and its open connections survive; only the listener is
+//! replaced. A kubelet up to 1.36 never closes the connections of earlier registrations, and other clients leak
+//! connections too. So the endpoint closes the oldest connection beyond a limit.
 
 use std::{collections::VecDeque, convert::Infallible, io, sync::Arc, time::Duration};
 
@@ -19,53 +19,58 @@ use crate::{
     socket::{SocketError, SocketIdentity, SocketPath},
 };
 
-/// Bound socket that feeds connections to a server. Dropping it closes them.
+/// Bound socket that passes its connections to a server. Dropping the endpoint closes the connections.
 #[derive(Debug)]
 pub struct Endpoint {
     path: SocketPath,
     identity: Option<SocketIdentity>,
     listener: watch::Sender<Option<Arc<UnixListener>>>,
     incoming: Option<mpsc::Receiver<io::Result<Connection>>>,
-    /// Task that accepts connections.
-    _accepting: JoinSet<()>,
+    /// Owns the task that accepts connections.
+    _accept_task: JoinSet<()>,
 }
 
-/// State of the accepting task, across listeners.
+/// State of the task that accepts connections. The state outlives each listener.
 struct Acceptor {
     listener: watch::Receiver<Option<Arc<UnixListener>>>,
     connections: mpsc::Sender<io::Result<Connection>>,
-    /// Guards of the connections, oldest first; dropping one closes its connection.
+    /// One guard per open connection, oldest first. Dropping a guard closes its connection.
     open: VecDeque<oneshot::Sender<Infallible>>,
 }
 
-/// Connections that wait for the server; the kernel's backlog holds more.
-const WAITING: usize = 16;
+/// Accepted connections that may wait for the server. Further ones wait in the kernel's backlog.
+const ACCEPT_QUEUE: usize = 16;
 
-/// Limit of open connections. A kubelet needs the connection of its latest registration; up to 1.36 it takes the end of
-/// an older stream for the end of the newest (Kubernetes PR 135437), so each connection beyond the
-/// limit costs a registration.
-const KEPT: usize = 64;
+/// Limit of open connections. A kubelet needs only the connection of its latest registration. But a kubelet up to 1.36
+/// disconnects the newest plugin when any older stream ends (Kubernetes PR 135437). So each connection beyond the limit
+/// costs one more registration.
+const MAX_CONNECTIONS: usize = 64;
 
 /// Pause after a failed accept.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 // === impl Endpoint ===
 
 impl Endpoint {
     /// Binds the socket and listens.
     pub fn bind(path: SocketPath) -> Result<Self, SocketError> {
-        let ((connections, incoming), mut accepting) = (mpsc::channel(WAITING), JoinSet::new());
+        let (connections, incoming) = mpsc::channel(ACCEPT_QUEUE);
+        let mut accept_task = JoinSet::new();
         let listener = watch::Sender::new(None);
         let open = VecDeque::new();
         let acceptor = Acceptor { listener: listener.subscribe(), connections, open };
-        accepting.spawn(acceptor.run());
+        accept_task.spawn(acceptor.run());
         let (identity, incoming) = (None, Some(incoming));
-        let mut endpoint = Self { path, identity, listener, incoming, _accepting: accepting };
+        let mut endpoint = Self { path, identity, listener, incoming, _accept_task: accept_task };
         endpoint.bind_again()?;
         Ok(endpoint)
     }
 
-    /// Connections from all listeners. May be called once.
+    /// Connections from the current listener and all later ones.
+    ///
+    /// # Panics
+    ///
+    /// The method was called before.
     pub fn incoming(&mut self) -> ReceiverStream<io::Result<Connection>> {
         ReceiverStream::new(self.incoming.take().expect("an endpoint is served once"))
     }
@@ -75,12 +80,12 @@ impl Endpoint {
         &self.path
     }
 
-    /// True if the path leads to the socket of the listener.
+    /// True while the file at the path is the listener's socket.
     pub fn is_in_place(&self) -> bool {
         self.identity.is_some() && self.path.identity() == self.identity
     }
 
-    /// Listens on a new socket under the same path, after the old one was deleted.
+    /// Binds a new socket at the same path and listens on it. The old listener closes; open connections stay.
     pub fn bind_again(&mut self) -> Result<(), SocketError> {
         let listener = self.path.bind()?;
         self.identity = self.path.identity();
@@ -88,11 +93,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Stops listening, and removes the socket if it is still ours.
+    /// Stops listening. Removes the socket file if it is still the listener's.
     pub fn close(&mut self) {
         self.listener.send_replace(None);
         if self.is_in_place() {
-            // The next start replaces a remaining socket.
+            // After a failure, the next start replaces the remaining file.
             let _ = std::fs::remove_file(self.path.as_path());
         }
         self.identity = None;
@@ -102,7 +107,7 @@ impl Endpoint {
 // === impl Acceptor ===
 
 impl Acceptor {
-    /// Accepts until the endpoint is dropped.
+    /// Accepts connections until the endpoint is dropped.
     async fn run(mut self) {
         loop {
             let listener = self.listener.borrow_and_update().clone();
@@ -115,27 +120,28 @@ impl Acceptor {
             tokio::select! {
                 changed = self.listener.changed() => if changed.is_err() { return },
                 accepted = accepted => match accepted {
-                    Ok((stream, _)) => self.pass_on(stream).await,
+                    Ok((stream, _)) => self.forward(stream).await,
                     Err(error) => {
-                        // Most likely out of descriptors; other connections end meanwhile.
+                        // The likely cause is the descriptor limit. Connections may close during the pause.
                         tracing::warn!(%error, "cannot accept a connection");
-                        sleep(PAUSE).await;
+                        sleep(ACCEPT_RETRY_PAUSE).await;
                     }
                 },
             }
         }
     }
 
-    async fn pass_on(&mut self, stream: UnixStream) {
-        self.open.retain(|one| !one.is_closed());
-        if self.open.len() >= KEPT {
-            tracing::debug!(kept = KEPT, "the oldest connection gives way to a new one");
+    /// Passes a connection to the server. At the limit, closes the oldest one first.
+    async fn forward(&mut self, stream: UnixStream) {
+        self.open.retain(|guard| !guard.is_closed());
+        if self.open.len() >= MAX_CONNECTIONS {
+            tracing::debug!(limit = MAX_CONNECTIONS, "closing the oldest connection");
             self.open.pop_front();
         }
-        let (cut, end) = oneshot::channel();
-        self.open.push_back(cut);
-        let connection = Connection::new(stream, async { _ = end.await });
-        // The server has ended.
+        let (guard, closed) = oneshot::channel();
+        self.open.push_back(guard);
+        let connection = Connection::new(stream, async { _ = closed.await });
+        // Sending fails only after the end of the server.
         let _ = self.connections.send(Ok(connection)).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Kubelet protocols: gRPC APIs, sockets and checkpoint files; the version of the container runtime.
+//! Kubelet protocols: gRPC APIs, sockets and checkpoint files. Also queries the container runtime's version.
 //!
-//! Generated protobuf types are used only by the modules that serve or call the kubelet; other code uses the domain
-//! types of `windlass-core`.
+//! Only modules that serve or call the kubelet use the generated protobuf types. Other code uses the domain types of
+//! `windlass-core`.
 
 pub mod checkpoint;
 pub mod cri;

@@ -1,7 +1,8 @@
-//! Plugin registration API v1, by which a kubelet finds a DRA driver.
+//! Plugin registration API v1: the kubelet discovers DRA drivers.
 //!
-//! The driver serves; the kubelet watches a folder and dials each new socket, with its percent-encoded path as
-//! `:authority`. [`socket_name`] returns a name for which that header is valid.
+//! A driver serves a socket in [`REGISTRY_DIR`]. The kubelet watches that folder and dials each new socket. Its
+//! requests have the socket's percent-encoded path as `:authority`. [`socket_name`] returns a file name for which h2
+//! accepts this header.
 
 pub use generated::*;
 
@@ -23,9 +24,9 @@ pub const DRA_PLUGIN: &str = "DRAPlugin";
 
 /// File name of a driver's registration socket.
 ///
-/// Go's gRPC leaves `@` unescaped when it makes an authority of a path, and text before an `@` may be percent-encoded.
-/// With a plain name h2 refuses the kubelet's requests with `PROTOCOL_ERROR`. Several instances of a driver on one node
-/// have different names.
+/// The name contains an `@`. grpc-go leaves `@` unescaped when it derives the authority from the path, and the text
+/// before an `@` may be percent-encoded. Without the `@`, h2 refuses the kubelet's requests with `PROTOCOL_ERROR`.
+/// `instance` distinguishes several instances of a driver on one node.
 pub fn socket_name(driver: &str, instance: Option<&str>) -> String {
     match instance {
         Some(instance) => format!("{driver}-{instance}@reg.sock"),

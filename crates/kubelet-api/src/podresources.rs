@@ -1,4 +1,4 @@
-//! Pod resources API v1: device holders, as reported by the kubelet.
+//! Pod resources API v1: the kubelet's report of devices by pod and container.
 
 pub use generated::*;
 

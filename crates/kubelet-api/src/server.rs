@@ -1,9 +1,10 @@
-//! gRPC server settings, with a limit on concurrent calls per connection.
+//! gRPC server settings, and connections that survive many cancelled calls.
 //!
-//! Callers may cancel calls (`RST_STREAM`). h2 reads a connection until it is empty and passes calls on afterwards.
-//! Cancelled calls wait among the others, and more than twenty of them make h2 close the connection
-//! (`max_pending_accept_reset_streams`, against CVE-2023-44487). A plugin without processor time would lose its device
-//! list that way. Here each poll reads the connection once, which bounds the waiting calls, so the guard is off.
+//! A caller cancels a call with `RST_STREAM`. h2 reads all available bytes of a connection before it hands calls to
+//! the server. If more than 20 of these calls are cancelled already, h2 closes the connection
+//! (`max_pending_accept_reset_streams`, against CVE-2023-44487). A plugin without processor time would lose its
+//! `ListAndWatch` stream that way. So this server disables h2's limit, and bounds the queued calls itself: a
+//! [`Connection`] is read once per poll.
 
 use std::{
     fmt, io,
@@ -18,27 +19,28 @@ use tokio::{
 };
 use tonic::transport::{Server, server::Connected};
 
-/// Limit of open calls per connection; further calls wait (RFC 9113, section 5.1.2). A kubelet has one device stream,
-/// one Allocate, and one call per starting pod, with a default of 110 pods. An open stream takes 10 KB.
+/// Limit of concurrent calls per connection; further calls wait (RFC 9113, section 5.1.2). A kubelet has one
+/// `ListAndWatch`, one `Allocate`, and one call per starting pod, of at most 110 pods by default. An open stream takes
+/// 10 KB.
 pub const OPEN_CALLS: u32 = 128;
 
-/// Connection that is read once per poll and can be closed by a future.
+/// Connection that reads once per poll of its task, and closes when a future completes.
 pub struct Connection<S = UnixStream> {
     stream: S,
-    /// Future that closes the connection; `None` once closed.
-    end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Future that closes the connection when it completes; `None` once closed.
+    close: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// Server for [`Connection`]s, without services.
+/// gRPC server for [`Connection`]s. The caller adds the services.
 pub fn server() -> Server {
     Server::builder()
         .max_concurrent_streams(OPEN_CALLS)
         .http2_max_pending_accept_reset_streams(Some(usize::MAX))
 }
 
-/// Makes all reads and writes of the task wait until its next poll, which follows at once. Tokio grants a task a budget
-/// of steps per poll.
-fn pause(cx: &mut Context<'_>) {
+/// Uses up the task's budget. Tokio grants a task a budget of I/O steps per poll. Without budget, all reads and writes
+/// of the task return `Pending`, and tokio schedules the next poll at once.
+fn exhaust_budget(cx: &mut Context<'_>) {
     for _ in 0..=u8::MAX {
         match poll_proceed(cx) {
             Poll::Ready(step) => step.made_progress(),
@@ -50,16 +52,17 @@ fn pause(cx: &mut Context<'_>) {
 // === impl Connection ===
 
 impl<S> Connection<S> {
-    /// Connection that is closed when `end` completes, as if the process had died.
-    pub fn new(stream: S, end: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self { stream, end: Some(Box::pin(end)) }
+    /// Wraps a stream. When `close` completes, reads and writes fail as after the death of the process.
+    pub fn new(stream: S, close: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { stream, close: Some(Box::pin(close)) }
     }
 
-    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.end.as_mut().is_some_and(|end| end.as_mut().poll(cx).is_pending()) {
+    /// Fails with `ConnectionReset` once `close` has completed.
+    fn check_open(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.close.as_mut().is_some_and(|close| close.as_mut().poll(cx).is_pending()) {
             return Ok(());
         }
-        self.end = None;
+        self.close = None;
         Err(io::ErrorKind::ConnectionReset.into())
     }
 }
@@ -70,9 +73,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.check(cx)?;
+        self.check_open(cx)?;
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        pause(cx);
+        exhaust_budget(cx);
         Poll::Ready(Ok(()))
     }
 }
@@ -83,7 +86,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
+        self.check_open(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -104,7 +107,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
+        self.check_open(cx)?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 }
@@ -119,6 +122,8 @@ impl<S: Connected> Connected for Connection<S> {
 
 impl<S> fmt::Debug for Connection<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("is_cut", &self.end.is_none()).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("is_closed", &self.close.is_none())
+            .finish_non_exhaustive()
     }
 }

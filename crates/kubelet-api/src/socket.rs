@@ -1,4 +1,4 @@
-//! Unix sockets of the kubelet and its plugins: path checks, bind, dial.
+//! Unix sockets of the kubelet and its plugins: check the path, bind, dial.
 
 use std::{
     fmt, io,
@@ -17,32 +17,32 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// Longest path that fits `sockaddr_un.sun_path`, which has 108 bytes with the final NUL (unix(7)).
+/// Longest path in bytes. `sockaddr_un.sun_path` has 108 bytes, including the final NUL (unix(7)).
 pub const MAX_PATH_BYTES: usize = 107;
 
-/// `:authority` of the kubelet's requests to plugins.
+/// Origin of the kubelet's requests to plugins; the `:authority` is `localhost`.
 const ORIGIN: &str = "http://localhost";
 
-/// Listen backlog, as in tokio.
+/// Listen backlog: the value that tokio uses.
 const BACKLOG: i32 = 1024;
 
-/// Path that can be bound and dialled: UTF-8, and short enough for the kernel.
+/// Path of a unix socket: UTF-8, and at most [`MAX_PATH_BYTES`] long.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketPath(PathBuf);
 
-/// File behind a socket path at one moment; binding again changes the identity.
+/// Identity of the socket file at a path. A socket bound again at the same path has another identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketIdentity {
     device: u64,
     inode: u64,
-    /// Seconds and nanoseconds of the last change: file systems reuse inode numbers at once.
+    /// Time of the last status change: seconds and nanoseconds. File systems reuse inode numbers at once.
     changed: (i64, i64),
 }
 
-/// Failed use of a socket.
+/// Errors of socket operations.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The path exceeds the kernel's address structure.
+    /// The path does not fit the kernel's address structure.
     #[error(
         "socket path {path} has {length} bytes, the kernel takes {MAX_PATH_BYTES}: choose a shorter directory"
     )]
@@ -55,20 +55,20 @@ pub enum SocketError {
     /// The path is not UTF-8, so it cannot be sent to the kubelet.
     #[error("socket path {0} is not UTF-8")]
     NotText(PathBuf),
-    /// A file that is not a socket has the path; it is left alone.
+    /// The path names a file that is not a socket. The file stays.
     #[error("{0} exists and is not a socket: move it away")]
     Occupied(PathBuf),
-    /// Error of the kernel.
+    /// A system call failed.
     #[error("cannot {action} socket {path}")]
     Io {
-        /// Action: `bind`, `replace` or `dial`.
+        /// Failed action: `bind` or `replace`.
         action: &'static str,
         /// Path of the socket.
         path: PathBuf,
         /// Error of the kernel.
         source: io::Error,
     },
-    /// The other side does not speak HTTP/2.
+    /// The connection failed: nothing listens, or the server does not speak HTTP/2.
     #[error("cannot dial socket {0}")]
     Dial(PathBuf, #[source] tonic::transport::Error),
 }
@@ -94,19 +94,23 @@ impl SocketPath {
         &self.0
     }
 
-    /// Last component, which a plugin sends to the kubelet as its endpoint.
+    /// File name of the socket, which a plugin sends to the kubelet as its endpoint.
     pub fn file_name(&self) -> &str {
         self.0.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
 
-    /// Binds a listener for this user only, in place of a stale socket. The caller's lock prevents replacing a live
-    /// process's socket.
+    /// Binds a listener that only this user can connect to. Replaces an existing socket, even one in use; callers
+    /// prevent the latter with a lock.
+    ///
+    /// # Errors
+    ///
+    /// The path names another kind of file, or a system call fails.
     pub fn bind(&self) -> Result<UnixListener, SocketError> {
         self.remove_stale()?;
         self.listen().map_err(|source| self.io("bind", source))
     }
 
-    /// Binds the socket; nobody can connect before it has its mode and listens.
+    /// Binds, sets the mode, then listens. Connections fail before the last step, so none bypasses the mode.
     fn listen(&self) -> io::Result<UnixListener> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -117,7 +121,7 @@ impl SocketPath {
         UnixListener::from_std(net::UnixListener::from(socket))
     }
 
-    /// Identity of the socket at this path, if one exists.
+    /// Identity of the socket at this path; `None` if the file is missing or not a socket.
     pub fn identity(&self) -> Option<SocketIdentity> {
         let found = std::fs::symlink_metadata(&self.0).ok()?;
         found.file_type().is_socket().then(|| SocketIdentity {
@@ -127,7 +131,7 @@ impl SocketPath {
         })
     }
 
-    /// Opens a channel as the kubelet does: at once, with `:authority: localhost`.
+    /// Connects as the kubelet does, with `:authority: localhost`. Returns once the connection is open.
     pub async fn dial(&self) -> Result<Channel, SocketError> {
         let address = format!("unix:{self}");
         let endpoint = Endpoint::from_shared(address)

@@ -1,11 +1,11 @@
-//! The checked-in wire code is what the `.proto` files say.
+//! The generated code in `src/generated` matches the `.proto` files.
 
 use std::{env, fs, path::Path};
 
-/// Set to rewrite `src/generated` instead of comparing with it.
+/// Environment variable. If set, the test rewrites `src/generated` before it compares.
 const UPDATE: &str = "WINDLASS_UPDATE_GENERATED";
 
-/// Each with the file that is generated of it.
+/// Each `.proto` file, with the name of the file generated from it.
 const PROTOS: [(&str, &str); 6] = [
     ("deviceplugin.v1beta1.proto", "v1beta1.rs"),
     ("podresources.v1.proto", "v1.rs"),
@@ -24,18 +24,18 @@ fn generated_code_matches_the_protos() {
     tonic_prost_build::configure()
         .out_dir(out.path())
         .build_transport(true)
-        // Equal messages have equal bytes.
+        // Sorted maps, so that equal messages have equal bytes.
         .btree_map(".")
         .compile_fds(descriptors)
         .expect("code is generated");
 
     for (_, file) in PROTOS {
         let fresh = fs::read_to_string(out.path().join(file)).expect("generated");
-        let kept = root.join("src/generated").join(file);
+        let path = root.join("src/generated").join(file);
         if env::var_os(UPDATE).is_some() {
-            fs::write(&kept, &fresh).expect("the source tree is writable");
+            fs::write(&path, &fresh).expect("the source tree is writable");
         }
-        let stored = fs::read_to_string(&kept).unwrap_or_default();
-        assert!(stored == fresh, "{file} is stale; run this test with {UPDATE}=1");
+        let checked_in = fs::read_to_string(&path).unwrap_or_default();
+        assert!(checked_in == fresh, "{file} is stale; run this test with {UPDATE}=1");
     }
 }

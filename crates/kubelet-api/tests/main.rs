@@ -1,4 +1,4 @@
-//! One program for all of the crate's integration tests: it is linked once.
+//! All integration tests of the crate, as one program that is linked once.
 
 mod generated;
 mod given_up;

@@ -1,14 +1,16 @@
-//! Admission of a pod: a hint and devices for each container, then the node's own count.
+//! Admission of a pod: align and allocate for each container, then check that the pod fits the node.
 //!
 //! ```text
-//!  for each container, init containers first (with policies other than `none`: hint first)
-//!    for each resource: choose ─(ask the plugin)─> Allocate ─> record
-//!    checkpoint
-//!  then: does the pod fit the node?
+//!  topology scope `pod`: align the pod
+//!  for each container, init containers first
+//!    topology scope `container`: align the container
+//!    for each resource: choose ─(GetPreferredAllocation)─> Allocate ─> record
+//!    write the checkpoint
+//!  check that the pod's requests fit the node
 //! ```
 //!
-//! Each line is one call to the manager task. Calls to the plugin lie between two of them: the real
-//! manager unlocks its mutex there.
+//! With topology policy `none`, nothing is aligned. Each step is a function in the manager task. Calls
+//! to the plugin happen between two steps, where the real manager unlocks its mutex.
 
 mod outcome;
 mod rejection;
@@ -17,105 +19,109 @@ mod steps;
 pub use outcome::{Admission, Allotment, ContainerAdmission, Question};
 pub use rejection::{Reason, Rejection};
 
-use self::{outcome::Questions, rejection::Denial, steps::Step};
+use self::{outcome::Questions, rejection::RejectionCause, steps::Step};
 use crate::{
     device::DeviceIds,
     event::Event,
-    manager::{Alignment, Manager, Refusal, Request, Vanished},
+    manager::{Alignment, Manager, ManagerError, Request, UnlistedDevice},
     manager_task::{ManagerHandle, ManagerTask},
     pod::{Container, Pod},
     status::PodPhase,
     topology::{TopologyPolicy, TopologyScope},
 };
 
-/// Admission of one pod.
-struct Admitting<'a> {
+/// An admission in progress.
+struct AdmissionRun<'a> {
     handle: &'a ManagerHandle,
     pod: &'a Pod,
     questions: Questions,
 }
 
-/// Admits a pod, or finds the reason for its rejection, and records the outcome. The caller admits
-/// one pod at a time.
+/// Admits or rejects a pod, and records the outcome. The caller admits one pod at a time.
 pub(crate) async fn admit(handle: &ManagerHandle, pod: Pod) -> Result<Admission, Rejection> {
     let bound = pod.clone();
     handle.update(move |task| task.manager.add_pod(bound)).await?;
-    let mut admitting = Admitting { handle, pod: &pod, questions: Questions::new() };
-    let outcome = admitting.serve().await;
-    let questions = admitting.questions;
+    let mut admission = AdmissionRun { handle, pod: &pod, questions: Questions::new() };
+    let outcome = admission.run().await;
+    let questions = admission.questions;
     let uid = pod.uid.clone();
     match outcome {
         Ok(()) => {
-            let settle = move |task: &mut ManagerTask| {
+            let complete = move |task: &mut ManagerTask| {
                 task.manager.set_phase(&uid, PodPhase::Admitted);
                 task.events.push(Event::PodAdmitted { pod: uid });
                 Admission::of(&task.manager, &pod, questions)
             };
-            Ok(handle.update(settle).await?)
+            Ok(handle.update(complete).await?)
         }
-        Err(denial) => {
-            let rejection = denial.into_rejection();
-            let told = rejection.clone();
-            handle.update(move |task| task.reject(uid, &told)).await.unwrap_or(());
+        Err(cause) => {
+            let rejection = cause.into_rejection();
+            let recorded = rejection.clone();
+            handle.update(move |task| task.reject(uid, &recorded)).await.unwrap_or(());
             Err(rejection)
         }
     }
 }
 
-/// Allocates devices for one container outside of an admission. The real kubelet does so when a
-/// container that starts has no allocation.
+/// Allocates devices for one container outside of an admission. The real kubelet does so at the start
+/// of a container without allocated devices.
 pub(crate) async fn allocate_again(
     handle: &ManagerHandle,
     pod: &Pod,
     container: &Container,
-) -> Result<(), Refusal> {
-    Admitting { handle, pod, questions: Questions::new() }.allocate(container).await
+) -> Result<(), ManagerError> {
+    AdmissionRun { handle, pod, questions: Questions::new() }.allocate(container).await
 }
 
-// === impl Admitting ===
+// === impl AdmissionRun ===
 
-impl Admitting<'_> {
-    async fn serve(&mut self) -> Result<(), Denial> {
+impl AdmissionRun<'_> {
+    async fn run(&mut self) -> Result<(), RejectionCause> {
         let read = |task: &ManagerTask| (task.config.topology, task.config.topology_scope);
         let (policy, scope) = self.handle.read(read).await?;
-        let hints_wanted = policy != TopologyPolicy::None;
-        if hints_wanted && scope == TopologyScope::Pod {
+        let is_aligned = policy != TopologyPolicy::None;
+        if is_aligned && scope == TopologyScope::Pod {
             let pod = self.pod.clone();
             self.align(move |manager| manager.align_pod(&pod)).await?;
         }
         for container in self.pod.in_admission_order() {
-            if hints_wanted && scope == TopologyScope::Container {
-                let (pod, asking) = (self.pod.clone(), container.clone());
-                self.align(move |manager| manager.align_container(&pod, &asking)).await?;
+            if is_aligned && scope == TopologyScope::Container {
+                let (pod, aligned) = (self.pod.clone(), container.clone());
+                self.align(move |manager| manager.align_container(&pod, &aligned)).await?;
             }
             self.allocate(container).await?;
         }
         let pod = self.pod.clone();
-        self.handle.read(move |task| task.manager.fits(&pod)).await?.map_err(Denial::Insufficient)
+        self.handle
+            .read(move |task| task.manager.fits(&pod))
+            .await?
+            .map_err(RejectionCause::Insufficient)
     }
 
+    /// Runs a decision of the topology manager.
     async fn align(
         &self,
-        decide: impl FnOnce(&mut Manager) -> Result<Alignment, Vanished> + Send + 'static,
-    ) -> Result<(), Denial> {
+        decide: impl FnOnce(&mut Manager) -> Result<Alignment, UnlistedDevice> + Send + 'static,
+    ) -> Result<(), RejectionCause> {
         let decide = |task: &mut ManagerTask| {
             let decision = decide(&mut task.manager);
-            decision.inspect_err(|vanished| task.crash(vanished))
+            decision.inspect_err(|unlisted| task.crash(unlisted))
         };
-        match self.handle.update(decide).await?.map_err(Refusal::from)? {
+        match self.handle.update(decide).await?.map_err(ManagerError::from)? {
             Alignment::Admitted => Ok(()),
-            Alignment::Misaligned => Err(Denial::Misaligned),
+            Alignment::Misaligned => Err(RejectionCause::Misaligned),
         }
     }
 
-    async fn allocate(&mut self, container: &Container) -> Result<(), Refusal> {
-        let (pod, asking) = (self.pod.uid.clone(), container.clone());
-        let requests = move |task: &mut ManagerTask| task.manager.requests(&pod, &asking);
+    /// Allocates all resources of a container, and writes the checkpoint if devices were allocated.
+    async fn allocate(&mut self, container: &Container) -> Result<(), ManagerError> {
+        let (pod, requesting) = (self.pod.uid.clone(), container.clone());
+        let requests = move |task: &mut ManagerTask| task.manager.requests(&pod, &requesting);
         let mut changed = false;
         for request in self.handle.update(requests).await? {
             let devices = self.choose(&request).await?;
             if !devices.is_empty() {
-                self.ask_for(request, devices).await?;
+                self.call_allocate(request, devices).await?;
                 changed = true;
             }
         }
@@ -131,29 +137,34 @@ impl Admitting<'_> {
         self.handle.update(finish).await?
     }
 
-    /// Devices to allocate, after the plugin stated its preference; empty without a request.
-    async fn choose(&mut self, request: &Request) -> Result<DeviceIds, Refusal> {
-        let asking = request.clone();
-        match self.handle.update(move |task| task.manager.next_step(&asking)).await?? {
-            Step::Nothing => Ok(DeviceIds::new()),
-            Step::Take(devices) => Ok(devices),
-            Step::Ask(plugin, undecided) => {
-                let mut question = Question::about(&undecided);
-                plugin.preferred(&mut question).await.map_err(Refusal::Preferred)?;
+    /// Chooses the devices for a request, with the plugin's preference if the plugin states one. Empty
+    /// if no `Allocate` is needed.
+    async fn choose(&mut self, request: &Request) -> Result<DeviceIds, ManagerError> {
+        let planned = request.clone();
+        match self.handle.update(move |task| task.manager.next_step(&planned)).await?? {
+            Step::Done => Ok(DeviceIds::new()),
+            Step::Allocate(devices) => Ok(devices),
+            Step::CallPreferred(plugin, choice) => {
+                let mut question = Question::about(&choice);
+                plugin.preferred(&mut question).await.map_err(ManagerError::Preferred)?;
                 let key = (request.container.clone(), request.resource.clone());
                 self.questions.insert(key, question.clone());
-                let settle = move |task: &mut ManagerTask| {
+                let complete = move |task: &mut ManagerTask| {
                     let preferred = question.answer.iter().cloned().collect();
-                    task.events.push(Event::preferred_asked(&undecided.request, question));
-                    task.manager.settle(*undecided, &preferred)
+                    task.events.push(Event::preferred_asked(&choice.request, question));
+                    task.manager.complete(*choice, &preferred)
                 };
-                self.handle.update(settle).await?
+                self.handle.update(complete).await?
             }
         }
     }
 
     /// Calls `Allocate` and records the outcome.
-    async fn ask_for(&self, request: Request, devices: DeviceIds) -> Result<(), Refusal> {
+    async fn call_allocate(
+        &self,
+        request: Request,
+        devices: DeviceIds,
+    ) -> Result<(), ManagerError> {
         let resource = request.resource.clone();
         let answer = match self.handle.update(move |task| task.manager.plugin(&resource)).await?? {
             Ok(plugin) => plugin.allocate(&devices).await,

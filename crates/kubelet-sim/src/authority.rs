@@ -1,22 +1,24 @@
-//! A shim that lets Go's gRPC talk to hyper over a unix socket.
+//! `:authority` of Go's gRPC over unix sockets, which hyper does not accept.
 //!
 //! A Go client sends the socket's path as `:authority`, raw or percent-encoded. The `http` crate
-//! takes neither: h2 answers `PROTOCOL_ERROR` before any service sees the request. The shim
-//! replaces the value on its way in:
+//! accepts neither: h2 answers `PROTOCOL_ERROR` before any service gets the request. So [`Shim`]
+//! replaces the value in the incoming bytes of a connection:
 //!
 //! ```text
 //!  bytes ─> Rewriter: preface ─> frame header ─┬─ HEADERS, CONTINUATION ─> header block ─┐
-//!                                   ^          └─ any other frame: passed through        │
+//!                                   ^          └─ any other frame: unchanged             │
 //!                                   └──────────────────────────────────────── rewritten ─┘
 //! ```
 //!
-//! The shim walks header blocks representation by representation (RFC 7541 section 6) without
-//! decoding: it skips strings by their length. Walking suffices, because a replacement is never
-//! longer than the value. The receiver's dynamic table holds the same entries as the sender's, some
-//! a little smaller. So the receiver evicts no entry before the sender does, and indices count from
-//! the newest.
+//! The rewriter reads a header block field by field (RFC 7541 section 6). It skips strings by their
+//! length, and does not track HPACK's dynamic table. This is safe, because a replacement is never longer
+//! than the original value:
 //!
-//! In the other direction, `outgoing` gives the embedded kubelet the authority of a Go client.
+//! - The receiver's table has the same entries as the sender's, some of them smaller.
+//! - So the receiver evicts no entry before the sender does.
+//! - Indices count from the newest entry, so entries that the receiver evicts later do no harm.
+//!
+//! In the other direction, `outgoing` lets the embedded kubelet send the authority of a Go client.
 
 mod frames;
 mod hpack;
@@ -36,13 +38,14 @@ use tonic::transport::server::Connected;
 /// Bytes per read of the socket.
 const READ_BYTES: usize = 16 * 1024;
 
-/// A byte stream with harmless values in incoming `:authority` fields.
+/// A byte stream that replaces `:authority` in incoming HTTP/2 requests by a value that hyper accepts.
 #[derive(Debug)]
 pub struct Shim<S> {
     inner: S,
     rewriter: Rewriter,
-    /// Rewritten bytes that the reader has yet to take.
+    /// Rewritten bytes.
     ready: Vec<u8>,
+    /// Number of bytes in `ready` that the reader took already.
     taken: usize,
 }
 
@@ -54,7 +57,8 @@ impl<S> Shim<S> {
         Self { inner, rewriter: Rewriter::default(), ready: Vec::new(), taken: 0 }
     }
 
-    fn hand_out(&mut self, buf: &mut ReadBuf<'_>) {
+    /// Copies rewritten bytes to the reader's buffer, as many as fit.
+    fn copy_ready(&mut self, buf: &mut ReadBuf<'_>) {
         let waiting = &self.ready[self.taken..];
         let count = waiting.len().min(buf.remaining());
         buf.put_slice(&waiting[..count]);
@@ -82,7 +86,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Shim<S> {
             }
             this.rewriter.push(incoming.filled(), &mut this.ready);
         }
-        this.hand_out(buf);
+        this.copy_ready(buf);
         Poll::Ready(Ok(()))
     }
 }

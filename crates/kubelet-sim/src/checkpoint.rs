@@ -1,4 +1,4 @@
-//! Checkpoint files: read at start, replaced as a whole.
+//! Checkpoint files of both managers: read at start, replaced atomically.
 
 use std::{
     fs::{self, OpenOptions},
@@ -12,22 +12,22 @@ use windlass_kubelet_api::{
     dra::checkpoint as dra,
 };
 
-/// Path of the device manager's checkpoint.
+/// The device manager's checkpoint file.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckpointFile(StateFile);
 
-/// Path of the DRA manager's checkpoint.
+/// The DRA manager's checkpoint file.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimsFile(StateFile);
 
-/// A file that is replaced as a whole.
+/// A file that is replaced by renaming a temporary file.
 #[derive(Clone, Debug)]
 struct StateFile {
     path: PathBuf,
     temporary: PathBuf,
 }
 
-/// Reasons why the checkpoint of the claims keeps a kubelet from starting.
+/// Failures of the DRA manager's checkpoint file. The kubelet does not start then.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimsFileError {
     /// The file cannot be read or written.
@@ -40,7 +40,7 @@ pub enum ClaimsFileError {
         /// The system's error.
         source: io::Error,
     },
-    /// The file has no content of a kubelet.
+    /// The file's content is no valid checkpoint.
     #[error("cannot take {path}: drain the node and remove it")]
     Content {
         /// Path of the file.
@@ -50,7 +50,7 @@ pub enum ClaimsFileError {
     },
 }
 
-/// Reasons why the state starts empty.
+/// Failures to read the device manager's checkpoint file. Its state starts empty then.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     /// The file cannot be read.
@@ -61,7 +61,7 @@ pub(crate) enum ReadError {
         /// The system's error.
         source: io::Error,
     },
-    /// The file has no content of the kubelet.
+    /// The file's content is no valid checkpoint.
     #[error(transparent)]
     Content(#[from] CheckpointError),
 }
@@ -73,7 +73,7 @@ impl CheckpointFile {
         Self(StateFile::new(dir, FILE))
     }
 
-    /// Reads the document, if the file exists.
+    /// Reads the checkpoint, if the file exists.
     pub(crate) fn read(&self) -> Result<Option<Checkpoint>, ReadError> {
         let json = self.0.read();
         let json = json.map_err(|source| ReadError::Io { path: self.0.path.clone(), source })?;
@@ -92,7 +92,7 @@ impl ClaimsFile {
         Self(StateFile::new(dir, dra::FILE))
     }
 
-    /// Reads the document. A missing file is created with an empty document.
+    /// Reads the checkpoint. If the file is missing, writes an empty checkpoint.
     pub(crate) fn read_or_create(&self) -> Result<dra::Checkpoint, ClaimsFileError> {
         let path = self.0.path.clone();
         let failed = |action, source| ClaimsFileError::Io { action, path: path.clone(), source };
@@ -126,8 +126,8 @@ impl StateFile {
         }
     }
 
-    /// Writes a second file, syncs, renames, as the kubelet's file store does. The call blocks on
-    /// purpose: the document is small, and no other command may run meanwhile.
+    /// Writes a temporary file, syncs it and renames it, as the kubelet's file store does. The call
+    /// blocks on purpose: the file is small, and no other command may run before it is written.
     fn write(&self, text: &str) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .create(true)

@@ -1,4 +1,4 @@
-//! Settings of an embedded kubelet: folders, release, topology, time limits.
+//! Configuration of an embedded kubelet: folders, release, topology, time limits.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -14,69 +14,74 @@ use crate::{
     topology::{TopologyPolicy, TopologyScope},
 };
 
-/// Settings of a [`Kubelet`](crate::Kubelet). [`Config::new`] has the real kubelet's values; tests
-/// shorten the time limits.
+/// Configuration of a [`Kubelet`](crate::Kubelet). [`Config::new`] has the real kubelet's values;
+/// tests shorten the time limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The kubelet's root. Its folders `device-plugins`, `pod-resources`, `plugins_registry` and
-    /// `plugins` hold the sockets.
+    /// The kubelet's root folder. Its subfolders `device-plugins`, `pod-resources`,
+    /// `plugins_registry` and `plugins` contain the sockets.
     pub dir: PathBuf,
-    /// Release to follow where releases differ.
+    /// Release to follow where the behaviour of releases differs.
     pub release: Release,
     /// Files that a start deletes in the plugin folder.
     pub cleanup: Cleanup,
-    /// Use of topology hints.
+    /// Topology manager policy.
     pub topology: TopologyPolicy,
-    /// Scope of a merged hint: each container or the whole pod.
+    /// Topology manager scope: align each container, or the whole pod.
     pub topology_scope: TopologyScope,
-    /// NUMA nodes of the machine. Hints ignore a plugin's other nodes.
+    /// NUMA nodes of the machine. Topology hints ignore any other node that a plugin lists.
     pub numa_nodes: Vec<i64>,
-    /// Limit of dialling a registering plugin's socket (`dial` in devicemanager: 10 s).
+    /// Deadline to connect to a registering plugin's socket (`dial` in devicemanager: 10 s).
     pub dial_timeout: Duration,
-    /// Time that a stopped plugin's resource stays (`endpointStopGracePeriod`: 5 min).
+    /// Time between the loss of a plugin and the removal of its devices from the node's status
+    /// (`endpointStopGracePeriod`: 5 min).
     pub grace_period: Duration,
     /// Deadline of `PreStartContainer` (`KubeletPreStartContainerRPCTimeoutInSecs`: 30 s).
     pub pre_start_timeout: Duration,
-    /// Calls per second on the pod resources socket (`podresources.DefaultQPS`: 100).
+    /// Rate limit of calls per second on the pod resources socket (`podresources.DefaultQPS`: 100).
     pub pod_resources_qps: u32,
-    /// Concurrent calls on the pod resources socket (`podresources.DefaultBurstTokens`: 10).
+    /// Burst of that rate limit: calls that may follow each other at once
+    /// (`podresources.DefaultBurstTokens`: 10).
     pub pod_resources_burst: u32,
     /// Time limits of the DRA manager.
     pub dra: DraLimits,
 }
 
-/// Kubelet releases that treat plugins differently.
+/// Kubelet releases that differ in their treatment of plugins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Release {
-    /// Plugins are keyed by resource. The end of any stream of a resource disconnects the plugin
-    /// that registered last, even if another plugin's stream ended.
+    /// The kubelet keys plugins by resource. At the end of any `ListAndWatch` stream of a resource,
+    /// it disconnects the plugin that registered last, even if another plugin's stream ended.
     #[default]
     UpTo1_36,
-    /// Plugins are keyed by resource and socket (Kubernetes pull request 135437, merged). The end
-    /// of a stream concerns its own plugin.
+    /// The kubelet keys plugins by resource and socket (Kubernetes pull request 135437, merged). The
+    /// end of a stream disconnects only its own plugin.
     ///
-    /// Three details are deduced, not read in that release. The newest of two sockets gets the
-    /// calls. Only the end of its stream makes devices unhealthy. A second registration from the
-    /// same socket replaces the first one, as up to 1.36. Proposed changes would refuse such a
-    /// registration while the first stream lives; this variant does not follow them.
+    /// Three details are deduced from the pull request, not read in the release:
+    ///
+    /// - Of two sockets for a resource, the newest gets the calls.
+    /// - Only the end of the newest socket's stream makes devices unhealthy.
+    /// - A second registration from the same socket replaces the first one, as up to 1.36. Proposed
+    ///   changes would refuse it while the first stream is open; this variant does not follow them.
     From1_37,
 }
 
 /// Files that a starting kubelet deletes in the plugin folder (`CleanupPluginDirectory` in
-/// pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go). Folders stay in either case.
+/// `pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go`). Subfolders stay in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cleanup {
-    /// Sockets: 1.31.0, and from 1.33 on (Kubernetes pull requests 123819, 130187).
+    /// Sockets only: 1.31.0, and from 1.33 on (Kubernetes pull requests 123819, 130187).
     #[default]
     Sockets,
-    /// All files but the kubelet's own checkpoint: 1.20 to 1.30 (97576), and 1.31.1 to 1.32 (126976).
+    /// All files except the kubelet's own checkpoint: 1.20 to 1.30 (pull request 97576), and 1.31.1 to
+    /// 1.32 (pull request 126976).
     AllFiles,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// The real kubelet's settings, below another root.
+    /// The real kubelet's defaults, with `dir` as the root folder and one NUMA node.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -104,7 +109,7 @@ impl Config {
         self.plugin_dir().join(KUBELET_SOCKET)
     }
 
-    /// Folder of the registration sockets of DRA drivers.
+    /// Folder of the DRA drivers' registration sockets.
     pub fn registry_dir(&self) -> PathBuf {
         self.dir.join(REGISTRY_DIR)
     }

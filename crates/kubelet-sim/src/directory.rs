@@ -1,4 +1,4 @@
-//! The kubelet's folders: one kubelet per root, and the deletion of stale plugin sockets at start.
+//! The kubelet's folders: creation, the lock of the root folder, and the cleanup of the plugin folder at start.
 
 use std::{
     ffi::OsString,
@@ -13,16 +13,17 @@ use windlass_kubelet_api::{checkpoint, dra::checkpoint::NEIGHBOUR};
 
 use crate::config::{Cleanup, Config};
 
-/// Lock file, held while a kubelet lives on a root.
+/// Lock file in the root folder. A kubelet holds the lock from its start until it is dropped.
 const LOCK: &str = ".windlass-kubelet.lock";
 
-/// State of a CPU manager without a policy. Agents recognise the kubelet's folder by this file.
+/// Checkpoint of a CPU manager with policy `none`. The agent recognises the kubelet's folder by this
+/// file.
 const CPU_MANAGER_STATE: &str = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
 
 /// Reasons why the folders cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another embedded kubelet runs there.
+    /// Another embedded kubelet has locked this root folder.
     #[error("another embedded kubelet runs on {0}: stop it or choose another root")]
     Taken(PathBuf),
     /// A system call failed.
@@ -30,15 +31,16 @@ pub enum DirectoryError {
     Io {
         /// Attempted action.
         action: &'static str,
-        /// Path of the action.
+        /// File or folder of the action.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
 }
 
-/// Creates the folders, and locks the root until the file is dropped.
-pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
+/// Creates the folders and the CPU manager's checkpoint, and locks the root folder until the returned
+/// file is dropped.
+pub(crate) fn create_and_lock(config: &Config) -> Result<File, DirectoryError> {
     let pod_resources = config.pod_resources_socket();
     let folders = [
         Some(config.dir.as_path()),
@@ -68,7 +70,7 @@ pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
     }
 }
 
-/// True if the folder holds hidden files only.
+/// True if the folder has no files, hidden ones aside.
 pub(crate) fn is_empty(dir: &Path) -> Result<bool, DirectoryError> {
     let mut entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
     let is_hidden = |name: OsString| name.as_encoded_bytes().starts_with(b".");
@@ -78,30 +80,30 @@ pub(crate) fn is_empty(dir: &Path) -> Result<bool, DirectoryError> {
 /// Deletes the files that a starting kubelet deletes.
 pub(crate) fn clean_up(dir: &Path, cleanup: Cleanup) -> Result<(), DirectoryError> {
     match cleanup {
-        Cleanup::Sockets => wipe_sockets(dir),
-        Cleanup::AllFiles => wipe(dir, |path| {
-            let is_its_own = path.file_name().is_some_and(|name| name == checkpoint::FILE);
-            !is_its_own && !fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+        Cleanup::Sockets => delete_sockets(dir),
+        Cleanup::AllFiles => delete_files(dir, |path| {
+            let is_checkpoint = path.file_name().is_some_and(|name| name == checkpoint::FILE);
+            !is_checkpoint && !fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
         }),
     }
 }
 
-/// Deletes every socket directly in the folder, and links to sockets. Other files and deeper
-/// sockets stay. All are tried; the first failure is returned.
-pub(crate) fn wipe_sockets(dir: &Path) -> Result<(), DirectoryError> {
-    wipe(dir, |path| fs::metadata(path).is_ok_and(|found| found.file_type().is_socket()))
+/// Deletes the sockets in the folder, and symbolic links to sockets. Other files stay, and so do
+/// subfolders with their sockets. A failure does not end the loop; the first one is returned.
+pub(crate) fn delete_sockets(dir: &Path) -> Result<(), DirectoryError> {
+    delete_files(dir, |path| fs::metadata(path).is_ok_and(|found| found.file_type().is_socket()))
 }
 
-fn wipe(dir: &Path, is_wiped: impl Fn(&Path) -> bool) -> Result<(), DirectoryError> {
+fn delete_files(dir: &Path, is_selected: impl Fn(&Path) -> bool) -> Result<(), DirectoryError> {
     let entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
-    let wiped = entries.map(|entry| {
+    let deletions = entries.map(|entry| {
         let path = entry.map_err(|source| failed("read folder", dir, source))?.path();
-        if is_wiped(&path) { delete(&path) } else { Ok(()) }
+        if is_selected(&path) { delete(&path) } else { Ok(()) }
     });
-    wiped.fold(Ok(()), Result::and)
+    deletions.fold(Ok(()), Result::and)
 }
 
-/// Deletes a socket that is there or was a moment ago: its plugin may delete it too.
+/// Deletes a file, usually a socket. A missing one is no failure: its plugin may have deleted it.
 fn delete(socket: &Path) -> Result<(), DirectoryError> {
     match fs::remove_file(socket) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -120,27 +122,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_kubelet_leaves_its_own_record_and_folders_alone() {
+    fn cleanup_of_all_files_spares_the_checkpoint_and_subfolders() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
-        let names = [checkpoint::FILE, ".lock", "note"];
+        let names = [checkpoint::FILE, ".lock", "file"];
         for name in names {
             fs::write(at(name), "").expect("written");
         }
         fs::create_dir(at("folder")).expect("made");
-        let left = || names.map(|name| at(name).exists());
+        let exist = || names.map(|name| at(name).exists());
         clean_up(folder.path(), Cleanup::Sockets).expect("cleaned up");
-        assert_eq!(left(), [true, true, true]);
+        assert_eq!(exist(), [true, true, true]);
         clean_up(folder.path(), Cleanup::AllFiles).expect("cleaned up");
-        assert_eq!((left(), at("folder").is_dir()), ([true, false, false], true));
+        assert_eq!((exist(), at("folder").is_dir()), ([true, false, false], true));
     }
 
     #[test]
-    fn a_socket_that_its_plugin_deleted_first_is_deleted() {
-        delete(Path::new("/nonexistent/plugin.sock")).expect("it is not there");
+    fn deletion_of_a_missing_socket_succeeds_and_other_failures_are_reported() {
+        delete(Path::new("/nonexistent/plugin.sock")).expect("a missing socket is no failure");
         let folder = tempfile::tempdir().expect("a temporary folder");
         // A folder stands in for a socket that cannot be deleted.
-        let refused = delete(folder.path()).expect_err("a folder is no file");
-        assert!(refused.to_string().starts_with("cannot delete socket "), "{refused}");
+        let error = delete(folder.path()).expect_err("a folder is no file");
+        assert!(error.to_string().starts_with("cannot delete socket "), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The DRA manager: claims are prepared before a pod's containers start, and released when its last pod ends.
+//! The DRA manager: prepares a pod's claims before its containers start, and releases a claim when its last pod ends.
 //!
 //! ```text
 //!  plugins_registry ──> registry ──GetInfo, Notify──> drivers ──NodeWatchResources──> health
@@ -20,10 +20,10 @@ mod error;
 mod health;
 mod health_stream;
 mod limits;
+mod pod_workers;
 mod prepare;
 mod registry;
 mod status;
-mod turns;
 mod unprepare;
 mod wipes;
 
@@ -38,32 +38,34 @@ pub(crate) use error::ClaimError;
 pub(crate) use health::HealthCache;
 pub use health::HealthWord;
 pub use limits::DraLimits;
+pub(crate) use pod_workers::PodWorkers;
 pub(crate) use prepare::prepare;
 pub(crate) use registry::watch as watch_registry;
 pub use status::{ClaimDeviceHealth, ClaimStatus, DriverStatus, PreparedDevice};
-pub(crate) use turns::Turns;
-pub(crate) use unprepare::{in_context, reconcile, reconcile_now_and_then, unprepare};
+pub(crate) use unprepare::{in_context, reconcile, reconcile_periodically, unprepare};
 
 use self::wipes::Wipes;
 
 /// State of the DRA manager.
 #[derive(Debug, Default)]
 pub(crate) struct Dra {
-    /// Claims that pods use.
+    /// Claims of the node's pods.
     pub(crate) claims: Claims,
     /// Registered drivers.
     pub(crate) drivers: Drivers,
     /// Health of devices, as drivers reported it.
     pub(crate) health: HealthCache,
-    /// Times at which a driver's slices are deleted.
+    /// Times of the deletion of each driver's `ResourceSlices`.
     pub(crate) wipes: Wipes,
 }
 
 impl Dra {
-    /// Updates the deletion times from the current connections.
-    pub(crate) fn look_at_connections(&mut self, delay: Duration) {
-        let usable = |known: &[driver::Driver]| known.iter().any(|one| *one.connected.borrow());
-        let known = self.drivers.iter().map(|(name, known)| (name, usable(known)));
-        self.wipes.update(known, delay);
+    /// Updates the deletion times from the drivers' current connections. `delay` is the time between the
+    /// loss of a driver's last connection and the deletion.
+    pub(crate) fn update_wipe_times(&mut self, delay: Duration) {
+        let is_connected =
+            |endpoints: &[driver::Driver]| endpoints.iter().any(|one| *one.connected.borrow());
+        let drivers = self.drivers.iter().map(|(name, endpoints)| (name, is_connected(endpoints)));
+        self.wipes.update(drivers, delay);
     }
 }

@@ -11,16 +11,16 @@ use crate::{
     manager::Request,
 };
 
-/// Number of newest events to keep. The number exceeds the events of any test, and bounds the
-/// memory of a kubelet that runs for weeks.
-const KEPT: usize = 4096;
+/// Number of events that readers can get; older ones are dropped. The number exceeds the events of
+/// any test, and bounds the memory of a kubelet that runs for weeks.
+const CAPACITY: usize = 4096;
 
-/// One observable step.
+/// One observable step of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The kubelet serves both sockets.
+    /// The kubelet started; both sockets are bound.
     Started,
-    /// A start ignored the checkpoint; the state is empty.
+    /// The device manager ignored its checkpoint at start; its state is empty.
     CheckpointIgnored {
         /// Defect of the checkpoint.
         message: String,
@@ -32,21 +32,21 @@ pub enum Event {
         /// The plugin's socket.
         endpoint: PathBuf,
     },
-    /// A registration was answered with an error.
+    /// A registration failed.
     RegistrationRefused {
         /// Resource name as sent.
         resource: String,
         /// Error text for the plugin.
         message: String,
     },
-    /// A complete list arrived.
+    /// A plugin sent a list of its devices.
     ListReceived {
         /// Resource name.
         resource: String,
         /// Devices in the plugin's order.
         devices: Vec<Device>,
     },
-    /// `ListAndWatch` ended, on either side.
+    /// A `ListAndWatch` stream ended. The plugin or the kubelet closed it.
     StreamEnded {
         /// Resource name.
         resource: String,
@@ -93,7 +93,7 @@ pub enum Event {
         /// The error as the pod's status shows it.
         message: String,
     },
-    /// `PreStartContainer` was answered.
+    /// The plugin answered `PreStartContainer`.
     PreStarted {
         /// Pod UID.
         pod: String,
@@ -104,12 +104,12 @@ pub enum Event {
         /// Ids of the container's devices.
         devices: DeviceIds,
     },
-    /// A pod was admitted, at once or again after a restart.
+    /// A pod was admitted, for the first time or again after a restart.
     PodAdmitted {
         /// Pod UID.
         pod: String,
     },
-    /// A pod was rejected, at once or after a restart.
+    /// A pod was rejected, at its first admission or after a restart.
     PodRejected {
         /// Pod UID.
         pod: String,
@@ -118,19 +118,19 @@ pub enum Event {
         /// Message of the pod's status.
         message: String,
     },
-    /// Pods were synced because the health of a held device changed.
+    /// Pods were synced because the health of an allocated device changed.
     PodsSynced {
         /// Pod UIDs.
         pods: Vec<String>,
     },
-    /// The checkpoint was written.
+    /// The device manager wrote its checkpoint.
     CheckpointWritten,
-    /// The checkpoint could not be written.
+    /// The device manager could not write its checkpoint.
     CheckpointFailed {
         /// The system's error.
         message: String,
     },
-    /// A DRA driver's endpoint was registered, and notified.
+    /// A DRA driver's endpoint was registered, and the driver notified.
     DriverRegistered {
         /// The driver.
         driver: String,
@@ -139,31 +139,32 @@ pub enum Event {
         /// Version of the DRA service in use.
         service: Service,
     },
-    /// A socket in the folder of registrations did not register.
+    /// The registration of a socket in `plugins_registry` failed.
     DriverRefused {
         /// The registration socket.
         socket: PathBuf,
         /// The kubelet's log message.
         message: String,
     },
-    /// A DRA driver's endpoint was given up: its registration socket is gone or replaced.
+    /// A DRA driver's endpoint was deregistered. Its registration socket was removed or replaced, or
+    /// the notification of the driver failed.
     DriverDeregistered {
         /// The driver.
         driver: String,
         /// The driver's DRA socket.
         endpoint: PathBuf,
     },
-    /// The real kubelet deletes `ResourceSlices` of its node now. A start deletes the slices of all
-    /// drivers, a long absence of one driver those of that driver.
+    /// The real kubelet deletes `ResourceSlices` of its node at this point. A start deletes the slices
+    /// of all drivers. A long absence of a driver deletes the slices of that driver.
     SlicesWiped {
-        /// The driver; `None` is all of them.
+        /// The driver; `None` means all drivers.
         driver: Option<String>,
     },
-    /// A DRA driver is called.
+    /// The kubelet calls a DRA driver.
     DriverCalled {
         /// Method of the call.
         call: ClaimCall,
-        /// UID of the pod that began or ended.
+        /// UID of the pod that starts or ends.
         pod: String,
         /// The driver.
         driver: String,
@@ -172,18 +173,18 @@ pub enum Event {
         /// All claims of the call.
         claims: Vec<ClaimId>,
     },
-    /// A DRA driver answered, or missed the deadline.
+    /// A DRA driver answered, or the call failed.
     DriverAnswered {
         /// Method of the call.
         call: ClaimCall,
-        /// UID of the pod that began or ended.
+        /// UID of the pod that starts or ends.
         pod: String,
         /// The driver.
         driver: String,
-        /// The call's error, or that of a claim.
+        /// Error of the call, or the first error of a claim in the answer.
         error: Option<String>,
     },
-    /// All claims of a pod are prepared, also in the checkpoint.
+    /// All claims of a pod are prepared, and the checkpoint contains them.
     PodPrepared {
         /// Pod UID.
         pod: String,
@@ -195,12 +196,12 @@ pub enum Event {
         /// The event's text.
         message: String,
     },
-    /// An ended pod uses no claim any more, also in the checkpoint.
+    /// All claims of an ended pod are released, in the checkpoint too.
     PodReleased {
         /// Pod UID.
         pod: String,
     },
-    /// Claims of an ended pod were not released; the real kubelet logs this.
+    /// The release of an ended pod's claims failed. The real kubelet logs this.
     UnprepareFailed {
         /// Pod UID.
         pod: String,
@@ -221,13 +222,14 @@ pub enum Event {
         /// The transport's or the driver's error.
         reason: String,
     },
-    /// The DRA manager's checkpoint was written.
+    /// The DRA manager wrote its checkpoint.
     ClaimsWritten,
-    /// The kubelet stopped, or was stopped.
+    /// The kubelet was stopped.
     Stopped,
-    /// The real kubelet's process would have ended here.
+    /// The kubelet panicked: a nil dereference of the real kubelet, an injected crash, or a defect of
+    /// the embedded kubelet.
     Panicked {
-        /// Origin of the nil pointer.
+        /// Cause of the panic.
         message: String,
     },
 }
@@ -236,8 +238,8 @@ pub enum Event {
 ///
 /// # Assumptions
 ///
-/// Only the newest 4096 events are kept. A long-lived reader calls [`news`](Self::news), which
-/// returns each event once, instead of counting.
+/// The log has the newest 4096 events only. A long-lived reader calls [`news`](Self::news), which
+/// returns each event once, instead of [`count`](Self::count).
 #[derive(Clone, Debug)]
 pub struct EventReader {
     log: watch::Receiver<Log>,
@@ -252,10 +254,11 @@ pub(crate) struct EventLog {
 /// The newest events and their numbers.
 #[derive(Debug, Default)]
 struct Log {
-    /// Up to twice the kept number of events. The contiguous list moves rarely.
+    /// Up to `2 * CAPACITY` events, contiguous. Half of them are dropped at once, so the others
+    /// rarely move.
     events: Vec<Event>,
-    /// Number of events before these.
-    forgotten: u64,
+    /// Number of dropped events.
+    dropped: u64,
 }
 
 // === impl Event ===
@@ -286,27 +289,27 @@ impl Event {
 
 impl Log {
     fn push(&mut self, event: Event) {
-        if self.events.len() == 2 * KEPT {
-            self.events.drain(..KEPT);
-            self.forgotten += KEPT as u64;
+        if self.events.len() == 2 * CAPACITY {
+            self.events.drain(..CAPACITY);
+            self.dropped += CAPACITY as u64;
         }
         self.events.push(event);
     }
 
-    /// Sequence number of the next event, and number of all events so far.
+    /// Sequence number of the next event. Equals the number of all events so far.
     fn next(&self) -> u64 {
-        self.forgotten + self.events.len() as u64
+        self.dropped + self.events.len() as u64
     }
 
     fn newest(&self) -> &[Event] {
-        &self.events[self.events.len().saturating_sub(KEPT)..]
+        &self.events[self.events.len().saturating_sub(CAPACITY)..]
     }
 
-    /// Newest events from this number on.
+    /// Events from a sequence number on, at most the newest `CAPACITY`.
     fn since(&self, sequence: u64) -> &[Event] {
         let newest = self.newest();
-        let missed = self.next().saturating_sub(sequence);
-        let count = usize::try_from(missed).unwrap_or(usize::MAX).min(newest.len());
+        let unread = self.next().saturating_sub(sequence);
+        let count = usize::try_from(unread).unwrap_or(usize::MAX).min(newest.len());
         &newest[newest.len() - count..]
     }
 }
@@ -331,7 +334,7 @@ impl EventLog {
 // === impl EventReader ===
 
 impl EventReader {
-    /// The newest 4096 events, oldest first.
+    /// The newest 4096 events, in order.
     pub fn all(&self) -> Vec<Event> {
         self.log.borrow().newest().to_vec()
     }
@@ -341,8 +344,8 @@ impl EventReader {
         self.log.borrow().newest().iter().filter(|event| condition(event)).count()
     }
 
-    /// Events from a sequence number on, and the number of the next event. The first event has
-    /// number 0. Dropped events are missing.
+    /// Events from a sequence number on, and the sequence number of the next event. The first event
+    /// has number 0. Dropped events are missing.
     pub fn since(&self, sequence: u64) -> (Vec<Event>, u64) {
         let log = self.log.borrow();
         (log.since(sequence).to_vec(), log.next())
@@ -353,19 +356,20 @@ impl EventReader {
         self.log.borrow().next()
     }
 
-    /// Waits for new events, and moves `sequence` behind them. An empty list means that the kubelet
-    /// is gone and no event will follow. Cancelling the wait loses no event.
+    /// Waits for events from `sequence` on, returns them, and advances `sequence` past them. An empty
+    /// list means that the kubelet was dropped, so no event will follow. A cancelled wait loses no
+    /// event.
     pub async fn news(&self, sequence: &mut u64) -> Vec<Event> {
         let mut log = self.log.clone();
-        // Without a writer the wait ends at once, and the existing events count.
+        // Without a writer the wait fails at once; events that are already there are still returned.
         let _ = log.wait_for(|log| log.next() > *sequence).await;
         let (events, next) = self.since(*sequence);
         *sequence = next;
         events
     }
 
-    /// Waits until the newest 4096 events fulfil the condition. Returns the events at that moment
-    /// or at the deadline.
+    /// Waits until the newest 4096 events fulfil the condition. Returns those events. The error has
+    /// the events at the deadline, or at the end of the kubelet.
     pub async fn wait_for(
         &self,
         mut condition: impl FnMut(&[Event]) -> bool,
@@ -379,8 +383,8 @@ impl EventReader {
         }
     }
 
-    /// Waits for an event that fulfils the condition, from a sequence number on, beyond 4096 events
-    /// too. `None` after the deadline, or when the kubelet is gone.
+    /// Waits for an event that fulfils the condition, from a sequence number on. The wait may span
+    /// more than 4096 events. `None` after the deadline, or when the kubelet was dropped.
     pub async fn wait_for_one(
         &self,
         mut sequence: u64,
@@ -389,11 +393,11 @@ impl EventReader {
     ) -> Option<Event> {
         let waiting = async {
             loop {
-                let news = self.news(&mut sequence).await;
-                if news.is_empty() {
+                let events = self.news(&mut sequence).await;
+                if events.is_empty() {
                     return None;
                 }
-                if let Some(found) = news.into_iter().find(&mut condition) {
+                if let Some(found) = events.into_iter().find(&mut condition) {
                     return Some(found);
                 }
             }
@@ -410,6 +414,7 @@ mod tests {
         Event::PodAdmitted { pod: number.to_string() }
     }
 
+    /// A log after `count` numbered events.
     fn log(count: usize) -> EventLog {
         let log = EventLog::new();
         (0..count).for_each(|number| log.push(numbered(number)));
@@ -418,47 +423,48 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_of_a_full_log_gets_the_next_event() {
-        let log = log(2 * KEPT);
-        let (calls, is_pod) =
+        let log = log(2 * CAPACITY);
+        let (reader, is_pod) =
             (log.calls(), |event: &Event| matches!(event, Event::PodAdmitted { .. }));
-        let (now, moment) = (calls.now(), Duration::from_millis(10));
-        assert_eq!(calls.wait_for_one(now, is_pod, moment).await, None);
+        let (next, deadline) = (reader.now(), Duration::from_millis(10));
+        assert_eq!(reader.wait_for_one(next, is_pod, deadline).await, None);
         log.push(numbered(7));
-        assert_eq!(calls.wait_for_one(now, is_pod, moment).await, Some(numbered(7)));
+        assert_eq!(reader.wait_for_one(next, is_pod, deadline).await, Some(numbered(7)));
     }
 
     #[test]
-    fn only_the_newest_events_are_kept() {
-        for count in [0, 1, KEPT, KEPT + 1, 2 * KEPT, 2 * KEPT + 1, 5 * KEPT + 7] {
+    fn a_log_returns_its_newest_4096_events() {
+        let full = CAPACITY;
+        for count in [0, 1, full, full + 1, 2 * full, 2 * full + 1, 5 * full + 7] {
             let log = log(count);
-            let kept: Vec<Event> = (count.saturating_sub(KEPT)..count).map(numbered).collect();
-            assert_eq!(log.calls().all(), kept, "{count}");
-            assert_eq!(log.calls().count(|_| true), kept.len());
-            assert!(log.log.borrow().events.len() <= 2 * KEPT);
+            let newest: Vec<Event> = (count.saturating_sub(full)..count).map(numbered).collect();
+            assert_eq!(log.calls().all(), newest, "{count}");
+            assert_eq!(log.calls().count(|_| true), newest.len());
+            assert!(log.log.borrow().events.len() <= 2 * full);
         }
     }
 
     #[test]
-    fn a_reader_gets_the_kept_events_from_a_number_on() {
-        let count = 3 * KEPT + 5;
-        let calls = log(count).calls();
+    fn since_returns_the_events_from_a_sequence_number_on() {
+        let count = 3 * CAPACITY + 5;
+        let reader = log(count).calls();
         let next = count as u64;
-        assert_eq!(calls.since(next - 2), (vec![numbered(count - 2), numbered(count - 1)], next));
-        assert_eq!(calls.since(next), (Vec::new(), next));
-        assert_eq!(calls.since(next + 9), (Vec::new(), next));
-        assert_eq!(calls.since(0).0, calls.all());
+        assert_eq!(reader.since(next - 2), (vec![numbered(count - 2), numbered(count - 1)], next));
+        assert_eq!(reader.since(next), (Vec::new(), next));
+        assert_eq!(reader.since(next + 9), (Vec::new(), next));
+        assert_eq!(reader.since(0).0, reader.all());
     }
 
     #[tokio::test]
-    async fn a_reader_of_news_gets_each_event_once_and_ends_with_the_kubelet() {
+    async fn news_returns_each_event_once_and_nothing_after_the_end_of_the_kubelet() {
         let log = log(2);
-        let calls = log.calls();
-        let mut told = 0;
-        assert_eq!(calls.news(&mut told).await, [numbered(0), numbered(1)]);
-        let (next, ()) = tokio::join!(calls.news(&mut told), async { log.push(numbered(2)) });
+        let reader = log.calls();
+        let mut sequence = 0;
+        assert_eq!(reader.news(&mut sequence).await, [numbered(0), numbered(1)]);
+        let (next, ()) = tokio::join!(reader.news(&mut sequence), async { log.push(numbered(2)) });
         assert_eq!(next, [numbered(2)]);
-        assert_eq!(told, 3);
+        assert_eq!(sequence, 3);
         drop(log);
-        assert_eq!(calls.news(&mut told).await, []);
+        assert_eq!(reader.news(&mut sequence).await, []);
     }
 }

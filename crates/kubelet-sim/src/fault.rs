@@ -1,17 +1,17 @@
-//! Faults that make an embedded kubelet misbehave.
+//! Faults that tests inject into an embedded kubelet.
 
 use std::collections::BTreeSet;
 
-/// Faults that persist until changed, over restarts too.
+/// The injected faults. They persist over restarts, until they are replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Misbehaviour {
-    /// Fault of `Register`.
+    /// Fault of device plugin registrations (`Register`).
     pub registration: RegistrationFault,
     /// Fault of `ListAndWatch` streams.
     pub streams: StreamFault,
     /// Fault of DRA driver registrations.
     pub driver_registration: RegistrationFault,
-    /// Moment of a crash amid work on claims.
+    /// Point of a crash during the preparation or release of claims.
     pub claims: ClaimFault,
     /// Pods that the kubelet knows.
     pub pods: PodFault,
@@ -20,56 +20,57 @@ pub struct Misbehaviour {
 /// Pods that the kubelet knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodFault {
-    /// All pods of the node.
+    /// The kubelet knows all pods of the node.
     #[default]
     None,
-    /// Only these pods, by UID. The kubelet has yet to reach its API server since its start, and
-    /// knows static pods only. The holdings of other pods stay, since some pod source is not ready.
+    /// The kubelet knows only these pods, by UID: it has not reached its API server since its start.
+    /// Devices of other pods stay allocated, because not all pod sources are ready.
     /// [`Kubelet::reach_api_server`](crate::Kubelet::reach_api_server) ends this state.
     Only(BTreeSet<String>),
 }
 
-/// Moment of a crash amid work on claims, as a panic. The crash repeats after a restart unless the
-/// fault is removed.
+/// Point of a crash during the preparation or release of claims. The kubelet panics there, after a
+/// restart again, until the fault is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClaimFault {
     /// No crash.
     #[default]
     None,
-    /// The claims are in the checkpoint; no driver was called.
-    DieBeforePrepare,
-    /// All drivers prepared; the checkpoint lacks that result.
-    DieBeforeRecord,
-    /// All drivers released; the checkpoint lacks that result.
-    DieBeforeForget,
+    /// After the claims were written to the checkpoint, before the first driver is called.
+    CrashBeforePrepare,
+    /// After all drivers prepared, before the result is written to the checkpoint.
+    CrashBeforeRecord,
+    /// After all drivers unprepared, before the claims are removed from the checkpoint.
+    CrashBeforeRemove,
 }
 
 /// Fault of a registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RegistrationFault {
-    /// Correct answers.
+    /// The kubelet registers plugins.
     #[default]
     None,
-    /// A device plugin gets `Unknown` with this text, a DRA driver a notification with it.
+    /// The registration fails with this text. A device plugin gets it in the status `Unknown`, a DRA
+    /// driver in `NotifyRegistrationStatus`.
     Refuse(String),
-    /// The call stays unanswered.
+    /// A device plugin's `Register` stays unanswered. A DRA driver is never called.
     Hang,
 }
 
 /// Fault of `ListAndWatch` streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamFault {
-    /// Streams are read.
+    /// The kubelet reads the streams.
     #[default]
     None,
-    /// Streams are opened and never read.
+    /// The kubelet opens the streams and never reads them.
     NeverRead,
 }
 
 // === impl PodFault ===
 
 impl PodFault {
-    /// True if the kubelet knows of a pod of the node.
+    /// True if the kubelet knows the pod of the node with this UID.
     pub(crate) fn knows(&self, uid: &str) -> bool {
         match self {
             Self::None => true,

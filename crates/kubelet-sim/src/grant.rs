@@ -1,10 +1,10 @@
-//! Grants of plugins to a container, without wire types.
+//! Grants: the settings that plugins return for a container in their `Allocate` answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_kubelet_api::deviceplugin::ContainerAllocateResponse;
 
-/// A plugin's answer to `Allocate`, or several of them merged for one container.
+/// A plugin's answer to `Allocate`, or the merged answers of all plugins of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Environment variables.
@@ -13,9 +13,10 @@ pub struct Grant {
     pub mounts: Vec<Mount>,
     /// Device nodes, in the plugin's order.
     pub devices: Vec<DeviceNode>,
-    /// Annotations for the runtime.
+    /// Annotations for the container runtime.
     pub annotations: BTreeMap<String, String>,
-    /// Qualified CDI device names: those of claims, then those of plugins, in their order.
+    /// Qualified CDI device names, in the plugin's order. In a started container's grant, the names of
+    /// its claims come first.
     pub cdi_devices: Vec<String>,
 }
 
@@ -44,35 +45,35 @@ pub enum Access {
 pub struct DeviceNode {
     /// Path in the container.
     pub container_path: String,
-    /// The node on the host.
+    /// Path on the host.
     pub host_path: String,
-    /// Cgroup permissions as the plugin wrote them; the kubelet checks nothing.
+    /// Cgroup permissions, as the plugin wrote them. The kubelet does not validate them.
     pub permissions: String,
 }
 
-/// An item with a path in the container.
-trait Placed: Clone {
+/// An item with a path in the container and a path on the host.
+trait ContainerItem: Clone {
     fn container_path(&self) -> &str;
     fn host_path(&self) -> &str;
 }
 
-/// A setting that a later resource of the same container contradicts.
+/// A setting for which two resources of a container have different values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// `env`, `device`, `mount` or `annotation`.
     pub kind: &'static str,
-    /// The name or container path.
+    /// Name of the environment variable or annotation, or path in the container.
     pub key: String,
-    /// The value in effect.
+    /// Value of the earlier resource, which stays in effect. A host path for devices and mounts.
     pub kept: String,
-    /// The dropped value.
+    /// Value of the later resource, which has no effect.
     pub dropped: String,
 }
 
 // === impl Grant ===
 
 impl Grant {
-    /// Converts the answer from the wire.
+    /// Converts a protobuf message.
     pub(crate) fn from_proto(response: &ContainerAllocateResponse) -> Self {
         Self {
             envs: response.envs.clone().into_iter().collect(),
@@ -83,8 +84,8 @@ impl Grant {
         }
     }
 
-    /// Merges the answers for one container as `deviceRunContainerOptions` does. The first value of
-    /// a key wins, a conflict is only reported, and each CDI name appears once.
+    /// Merges the answers for one container, as `deviceRunContainerOptions` does. The first value of a
+    /// key wins, and each CDI name appears once. Also returns the conflicts.
     pub(crate) fn merge<'a>(grants: impl IntoIterator<Item = &'a Self>) -> (Self, Vec<Conflict>) {
         let mut merged = Self::default();
         let mut conflicts = Vec::new();
@@ -100,8 +101,7 @@ impl Grant {
     }
 
     fn add_cdi_devices(&mut self, more: &[String]) {
-        let known: BTreeSet<String> = self.cdi_devices.iter().cloned().collect();
-        let mut seen = known;
+        let mut seen: BTreeSet<String> = self.cdi_devices.iter().cloned().collect();
         self.cdi_devices.extend(more.iter().filter(|name| seen.insert((*name).clone())).cloned());
     }
 }
@@ -118,7 +118,7 @@ impl Mount {
     }
 }
 
-impl Placed for Mount {
+impl ContainerItem for Mount {
     fn container_path(&self) -> &str {
         &self.container_path
     }
@@ -140,7 +140,7 @@ impl DeviceNode {
     }
 }
 
-impl Placed for DeviceNode {
+impl ContainerItem for DeviceNode {
     fn container_path(&self) -> &str {
         &self.container_path
     }
@@ -153,6 +153,7 @@ impl Placed for DeviceNode {
 // === impl Conflict ===
 
 impl Conflict {
+    /// A conflict if the two values differ.
     fn between(kind: &'static str, key: &str, values: (&str, &str)) -> Option<Self> {
         let (kept, dropped) = values;
         (kept != dropped).then(|| Self {
@@ -177,14 +178,18 @@ fn merge_map(
     conflicts
 }
 
-fn merge_paths<T: Placed>(kind: &'static str, merged: &mut Vec<T>, more: &[T]) -> Vec<Conflict> {
+fn merge_paths<T: ContainerItem>(
+    kind: &'static str,
+    merged: &mut Vec<T>,
+    more: &[T],
+) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
-    for placed in more {
-        let path = placed.container_path();
-        match merged.iter().find(|known| known.container_path() == path) {
-            None => merged.push(placed.clone()),
-            Some(known) => {
-                let values = (known.host_path(), placed.host_path());
+    for item in more {
+        let path = item.container_path();
+        match merged.iter().find(|earlier| earlier.container_path() == path) {
+            None => merged.push(item.clone()),
+            Some(earlier) => {
+                let values = (earlier.host_path(), item.host_path());
                 conflicts.extend(Conflict::between(kind, path, values));
             }
         }
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_resource_wins_each_conflict_and_the_rest_is_reported() {
+    fn the_first_resource_wins_each_conflict_and_conflicts_are_reported() {
         let first = grant("1", "/host/1", &["v/c=a", "v/c=b", "v/c=a"]);
         let second = grant("2", "/host/2", &["v/c=b", "v/c=c"]);
         let (merged, conflicts) = Grant::merge([&first, &second]);

@@ -7,13 +7,13 @@
 //!                     └───────── restart, reboot ─────┘
 //! ```
 //!
-//! A life is the time from a start to a stop. Only the holder of the lock `lives` begins or ends
-//! one, and the state changes in one step. So a cancelled call leaves the kubelet running or
+//! A run is the time from a start to a stop. Only the holder of `run_lock` begins or ends a run,
+//! and the state changes in one step. So a cancelled call leaves the kubelet either running or
 //! stopped.
 
 mod claims;
 mod faults;
-mod life;
+mod run;
 
 use std::{
     fs::File,
@@ -28,43 +28,43 @@ use tokio::{sync::watch, task::JoinError};
 use tokio_util::sync::CancellationToken;
 use windlass_kubelet_api::socket::SocketError;
 
-use self::life::{Life, Pods, Remains, Sockets};
+use self::run::{Pods, Run, Sockets, SurvivingState};
 use crate::{
     admission::{self, Admission, Reason, Rejection},
     checkpoint::ClaimsFileError,
     config::Config,
     directory::{self, DirectoryError},
-    dra::Turns,
+    dra::PodWorkers,
     event::{Event, EventLog, EventReader},
     fault::{Misbehaviour, PodFault},
     grant::Grant,
-    manager_task::{Gone, ManagerHandle, TaskContext},
+    manager_task::{KubeletEnded, ManagerHandle, TaskContext},
     pod::Pod,
     start::{self, StartError},
     status::{Condition, NodeStatus},
 };
 pub use claims::SyncError;
 
-/// An embedded kubelet. Dropping it ends it as [`Kubelet::stop`] does, without waiting.
+/// An embedded kubelet. Dropping it stops it as [`Kubelet::stop`] does, without waiting for the end.
 ///
 /// # Flow
 ///
-/// [`start`](Self::start), let plugins register, [`admit`](Self::admit) pods,
+/// [`start`](Self::start), wait for plugins to register, [`admit`](Self::admit) pods,
 /// [`start_container`](Self::start_container), [`delete`](Self::delete), [`stop`](Self::stop).
 ///
 /// # Guarantees
 ///
-/// [`node`](Self::node) and [`calls`](Self::calls) show the effect of a method when it returns.
-/// Pods are admitted one at a time. No task outlives the kubelet.
+/// When a method returns, [`node`](Self::node) and [`calls`](Self::calls) show its effect. Pods are
+/// admitted one at a time. No task outlives the kubelet.
 ///
 /// # Assumptions
 ///
-/// One kubelet per root; a second one is refused. Pod UIDs are unique.
+/// One kubelet runs per root folder; the start of a second one fails. Pod UIDs are unique.
 ///
 /// # Panics
 ///
-/// A defect of the embedded kubelet itself shows as [`Condition::Panicked`]. The panic continues in
-/// the next call that ends the kubelet: [`stop`](Self::stop), [`restart`](Self::restart).
+/// A panic of the embedded kubelet itself shows as [`Condition::Panicked`]. The next call that ends
+/// the run, such as [`stop`](Self::stop) or [`restart`](Self::restart), resumes the panic.
 #[derive(Debug)]
 pub struct Kubelet {
     config: Arc<Config>,
@@ -72,31 +72,31 @@ pub struct Kubelet {
     faults: watch::Sender<Misbehaviour>,
     status: watch::Sender<Arc<NodeStatus>>,
     state: Mutex<State>,
-    /// Serialises starts and stops. Taken before `sync_loop`, and never held during a call to
-    /// a plugin, so that a kubelet can always be stopped.
-    lives: tokio::sync::Mutex<()>,
+    /// Serialises starts and stops. Locked before `sync_loop`. No caller holds it during a call to a
+    /// plugin, so a kubelet can always be stopped.
+    run_lock: tokio::sync::Mutex<()>,
     /// Serialises admissions.
     sync_loop: tokio::sync::Mutex<()>,
-    /// One worker per pod, for work on its claims.
-    workers: Turns,
-    /// Lock file of the root, held by a stopped kubelet too.
+    /// Serialises the work on each pod's claims.
+    workers: PodWorkers,
+    /// Lock file of the root folder. A stopped kubelet holds the lock too.
     _lock: File,
 }
 
 #[derive(Debug)]
 enum State {
-    Running(Life),
-    Stopped(Remains),
+    Running(Run),
+    Stopped(SurvivingState),
 }
 
-/// A started kubelet, before its pods are admitted again.
-struct Begun {
+/// A run that just began, and the pods to admit again.
+struct StartedRun {
     handle: ManagerHandle,
     ended: CancellationToken,
     pods: Vec<Pod>,
 }
 
-/// Reasons why a kubelet does not run.
+/// Reasons of a failed start.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
     /// The folders cannot be used.
@@ -105,7 +105,7 @@ pub enum KubeletError {
     /// The sockets cannot be bound.
     #[error("cannot serve the embedded kubelet's sockets")]
     Socket(#[from] SocketError),
-    /// The claims of the previous run are unknown, so no kubelet starts.
+    /// The checkpoint of the claims cannot be read or created, so the kubelet does not start.
     #[error("cannot restore the claims of the embedded kubelet's pods")]
     Claims(#[from] ClaimsFileError),
     /// The previous run has not ended.
@@ -126,16 +126,16 @@ pub struct NotInTime {
 // === impl State ===
 
 impl State {
-    /// Ends the life, if there is one. Ready when the life is over and its remains are in its
-    /// place. A caller may give up and poll again.
+    /// Ends the run, if there is one. Ready once the run has ended and the state is `Stopped`. A
+    /// caller may stop polling and start again later.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JoinError>> {
-        let Self::Running(life) = self else { return Poll::Ready(Ok(())) };
-        let ended = ready!(life.poll_end(cx));
-        let (remains, outcome) = match ended {
-            Ok(remains) => (remains, Ok(())),
-            Err(error) => (Remains::default(), Err(error)),
+        let Self::Running(run) = self else { return Poll::Ready(Ok(())) };
+        let ended = ready!(run.poll_end(cx));
+        let (surviving, outcome) = match ended {
+            Ok(surviving) => (surviving, Ok(())),
+            Err(error) => (SurvivingState::default(), Err(error)),
         };
-        *self = Self::Stopped(remains);
+        *self = Self::Stopped(surviving);
         Poll::Ready(outcome)
     }
 }
@@ -143,27 +143,31 @@ impl State {
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// Makes the folders, locks the root, reads the checkpoint, deletes stale sockets and serves.
-    /// Both sockets are bound when this returns. The caller runs within a tokio runtime.
+    /// Creates the folders, locks the root, reads the checkpoints, deletes stale sockets and serves.
+    /// When this returns, both sockets are bound.
+    ///
+    /// # Panics
+    ///
+    /// The caller does not run within a tokio runtime.
     pub fn start(config: Config) -> Result<Self, KubeletError> {
-        let lock = directory::claim(&config)?;
+        let lock = directory::create_and_lock(&config)?;
         let kubelet = Self {
             config: Arc::new(config),
             events: EventLog::new(),
             faults: watch::Sender::new(Misbehaviour::default()),
             status: watch::Sender::new(Arc::new(NodeStatus::default())),
-            state: Mutex::new(State::Stopped(Remains::default())),
-            lives: tokio::sync::Mutex::new(()),
+            state: Mutex::new(State::Stopped(SurvivingState::default())),
+            run_lock: tokio::sync::Mutex::new(()),
             sync_loop: tokio::sync::Mutex::new(()),
-            workers: Turns::default(),
+            workers: PodWorkers::default(),
             _lock: lock,
         };
-        // A first life has no pods to admit again.
+        // The first run has no pods to admit again.
         kubelet.begin()?;
         Ok(kubelet)
     }
 
-    /// Settings of the kubelet.
+    /// Configuration of the kubelet.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -173,17 +177,18 @@ impl Kubelet {
         self.status.borrow().clone()
     }
 
-    /// Status of the node, as it changes.
+    /// Receiver of the node's status, notified at each change.
     pub fn watch(&self) -> watch::Receiver<Arc<NodeStatus>> {
         self.status.subscribe()
     }
 
-    /// Event log over all lives: the newest events, in order.
+    /// Reader of the event log, which spans all runs.
     pub fn calls(&self) -> EventReader {
         self.events.calls()
     }
 
-    /// Waits until the node's status fulfils a condition.
+    /// Waits until the node's status fulfils a condition, and returns that status. Fails after
+    /// `deadline`.
     pub async fn wait_for(
         &self,
         mut condition: impl FnMut(&NodeStatus) -> bool,
@@ -197,18 +202,18 @@ impl Kubelet {
         }
     }
 
-    /// Admits a pod, or returns the reason of its rejection. Pods wait for each other, as in the
-    /// real kubelet's only sync loop. A plugin without an answer blocks all other admissions.
+    /// Admits a pod, or returns the reason of its rejection. As in the real kubelet's single sync
+    /// loop, a plugin that does not answer blocks all other admissions.
     pub async fn admit(&self, pod: Pod) -> Result<Admission, Rejection> {
-        let _turn = self.sync_loop.lock().await;
-        let (handle, ended) = self.handle().ok_or_else(|| self.gone())?;
+        let _sync_loop = self.sync_loop.lock().await;
+        let (handle, ended) = self.handle().ok_or_else(|| self.kubelet_gone())?;
         let admitted = ended.run_until_cancelled(admission::admit(&handle, pod)).await;
-        admitted.unwrap_or_else(|| Err(self.gone()))
+        admitted.unwrap_or_else(|| Err(self.kubelet_gone()))
     }
 
-    /// Starts a container of an admitted pod, after its claims are prepared. Each resource that
-    /// wants it gets `PreStartContainer`. Returns the merged grants of its plugins. A second start
-    /// is a container restart.
+    /// Starts a container of an admitted pod. Prepares the pod's claims first, then calls
+    /// `PreStartContainer` of each plugin that requires the call. Returns the merged grants of the
+    /// plugins and claims. A second start of the container is a restart.
     pub async fn start_container(
         &self,
         pod_uid: &str,
@@ -221,7 +226,7 @@ impl Kubelet {
         started.unwrap_or_else(|| Err(stopped()))
     }
 
-    /// Ends a container, with any exit code; its pod continues.
+    /// Ends a container, with any exit code. The pod continues.
     pub async fn stop_container(&self, pod_uid: &str, container: &str) {
         let (uid, name) = (pod_uid.to_owned(), container.to_owned());
         self.change_pods(move |pods| {
@@ -233,8 +238,8 @@ impl Kubelet {
     }
 
     /// Ends all containers of the pod with success, and releases the pod's claims. The next garbage
-    /// collection frees the pod's devices. While the release fails, the pod stays unchanged, and
-    /// [`sync_pod`](Self::sync_pod) tries again.
+    /// collection frees the pod's devices. If the release fails, the pod stays in its phase, and
+    /// [`sync_pod`](Self::sync_pod) retries.
     pub async fn finish(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
         self.change_pods(move |pods| {
@@ -246,63 +251,68 @@ impl Kubelet {
         self.release_ended(pod_uid).await;
     }
 
-    /// Deletes the pod's object, on a running or stopped kubelet, and releases the pod's claims.
-    /// After a failed release, the next [`reconcile_claims`](Self::reconcile_claims) tries again.
-    /// The next garbage collection frees the pod's devices: an admission that asks for devices, or
-    /// `List`.
+    /// Deletes the pod, on a running or stopped kubelet, and releases the pod's claims. If the
+    /// release fails, the next [`reconcile_claims`](Self::reconcile_claims) retries. The next garbage
+    /// collection frees the pod's devices. An admission that requests devices and `List` collect.
     pub async fn delete(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
-        let held = self.claims_to_release(pod_uid).await;
+        let pod_with_claims = self.pod_with_claims(pod_uid).await;
         self.change_pods(move |pods| {
             pods.remove(&uid);
         })
         .await;
-        if let Some(pod) = held {
+        if let Some(pod) = pod_with_claims {
             self.release_deleted(&pod).await;
         }
     }
 
-    /// Ends the kubelet as the end of its process does. Connections are cut, sockets and checkpoint
-    /// stay as files, containers go on. Running calls return that the kubelet is gone.
+    /// Stops the kubelet as the end of its process does. Connections close, the sockets and
+    /// checkpoints stay as files, containers continue. Calls in progress fail with
+    /// [`Reason::KubeletGone`] or `Stopped`.
     pub async fn stop(&self) {
-        let _turn = self.lives.lock().await;
+        let _run_lock = self.run_lock.lock().await;
         self.end().await;
     }
 
-    /// Stops for good and unlocks the root.
+    /// Stops the kubelet and unlocks the root folder.
     pub async fn shutdown(self) {
         self.stop().await;
     }
 
-    /// Ends the process and starts a new one. Every socket directly in the plugin folder is
-    /// deleted, and `kubelet.sock` is new. Only the checkpoint survives. All pods are admitted
-    /// again before any other work. Running containers keep running.
+    /// Stops the kubelet and starts it again, as a new process. The start deletes the files that
+    /// [`Config::cleanup`] selects, and binds `kubelet.sock` again. Of the managers' state, only the
+    /// checkpoints survive. All pods are admitted again before any other pod. Running containers
+    /// continue.
     ///
     /// # Errors
     ///
-    /// The folders or sockets cannot be used. The kubelet and all its pods are stopped then, and
-    /// can be restarted once the cause is gone. A cancelled restart leaves the kubelet stopped, or
-    /// running with some pods still to be admitted again. Another restart completes it.
+    /// The folders, the sockets or the checkpoint of the claims cannot be used. The kubelet is
+    /// stopped then; a later restart can succeed.
+    ///
+    /// # Cancellation
+    ///
+    /// A cancelled restart leaves the kubelet stopped, or running with some pods still to be admitted
+    /// again. Another restart completes it.
     pub async fn restart(&self) -> Result<(), KubeletError> {
-        let turn = self.lives.lock().await;
+        let run_lock = self.run_lock.lock().await;
         self.end().await;
-        self.begin_again(turn).await
+        self.begin_again(run_lock).await
     }
 
-    /// Like [`restart`](Self::restart), after the end of all containers.
+    /// Restarts the kubelet as [`restart`](Self::restart) does, and ends all containers in between.
     pub async fn reboot(&self) -> Result<(), KubeletError> {
-        let turn = self.lives.lock().await;
+        let run_lock = self.run_lock.lock().await;
         self.end().await;
-        if let State::Stopped(remains) = &mut *self.state() {
-            for record in remains.pods.values_mut() {
+        if let State::Stopped(surviving) = &mut *self.state() {
+            for record in surviving.pods.values_mut() {
                 record.running.clear();
                 record.has_sandbox = false;
             }
         }
-        self.begin_again(turn).await
+        self.begin_again(run_lock).await
     }
 
-    /// Ends the life, if there is one. The caller has the turn.
+    /// Ends the run, if there is one. The caller holds `run_lock`.
     async fn end(&self) {
         let ended = poll_fn(|cx| self.state().poll_end(cx)).await;
         if let Err(error) = ended
@@ -311,28 +321,33 @@ impl Kubelet {
             resume_unwind(panic);
         }
         if self.node().kubelet == Condition::Running {
-            self.status.send_modify(|shown| Arc::make_mut(shown).kubelet = Condition::Stopped);
+            self.status.send_modify(|status| Arc::make_mut(status).kubelet = Condition::Stopped);
             self.events.push(Event::Stopped);
         }
     }
 
-    /// Starts the kubelet again. A failure keeps the state that the previous run left.
-    fn begin(&self) -> Result<Begun, KubeletError> {
+    /// Begins a run. A failure keeps the surviving state of the previous run.
+    fn begin(&self) -> Result<StartedRun, KubeletError> {
         let mut state = self.state();
-        let State::Stopped(remains) = &mut *state else { return Err(KubeletError::NotStopped) };
+        let State::Stopped(surviving) = &mut *state else { return Err(KubeletError::NotStopped) };
         let sockets = Sockets::bind(&self.config)?;
-        let remains = std::mem::take(remains);
-        let pods = remains.to_admit_again();
-        let life = Life::begin(self.task_context(), sockets, remains);
-        let (handle, ended) = (life.handle.clone(), life.ended.clone());
-        *state = State::Running(life);
-        Ok(Begun { handle, ended, pods })
+        let surviving = std::mem::take(surviving);
+        let pods = surviving.pods_to_admit_again();
+        let run = Run::begin(self.task_context(), sockets, surviving);
+        let (handle, ended) = (run.handle.clone(), run.ended.clone());
+        *state = State::Running(run);
+        Ok(StartedRun { handle, ended, pods })
     }
 
-    async fn begin_again(&self, turn: tokio::sync::MutexGuard<'_, ()>) -> Result<(), KubeletError> {
-        let _pods_wait = self.sync_loop.lock().await;
-        let Begun { handle, ended, pods } = self.begin()?;
-        drop(turn);
+    /// Begins a run, releases `run_lock`, and admits the pods again.
+    async fn begin_again(
+        &self,
+        run_lock: tokio::sync::MutexGuard<'_, ()>,
+    ) -> Result<(), KubeletError> {
+        // New pods wait until the former ones are admitted again.
+        let _sync_loop = self.sync_loop.lock().await;
+        let StartedRun { handle, ended, pods } = self.begin()?;
+        drop(run_lock);
         let fault = self.faults.borrow().pods.clone();
         let known = pods.into_iter().filter(|pod| fault.knows(&pod.uid));
         admit_again((&handle, &ended), known).await;
@@ -342,28 +357,28 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Changes the state of the API server and the runtime, on a running or stopped kubelet.
+    /// Changes pods and their running containers, on a running or stopped kubelet.
     async fn change_pods(&self, change: impl FnOnce(&mut Pods) + Clone + Send + 'static) {
         if self.change_pods_in_task(change.clone()).await.is_ok() {
             return;
         }
-        let _turn = self.lives.lock().await;
-        // A new life may have begun during the wait for the turn.
+        let _run_lock = self.run_lock.lock().await;
+        // Another caller may have begun a run during the wait for the lock.
         if self.change_pods_in_task(change.clone()).await.is_ok() {
             return;
         }
-        // The life panicked, or no caller waited for its end.
+        // The run panicked, or the caller that ended it was cancelled.
         self.end().await;
-        if let State::Stopped(remains) = &mut *self.state() {
-            change(&mut remains.pods);
+        if let State::Stopped(surviving) = &mut *self.state() {
+            change(&mut surviving.pods);
         }
     }
 
     async fn change_pods_in_task(
         &self,
         change: impl FnOnce(&mut Pods) + Send + 'static,
-    ) -> Result<(), Gone> {
-        let (handle, _) = self.handle().ok_or(Gone)?;
+    ) -> Result<(), KubeletEnded> {
+        let (handle, _) = self.handle().ok_or(KubeletEnded)?;
         handle.update(move |task| change(&mut task.manager.pods)).await
     }
 
@@ -373,7 +388,7 @@ impl Kubelet {
 
     fn handle(&self) -> Option<(ManagerHandle, CancellationToken)> {
         match &*self.state() {
-            State::Running(life) => Some((life.handle.clone(), life.ended.clone())),
+            State::Running(run) => Some((run.handle.clone(), run.ended.clone())),
             State::Stopped(_) => None,
         }
     }
@@ -388,7 +403,8 @@ impl Kubelet {
         }
     }
 
-    fn gone(&self) -> Rejection {
+    /// Rejection of a pod after the kubelet stopped or panicked.
+    fn kubelet_gone(&self) -> Rejection {
         let message = match &self.node().kubelet {
             Condition::Panicked(message) => message.clone(),
             Condition::Running | Condition::Stopped => "the kubelet was stopped".to_owned(),
@@ -397,20 +413,21 @@ impl Kubelet {
     }
 }
 
-/// Admits pods that are on the node already.
+/// Admits pods that were bound to the node before this run.
 async fn admit_again(
     (handle, ended): (&ManagerHandle, &CancellationToken),
     pods: impl IntoIterator<Item = Pod>,
 ) {
     for pod in pods {
-        // The outcome is in the pod's status and among the events.
+        // The pod's status and the event log have the outcome.
         let _ = ended.run_until_cancelled(admission::admit(handle, pod)).await;
     }
 }
 
-/// Tells the device manager that it knows all pods, so that it may free the devices of others.
+/// Tells the device manager that the list of pods is complete. From now on it frees devices of
+/// unknown pods.
 async fn set_sources_ready(handle: &ManagerHandle) {
-    // A kubelet that was stopped meanwhile needs no answer.
+    // A stopped kubelet does not need the change.
     let _ = handle.update(|task| task.manager.sources_ready = true).await;
 }
 
@@ -423,21 +440,21 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(5);
 
     #[tokio::test]
-    async fn a_panic_of_the_manager_task_shows_at_once_and_is_raised_where_the_life_is_ended() {
+    async fn a_panic_of_the_manager_task_shows_at_once_and_resumes_where_the_run_is_ended() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let kubelet = Arc::new(Kubelet::start(Config::new(dir.path())).expect("started"));
         let (handle, _) = kubelet.handle().expect("it runs");
-        assert_eq!(handle.update(|_| panic!("a defect")).await, Err::<(), _>(Gone));
+        assert_eq!(handle.update(|_| panic!("a defect")).await, Err::<(), _>(KubeletEnded));
         let panicked = |node: &NodeStatus| matches!(node.kubelet, Condition::Panicked(_));
-        kubelet.wait_for(panicked, DEADLINE).await.expect("it shows");
+        kubelet.wait_for(panicked, DEADLINE).await.expect("the status shows the panic");
 
-        let ending = Arc::clone(&kubelet);
-        let mut ended = JoinSet::new();
-        ended.spawn(async move { ending.restart().await.is_ok() });
-        let ended = ended.join_next().await.expect("one task");
-        let panic = ended.expect_err("the panic went on").into_panic();
+        let restarted = Arc::clone(&kubelet);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { restarted.restart().await.is_ok() });
+        let restart = tasks.join_next().await.expect("one task");
+        let panic = restart.expect_err("the restart resumes the panic").into_panic();
         assert_eq!(panic.downcast_ref(), Some(&"a defect"));
-        kubelet.restart().await.expect("a new life");
+        kubelet.restart().await.expect("a new run");
         assert_eq!(kubelet.node().kubelet, Condition::Running);
     }
 }

@@ -1,48 +1,52 @@
-//! The embedded kubelet: device manager and DRA manager of a real one, small enough to live in a test.
+//! The embedded kubelet: device manager and DRA manager as in a real kubelet, small enough to run in a test.
 //!
 //! ```text
 //!  plugin ──Register──> registration ──┐
 //!  plugin <─ListAndWatch── connection ─┤     one task owns the Manager;
-//!  plugin <─Allocate────── admission ──┼──> manager_task (functions sent over a channel)
-//!  tools  <─List────────── podresources┤       │
+//!  plugin <─Allocate────── admission ──┼──> manager_task (receives functions over a channel)
+//!  tools  ──List─────────> podresources┤       │
 //!  driver <─GetInfo, Notify── dra ─────┤       ├──> watch: NodeStatus
 //!  driver <─(Un)Prepare────── dra ─────┘       ├──> log of Events
 //!                                              ├──> kubelet_internal_checkpoint
 //!                                              └──> dra_manager_state
 //! ```
 //!
-//! The crate answers as Kubernetes 1.36 does, error texts included, and can be restarted and made to
-//! misbehave. `tests/fidelity` compares it with transcripts of a real kubelet. Intended differences
-//! from the real one:
+//! The embedded kubelet answers as Kubernetes 1.36 does, with the same error texts. Tests can restart
+//! it and inject faults. `tests/fidelity` compares it with transcripts of a real kubelet. Intended
+//! differences from the real kubelet:
 //!
-//! - Node status is visible at once. The real one sends it every 10 s, and looks for expired
-//!   plugins then. Pod status follows each change; the real one computes it when it syncs a pod.
-//! - Go walks its maps in random order. Here resources, devices and choices are sorted by name, so
-//!   that a test fails twice the same way.
-//! - A pod rejected after a reboot frees its devices at once. The real one counts the pod as active
-//!   a moment longer, until it has cleaned up the pod's former containers.
-//! - A nil dereference in the real kubelet is [`Condition::Panicked`] and [`Event::Panicked`]. The
-//!   kubelet stops serving as a dead process would, and the test continues.
-//! - There is no container runtime, no scheduler, no CPU and memory manager. Topology hints come
-//!   from devices alone, and [`Kubelet::start_container`] starts containers.
-//! - While a plugin registers, the kubelet dials its socket every second, as gRPC does. The first
-//!   attempts follow much sooner.
-//! - A health change syncs its pods at once. The real one sends them to the pod workers through a
-//!   channel of 100 and drops the excess. Here the pods are synced without a queue.
-//! - Claims come with their pod, for want of an API server. So the kubelet cannot check that a
-//!   claim is allocated, reserved for the pod and owned by it. The start of a pod's first container
-//!   prepares its claims, or [`Kubelet::sync_pod`] does. After a failure, the next such call tries
-//!   again. A deleted pod is gone at once, even with unreleased claims. A finished pod stays until
-//!   its claims are released.
-//! - The folder of registrations is read when it changes; the real one reads it once a second. A
-//!   socket renamed away is gone here, and stays registered there. Only DRA drivers register.
-//! - The next call or health stream restores a DRA driver's lost connection; gRPC tries about once
-//!   a second. The error of such a call has the words of tonic.
-//! - `ResourceSlices` stay, for want of an API server: [`Event::SlicesWiped`] announces the deletion.
-//! - The health of devices is lost in a restart (the real one has `dra_health_state`).
+//! - Node status changes at once. The real kubelet sends node status every 10 s, and checks for
+//!   expired plugins at that time. Pod status follows each change; the real kubelet computes it when
+//!   it syncs a pod.
+//! - Resources, devices and choices are sorted by name, so that a failing test fails again in the
+//!   same way. Go iterates over its maps in random order.
+//! - A pod rejected after a reboot frees its devices at once. The real kubelet counts the pod as
+//!   active until it has cleaned up the pod's former containers.
+//! - A nil dereference in the real kubelet becomes [`Condition::Panicked`] and [`Event::Panicked`].
+//!   The embedded kubelet then stops serving, and the test continues.
+//! - There is no container runtime, no scheduler, no CPU manager and no memory manager. Topology
+//!   hints come from devices alone, and [`Kubelet::start_container`] starts containers.
+//! - The first attempts to dial a registering plugin follow each other faster than in gRPC. Later
+//!   attempts come every second, as in gRPC.
+//! - A health change syncs the affected pods at once. The real kubelet queues them in a channel of
+//!   100 and drops the excess.
+//! - A pod brings its claims, because there is no API server. So the kubelet cannot check that a
+//!   claim is allocated, reserved for the pod and owned by it.
+//! - The start of a pod's first container prepares the pod's claims, or [`Kubelet::sync_pod`] does.
+//!   After a failure, the next such call tries again.
+//! - A deleted pod is removed at once, even with unreleased claims. A finished pod stays until its
+//!   claims are released.
+//! - The kubelet reads the `plugins_registry` folder when it changes; the real kubelet reads it once
+//!   a second. A renamed socket is deregistered here, and stays registered there. Only DRA drivers
+//!   register.
+//! - The next call or health stream restores a DRA driver's lost connection; gRPC reconnects about
+//!   once a second. The error of a failed call has tonic's text.
+//! - `ResourceSlices` are not deleted, because there is no API server: [`Event::SlicesWiped`]
+//!   announces the deletion.
+//! - A restart loses the health of DRA devices. The real kubelet restores it from `dra_health_state`.
 //! - Left out: CSI plugins, pod resources `v1alpha1`, in-place resize, the topology
 //!   manager's policy options, the retry of a failed container start.
-//! - The text of a stopped endpoint has the resource's name where Go prints a struct with addresses.
+//! - The error text of a stopped endpoint has the resource's name; Go prints a struct with addresses.
 //! - [`Release::From1_37`] follows the merged change that keys plugins by name and socket. Further
 //!   details of that release are deduced.
 
@@ -59,13 +63,13 @@ mod directory;
 mod dra;
 mod event;
 mod fault;
+mod incoming;
 mod kubelet;
 mod manager;
 mod manager_task;
 mod plugin;
 mod podresources;
 mod registration;
-mod severable;
 mod start;
 mod status;
 

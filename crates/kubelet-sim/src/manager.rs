@@ -1,28 +1,28 @@
 //! The device manager's state and its transitions. Pure: no files, no sockets, no clock.
 //!
-//! Each method is one of the real manager's critical sections. So the same events can come between
-//! two of them as there: a list, or a garbage collection during `GetPreferredAllocation`.
+//! Each method is one critical section of the real manager. So the same events can occur between two
+//! of them, such as a new list or a garbage collection during `GetPreferredAllocation`.
 
 mod allocation;
 mod choice;
 mod endpoint;
+mod error;
 mod hints;
 mod holding;
 mod listing;
-mod memory;
+mod persistence;
 mod pods;
-mod refusal;
 mod reuse;
 
 use std::collections::BTreeMap;
 
 pub(crate) use allocation::Answer;
-pub(crate) use choice::{Choice, Request, Undecided};
+pub(crate) use choice::{Choice, PendingChoice, Request};
 pub(crate) use endpoint::{Client, Clients, Endpoint};
-pub(crate) use hints::{Alignment, saturating};
-pub(crate) use holding::{Held, Holdings};
-pub(crate) use pods::{Insufficient, PodRecord};
-pub(crate) use refusal::{Refusal, Vanished};
+pub(crate) use error::{ManagerError, UnlistedDevice};
+pub(crate) use hints::{Alignment, device_count};
+pub(crate) use holding::{Holding, Holdings};
+pub(crate) use pods::{InsufficientResource, PodRecord};
 
 use crate::{
     config::Release,
@@ -39,37 +39,38 @@ pub(crate) struct Manager {
     pub(crate) policy: TopologyPolicy,
     /// NUMA nodes of the machine.
     pub(crate) numa_nodes: Vec<i64>,
-    /// The last list of each resource, which outlives the plugin.
+    /// The last list of each resource, by resource and id. A list stays after its plugin disconnects.
     pub(crate) devices: BTreeMap<String, BTreeMap<String, Device>>,
-    /// Healthy ids. A key in this map makes a resource known.
+    /// Healthy ids by resource. A resource with a key in this map is known.
     pub(crate) healthy: BTreeMap<String, DeviceIds>,
-    /// Unhealthy ids.
+    /// Unhealthy ids by resource.
     pub(crate) unhealthy: BTreeMap<String, DeviceIds>,
-    /// Capacity of resources that only the node's status still has; all of it is allocatable. A
-    /// plugin's long absence makes it 0; the loss of a checkpoint keeps the former capacity.
-    pub(crate) left_over: BTreeMap<String, usize>,
+    /// Capacity of resources without a device list, which remain in the node's status; all of it is
+    /// allocatable. It is 0 after the grace period of a lost plugin, and the former capacity after the
+    /// loss of the checkpoint.
+    pub(crate) status_only_capacities: BTreeMap<String, usize>,
     /// The plugin to call for each resource.
     pub(crate) endpoints: BTreeMap<String, Endpoint>,
     /// Plugins that are connected or connecting.
     pub(crate) clients: Clients,
-    /// Ids in use, as the real manager's `allocatedDevices`. A choice adds its ids before
-    /// `holdings` has them; a garbage collection recomputes the ids from `holdings`.
+    /// Ids in use by resource: the real manager's `allocatedDevices`. A choice adds its ids before
+    /// `holdings` contains them; a garbage collection recomputes the ids from `holdings`.
     pub(crate) allocated: BTreeMap<String, DeviceIds>,
-    /// Devices of each container.
+    /// Allocated devices of each container.
     pub(crate) holdings: Holdings,
-    /// Devices of finished init containers, of one pod at a time.
-    pub(crate) reusable: reuse::Reusable,
-    /// The topology manager's decision by pod and container.
+    /// Devices of one pod's init containers that its later containers may reuse.
+    pub(crate) reusable: reuse::ReusableDevices,
+    /// NUMA nodes by pod and container, decided by the topology manager.
     pub(crate) affinities: BTreeMap<(String, String), NumaMask>,
     /// All pods bound to the node, by UID.
     pub(crate) pods: BTreeMap<String, PodRecord>,
-    /// True once the first list of pods was processed.
+    /// True once the kubelet knows all pods of the node.
     pub(crate) sources_ready: bool,
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    //! Builders of states for the tests of this folder.
+    //! Test builders for the state of the manager.
 
     use super::*;
     use crate::{grant::Grant, pod::Pod};
@@ -80,13 +81,13 @@ pub(crate) mod tests {
         names.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// A healthy device; an empty list means no topology.
+    /// A healthy device. An empty list of nodes means no topology.
     pub(crate) fn device(id: &str, nodes: &[i64]) -> Device {
         let numa_nodes = (!nodes.is_empty()).then(|| nodes.to_vec());
         Device { id: id.to_owned(), health: "Healthy".to_owned(), numa_nodes }
     }
 
-    /// A manager with these listed devices on a machine of two nodes, sources ready.
+    /// A manager that knows all pods, on a machine of two nodes with these listed devices.
     pub(crate) fn manager(devices: Vec<Device>) -> Manager {
         let mut manager =
             Manager { numa_nodes: vec![0, 1], sources_ready: true, ..Manager::default() };
@@ -94,19 +95,19 @@ pub(crate) mod tests {
         manager
     }
 
-    /// Gives devices to a container of an active pod.
+    /// Allocates devices to a container of an active pod.
     pub(crate) fn hold(manager: &mut Manager, pod: &str, container: &str, names: &str) {
         if !manager.pods.contains_key(pod) {
             let record = Pod { uid: pod.to_owned(), ..Pod::new(pod) };
             manager.add_pod(record);
         }
         let request = request(pod, container, ids(names).len());
-        let held = Held::new(
+        let holding = Holding::new(
             BTreeMap::from([(-1, ids(names).into_iter().collect())]),
             Vec::new(),
             Grant::default(),
         );
-        manager.holdings.insert(&request, held);
+        manager.holdings.insert(&request, holding);
         manager.allocated = manager.holdings.in_use();
     }
 

@@ -1,5 +1,5 @@
-//! The one task that owns the state of the device manager and the DRA manager. Other tasks send it
-//! functions and get their results.
+//! The manager task, sole owner of the state of the device manager and the DRA manager. Other tasks
+//! send functions to it and receive the results.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -17,13 +17,13 @@ use crate::{
     dra::{ClaimError, Claims, Dra},
     event::{Event, EventLog},
     fault::{ClaimFault, Misbehaviour},
-    manager::{Client, Manager, Refusal, Vanished},
+    manager::{Client, Manager, ManagerError, UnlistedDevice},
     status::{Condition, NodeStatus},
 };
 
 type Command = Box<dyn FnOnce(&mut ManagerTask) + Send>;
 
-/// Handle of other tasks: runs their functions in the manager task.
+/// Handle that runs functions in the manager task.
 #[derive(Clone, Debug)]
 pub(crate) struct ManagerHandle {
     commands: mpsc::UnboundedSender<Command>,
@@ -31,16 +31,16 @@ pub(crate) struct ManagerHandle {
 
 /// The kubelet ended before it ran the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone;
+pub(crate) struct KubeletEnded;
 
-/// State of both managers, with its files and watchers and the tasks of its connections.
+/// State of both managers, their checkpoint files, and the tasks of their connections.
 #[derive(Debug)]
 pub(crate) struct ManagerTask {
     /// The device manager's state.
     pub(crate) manager: Manager,
     /// The DRA manager's state.
     pub(crate) dra: Dra,
-    /// Connections to plugins and drivers. They end with this task.
+    /// Tasks of the connections to plugins and drivers. They end with the manager task.
     pub(crate) connections: JoinSet<()>,
     pub(crate) config: Arc<Config>,
     /// Log of events.
@@ -52,8 +52,8 @@ pub(crate) struct ManagerTask {
     ended: CancellationToken,
 }
 
-/// Reports a panic of the manager task. Without the report, waiters for the status would wait for
-/// ever. The caller that stops the kubelet gets the panic itself.
+/// Publishes a panic of the manager task in the status and the event log. Without it, callers that
+/// wait for a status change would never return. The call that ends the run resumes the panic.
 struct PanicReporter {
     status: watch::Sender<Arc<NodeStatus>>,
     events: EventLog,
@@ -73,50 +73,49 @@ pub(crate) struct TaskContext {
 // === impl ManagerHandle ===
 
 impl ManagerHandle {
-    /// A handle, and the queue of commands for its manager task.
+    /// Creates a handle, and the queue of commands for [`ManagerTask::run`].
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         (Self { commands }, received)
     }
 
-    /// Runs a function on the state. The status shows the function's changes before this returns.
+    /// Runs a function that changes the state. Publishes the new status before this returns.
     pub(crate) async fn update<R: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut ManagerTask) -> R + Send + 'static,
-    ) -> Result<R, Gone> {
+        update: impl FnOnce(&mut ManagerTask) -> R + Send + 'static,
+    ) -> Result<R, KubeletEnded> {
         self.send(move |task| {
-            let outcome = act(task);
+            let outcome = update(task);
             task.publish();
             outcome
         })
         .await
     }
 
-    /// Runs a function that only reads the state, or writes to the log. The status needs no update
-    /// afterwards.
+    /// Runs a function that only reads the state, or writes to the event log. Publishes no status.
     pub(crate) async fn read<R: Send + 'static>(
         &self,
         read: impl FnOnce(&ManagerTask) -> R + Send + 'static,
-    ) -> Result<R, Gone> {
+    ) -> Result<R, KubeletEnded> {
         self.send(|task| read(task)).await
     }
 
     async fn send<R: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut ManagerTask) -> R + Send + 'static,
-    ) -> Result<R, Gone> {
+        run: impl FnOnce(&mut ManagerTask) -> R + Send + 'static,
+    ) -> Result<R, KubeletEnded> {
         let (reply, result) = oneshot::channel();
         let command: Command = Box::new(move |task| {
-            // The caller has gone: the effect on the state stays.
-            let _ = reply.send(act(task));
+            // Sending fails if the caller was cancelled. The effect on the state stays.
+            let _ = reply.send(run(task));
         });
-        self.commands.send(command).map_err(|_| Gone)?;
-        result.await.map_err(|_| Gone)
+        self.commands.send(command).map_err(|_| KubeletEnded)?;
+        result.await.map_err(|_| KubeletEnded)
     }
 }
 
-impl From<Gone> for Refusal {
-    fn from(Gone: Gone) -> Self {
+impl From<KubeletEnded> for ManagerError {
+    fn from(KubeletEnded: KubeletEnded) -> Self {
         Self::Stopped
     }
 }
@@ -124,8 +123,8 @@ impl From<Gone> for Refusal {
 // === impl ManagerTask ===
 
 impl ManagerTask {
-    /// Reads the checkpoint and restores its content. The claims were read before, because a
-    /// kubelet does not start without them.
+    /// Restores the device manager's state from its checkpoint. The caller reads the claims, because
+    /// a failure to read them prevents the start.
     pub(crate) fn restore(context: TaskContext, mut manager: Manager, claims: Claims) -> Self {
         let TaskContext { config, events, faults, status, ended } = context;
         let checkpoint = CheckpointFile::in_dir(&config.plugin_dir());
@@ -150,12 +149,12 @@ impl ManagerTask {
         task
     }
 
-    /// Works through commands until the kubelet ends. Returns the state for the next life.
+    /// Runs commands until the kubelet ends. Returns the device manager's state for the next run.
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Manager {
         let _reporter = self.panic_reporter();
         loop {
             let expiry = self.manager.next_expiry(self.config.grace_period);
-            let staleness = self.dra.health.next_change();
+            let health_expiry = self.dra.health.next_expiry();
             let wipe = self.dra.wipes.next();
             tokio::select! {
                 biased;
@@ -169,35 +168,35 @@ impl ManagerTask {
                     }
                 }
                 () = until(expiry) => self.expire(),
-                () = until(staleness) => self.publish(),
-                () = until(wipe) => self.wipe(),
+                () = until(health_expiry) => self.publish(),
+                () = until(wipe) => self.announce_wipes(),
             }
         }
         self.connections.shutdown().await;
         self.manager
     }
 
-    /// Takes a list, from a message of a stream.
+    /// Handles a list that a plugin sent on its `ListAndWatch` stream.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) {
         let event = Event::ListReceived { resource: resource.to_owned(), devices: devices.clone() };
         let pods = self.manager.list(resource, devices);
         if !pods.is_empty() {
             self.events.push(Event::PodsSynced { pods });
         }
-        // The log has a failed write; the real kubelet continues too.
+        // The event log has a failed write. The real kubelet continues too.
         let _ = self.save();
         self.events.push(event);
     }
 
-    /// Records the end of a stream.
+    /// Handles the end of a plugin's `ListAndWatch` stream.
     pub(crate) fn stream_ended(&mut self, client: &Client, endpoint: PathBuf, reason: String) {
         self.manager.stream_ended(client, Instant::now());
         let resource = client.resource().to_owned();
         self.events.push(Event::StreamEnded { resource, endpoint, reason });
     }
 
-    /// Writes the checkpoint.
-    pub(crate) fn save(&mut self) -> Result<(), Refusal> {
+    /// Writes the device manager's checkpoint.
+    pub(crate) fn save(&mut self) -> Result<(), ManagerError> {
         match self.checkpoint.write(&self.manager.to_checkpoint()) {
             Ok(()) => {
                 self.events.push(Event::CheckpointWritten);
@@ -206,17 +205,17 @@ impl ManagerTask {
             Err(error) => {
                 let message = error.to_string();
                 self.events.push(Event::CheckpointFailed { message: message.clone() });
-                Err(Refusal::Checkpoint(message))
+                Err(ManagerError::Checkpoint(message))
             }
         }
     }
 
-    /// True if the kubelet knows of a pod of the node.
+    /// True if the kubelet knows the pod of the node with this UID.
     pub(crate) fn knows(&self, pod: &str) -> bool {
         self.faults.borrow().pods.knows(pod)
     }
 
-    /// Writes the checkpoint of the claims.
+    /// Writes the DRA manager's checkpoint. `what` is a word of the error text.
     pub(crate) fn save_claims(&self, what: &'static str) -> Result<(), ClaimError> {
         let written = self.claims.write(&self.dra.claims.to_checkpoint());
         written.map_err(|error| ClaimError::Checkpoint { what, message: error.to_string() })?;
@@ -224,9 +223,9 @@ impl ManagerTask {
         Ok(())
     }
 
-    /// Ends the kubelet at this point, if the fault says so.
-    pub(crate) fn dies(&self, here: ClaimFault) -> Result<(), ClaimError> {
-        if self.faults.borrow().claims != here {
+    /// Ends the kubelet as a panic does, if a crash is injected at this point.
+    pub(crate) fn crash_if_injected(&self, point: ClaimFault) -> Result<(), ClaimError> {
+        if self.faults.borrow().claims != point {
             return Ok(());
         }
         self.panic_reporter().report("killed in the middle of its work on claims");
@@ -234,29 +233,30 @@ impl ManagerTask {
     }
 
     /// Ends the kubelet, as a nil dereference ends the real one.
-    pub(crate) fn crash(&mut self, vanished: &Vanished) {
+    pub(crate) fn crash(&mut self, unlisted: &UnlistedDevice) {
         self.publish();
-        self.panic_reporter().report(&vanished.to_string());
+        self.panic_reporter().report(&unlisted.to_string());
     }
 
-    /// Publishes a changed state to all watchers. The state of a dead kubelet is not published.
+    /// Publishes the node's status if it changed. An ended kubelet publishes nothing.
     pub(crate) fn publish(&mut self) {
         if self.ended.is_cancelled() {
             return;
         }
-        self.dra.look_at_connections(self.config.dra.wipe_delay);
+        self.dra.update_wipe_times(self.config.dra.wipe_delay);
         let current = NodeStatus::of(&self.manager, &self.dra);
-        self.status.send_if_modified(|shown| {
-            let changed = **shown != current;
+        self.status.send_if_modified(|published| {
+            let changed = **published != current;
             if changed {
-                *shown = Arc::new(current);
+                *published = Arc::new(current);
             }
             changed
         });
     }
 
-    fn wipe(&mut self) {
-        for driver in self.dra.wipes.due() {
+    /// Announces the deletion of slices for each driver whose wipe delay is over.
+    fn announce_wipes(&mut self) {
+        for driver in self.dra.wipes.take_due() {
             self.events.push(Event::SlicesWiped { driver: Some(driver) });
         }
     }
@@ -266,13 +266,14 @@ impl ManagerTask {
         PanicReporter { status, events, ended: self.ended.clone() }
     }
 
+    /// Removes the resources of plugins whose grace period is over.
     fn expire(&mut self) {
-        let gone = self.manager.expire(Instant::now(), self.config.grace_period);
-        if !gone.is_empty() {
-            // The log has a failed write; the real kubelet continues too.
+        let expired = self.manager.expire(Instant::now(), self.config.grace_period);
+        if !expired.is_empty() {
+            // The event log has a failed write. The real kubelet continues too.
             let _ = self.save();
         }
-        for resource in gone {
+        for resource in expired {
             self.events.push(Event::ResourceExpired { resource });
         }
         self.publish();
@@ -282,11 +283,11 @@ impl ManagerTask {
 // === impl PanicReporter ===
 
 impl PanicReporter {
-    /// Ends the kubelet as a panic does.
+    /// Ends the kubelet, and publishes the panic.
     fn report(&self, message: &str) {
         self.ended.cancel();
-        self.status.send_modify(|shown| {
-            Arc::make_mut(shown).kubelet = Condition::Panicked(message.to_owned());
+        self.status.send_modify(|status| {
+            Arc::make_mut(status).kubelet = Condition::Panicked(message.to_owned());
         });
         self.events.push(Event::Panicked { message: message.to_owned() });
     }
@@ -300,9 +301,10 @@ impl Drop for PanicReporter {
     }
 }
 
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
+/// Waits until a time. Never returns without one.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! Client of a device plugin, with the kubelet's calls and errors.
+//! gRPC client of a device plugin, with the kubelet's calls and error texts.
 
 use std::{
     error::Error as _,
@@ -20,8 +20,8 @@ use crate::{
     admission::Question, device::DeviceIds, grant::Grant, manager::Answer, status::PluginOptions,
 };
 
-/// First pause between two attempts to dial. gRPC's back-off starts at 1 s. A plugin that binds a
-/// moment too late should not cost a test a second.
+/// First pause between two attempts to dial. gRPC's back-off starts at 1 s, which is too slow for
+/// tests in which a plugin binds its socket just after the first attempt.
 const DIAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest pause between two attempts to dial.
@@ -35,33 +35,34 @@ pub(crate) struct Plugin {
     closed: CancellationToken,
 }
 
-/// A failed call, as Go prints it.
+/// A failed call, with the text that Go prints.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RpcError {
-    /// The plugin was lost; the call was refused without an attempt.
+    /// The plugin is disconnected; the kubelet did not attempt the call.
     #[error("endpoint &{{{resource}}} has been stopped")]
     Stopped {
         /// Resource name.
         resource: String,
     },
-    /// The plugin or the transport refused the call.
+    /// The call failed with a gRPC status.
     #[error("rpc error: code = {code} desc = {desc}")]
     Status {
-        /// The code, as Go spells it.
+        /// Status code in Go's spelling.
         code: String,
-        /// The message.
+        /// Status message.
         desc: String,
     },
 }
 
-/// The deadline of a dial passed without an answer.
+/// No connection before the deadline of a dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DialTimeout;
 
 // === impl Plugin ===
 
 impl Plugin {
-    /// Dials until the plugin answers or the deadline passes, as a blocking dial of gRPC does.
+    /// Dials the socket, with retries until `timeout`, as a blocking dial of gRPC does. Cancelling
+    /// `closed` closes the connection.
     pub(crate) async fn dial(
         socket: &Path,
         closed: CancellationToken,
@@ -88,22 +89,22 @@ impl Plugin {
         &self.socket
     }
 
-    /// The raw gRPC client.
+    /// gRPC client on this connection.
     pub(crate) fn client(&self) -> DevicePluginClient<Channel> {
         self.client.clone()
     }
 
-    /// Gives the plugin up.
-    pub(crate) fn cut(&self) {
+    /// Closes the connection: calls in progress fail.
+    pub(crate) fn close(&self) {
         self.closed.cancel();
     }
 
-    /// Waits until the device manager gives the plugin up.
+    /// Waits until the kubelet closes the connection.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// `GetDevicePluginOptions`, with the deadline of the `Register` call behind it.
+    /// `GetDevicePluginOptions`, with the deadline of the `Register` call that caused it.
     pub(crate) async fn options(
         &self,
         deadline: Option<Instant>,
@@ -124,7 +125,7 @@ impl Plugin {
         self.call(self.client().list_and_watch(wire::Empty {})).await
     }
 
-    /// `GetPreferredAllocation`, without deadline. Puts the answer into the question.
+    /// `GetPreferredAllocation`, without deadline. Stores the answer in `question`.
     pub(crate) async fn preferred(&self, question: &mut Question) -> Result<(), RpcError> {
         let request = wire::PreferredAllocationRequest {
             container_requests: vec![wire::ContainerPreferredAllocationRequest {
@@ -139,7 +140,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// `Allocate`, without deadline. Only the first container response counts, if there is one.
+    /// `Allocate`, without deadline. Returns the first container response, if there is one.
     pub(crate) async fn allocate(&self, devices: &DeviceIds) -> Result<Option<Answer>, RpcError> {
         let request = wire::AllocateRequest {
             container_requests: vec![wire::ContainerAllocateRequest {
@@ -154,7 +155,7 @@ impl Plugin {
         }))
     }
 
-    /// `PreStartContainer`.
+    /// `PreStartContainer`, with `timeout` as its deadline.
     pub(crate) async fn pre_start(
         &self,
         devices: &DeviceIds,
@@ -166,13 +167,13 @@ impl Plugin {
         self.call(self.client().pre_start_container(request)).await.map(drop)
     }
 
-    /// Waits for an answer, at most until the connection closes.
+    /// Waits for the response of a call. Fails when the kubelet closes the connection.
     async fn call<T>(
         &self,
-        calling: impl Future<Output = Result<Response<T>, Status>>,
+        call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RpcError> {
-        match self.closed.run_until_cancelled(calling).await {
-            Some(Ok(answer)) => Ok(answer.into_inner()),
+        match self.closed.run_until_cancelled(call).await {
+            Some(Ok(response)) => Ok(response.into_inner()),
             Some(Err(status)) => Err(RpcError::of_call(&self.socket, status)),
             None => Err(RpcError::closing()),
         }
@@ -182,7 +183,7 @@ impl Plugin {
 // === impl RpcError ===
 
 impl RpcError {
-    /// Error of a call that a plugin refused, or whose socket has no listener.
+    /// Error of a call that the plugin refused, or of a socket without a listener.
     fn of_call(socket: &Path, status: Status) -> Self {
         let Some(cause) = dial_failure(&status) else { return status.into() };
         let socket = socket.display();
@@ -192,7 +193,7 @@ impl RpcError {
         Self::Status { code: "Unavailable".to_owned(), desc }
     }
 
-    /// Error of a call whose own context was cancelled.
+    /// Error of a call with a cancelled context.
     pub(crate) fn cancelled() -> Self {
         Self::Status { code: "Canceled".to_owned(), desc: "context canceled".to_owned() }
     }
@@ -221,7 +222,7 @@ impl From<Status> for RpcError {
     }
 }
 
-/// grpc-go's text for a stream that the peer's HTTP/2 reset, if the status is one.
+/// grpc-go's text for a stream that the peer reset with `RST_STREAM`; `None` for other failures.
 fn reset_reason(status: &Status) -> Option<String> {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -233,7 +234,7 @@ fn reset_reason(status: &Status) -> Option<String> {
     None
 }
 
-/// Go's text for a failed reconnection, if the status is one.
+/// Go's text for the system call error of a failed reconnection; `None` for other failures.
 fn dial_failure(status: &Status) -> Option<String> {
     if status.code() != Code::Unavailable {
         return None;

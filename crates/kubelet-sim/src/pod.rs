@@ -1,22 +1,22 @@
-//! Pods from the view of the kubelet's managers: containers, their extended resource limits, and claims.
+//! Pods as the kubelet's managers need them: containers, their extended resource limits, and claims.
 
 use std::collections::BTreeMap;
 
 use crate::dra::PodClaim;
 
-/// Quantities by extended resource name. Requests equal limits for extended resources.
+/// Quantities by extended resource name. For extended resources, requests equal limits.
 pub type Limits = BTreeMap<String, u64>;
 
 /// A pod bound to this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Name in the namespace.
+    /// Name of the pod.
     pub name: String,
-    /// Namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// UID, the key of held devices.
+    /// UID. Device allocations are keyed by this UID.
     pub uid: String,
-    /// Init containers, started one after the other before the containers.
+    /// Init containers, in their order of start, before the app containers.
     pub init_containers: Vec<InitContainer>,
     /// App containers.
     pub containers: Vec<Container>,
@@ -27,7 +27,7 @@ pub struct Pod {
 /// A container and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Name in the pod.
+    /// Name of the container in its pod.
     pub name: String,
     /// Limits of extended resources.
     pub limits: Limits,
@@ -38,16 +38,16 @@ pub struct Container {
 pub struct InitContainer {
     /// Name and limits.
     pub container: Container,
-    /// Lifetime relative to the next container.
+    /// Kind of the init container: run to completion, or sidecar.
     pub role: InitRole,
 }
 
-/// Lifetime of an init container, which decides the reuse of its devices.
+/// Kind of an init container. Decides whether later containers reuse its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitRole {
-    /// Runs to completion; its devices serve later containers of the pod.
+    /// Runs to completion. Later containers of the pod reuse its devices.
     RunsToCompletion,
-    /// Restartable (`restartPolicy: Always`); keeps its devices as long as the pod lives.
+    /// Restartable (`restartPolicy: Always`). Holds its devices until the pod ends.
     Sidecar,
 }
 
@@ -100,7 +100,7 @@ impl Pod {
         self.init_containers.iter().map(|init| &init.container).chain(&self.containers)
     }
 
-    /// Containers that live as long as the pod: sidecars, then app containers.
+    /// Containers that run until the pod ends: sidecars, then app containers.
     pub(crate) fn long_lived(&self) -> impl Iterator<Item = &Container> {
         self.init_containers
             .iter()
@@ -109,7 +109,7 @@ impl Pod {
             .chain(&self.containers)
     }
 
-    /// The container of this name.
+    /// Finds a container or init container by name.
     pub(crate) fn find(&self, name: &str) -> Option<&Container> {
         self.in_admission_order().find(|container| container.name == name)
     }
@@ -119,8 +119,8 @@ impl Pod {
         self.init_containers.iter().find(|init| init.container.name == name).map(|init| init.role)
     }
 
-    /// Peak requests of the pod, as the scheduler counts them. The larger of two: all long-lived
-    /// containers together, or an init container next to the sidecars started before it.
+    /// Limits of the pod by resource, as the scheduler counts them. Each is the maximum of the sum over
+    /// all long-lived containers, and of each init container plus the sidecars started before it.
     pub fn effective_limits(&self) -> Limits {
         let mut running = Limits::new();
         let mut peak = Limits::new();
@@ -161,6 +161,7 @@ impl Container {
     }
 }
 
+/// Adds quantities to a sum.
 fn add(total: &mut Limits, more: &Limits) {
     for (resource, quantity) in more {
         let sum = total.entry(resource.clone()).or_default();
@@ -168,6 +169,7 @@ fn add(total: &mut Limits, more: &Limits) {
     }
 }
 
+/// Raises each quantity of `peak` to that of `candidate`, if the latter is larger.
 fn raise(peak: &mut Limits, candidate: &Limits) {
     for (resource, quantity) in candidate {
         let highest = peak.entry(resource.clone()).or_default();
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_beyond_counting_stay_the_largest() {
+    fn a_sum_beyond_u64_saturates() {
         let most = |name| Container::new(name).limit("r", u64::MAX);
         let pod = Pod::new("p").sidecar(most("s")).container(most("a")).container(most("b"));
         assert_eq!(pod.effective_limits()["r"], u64::MAX);

@@ -1,4 +1,4 @@
-//! The pod resources socket: holdings of containers, `v1`, behind the kubelet's rate limit.
+//! The pod resources server: devices by pod and container, API `v1`, with the kubelet's rate limit.
 
 mod answer;
 mod rate;
@@ -17,7 +17,7 @@ use windlass_kubelet_api::{
 };
 
 use self::rate::Bucket;
-use crate::{config::Config, manager_task::ManagerHandle, severable};
+use crate::{config::Config, incoming, manager_task::ManagerHandle};
 
 /// Serves on this listener until the kubelet ends.
 pub(crate) async fn serve(
@@ -26,7 +26,7 @@ pub(crate) async fn serve(
     config: Arc<Config>,
     ended: CancellationToken,
 ) {
-    let incoming = severable::incoming(listener, ended.clone());
+    let incoming = incoming::connections(listener, ended.clone());
     let bucket = Bucket::new(config.pod_resources_qps, config.pod_resources_burst, Instant::now());
     let lister = Lister { handle, bucket: Mutex::new(bucket) };
     let server = server()
@@ -45,6 +45,7 @@ struct Lister {
 // === impl Lister ===
 
 impl Lister {
+    /// Applies the rate limit to a call.
     fn admit_call(&self) -> Result<(), Status> {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         bucket
@@ -54,7 +55,7 @@ impl Lister {
     }
 }
 
-fn gone(_: crate::manager_task::Gone) -> Status {
+fn stopped(_: crate::manager_task::KubeletEnded) -> Status {
     Status::unavailable("the kubelet was stopped")
 }
 
@@ -69,7 +70,7 @@ impl PodResourcesLister for Lister {
             task.manager.collect_garbage();
             answer::list(task)
         };
-        let pod_resources = self.handle.update(list).await.map_err(gone)?;
+        let pod_resources = self.handle.update(list).await.map_err(stopped)?;
         Ok(Response::new(wire::ListPodResourcesResponse { pod_resources }))
     }
 
@@ -79,7 +80,7 @@ impl PodResourcesLister for Lister {
     ) -> Result<Response<wire::AllocatableResourcesResponse>, Status> {
         self.admit_call()?;
         let list = |task: &crate::manager_task::ManagerTask| answer::allocatable(&task.manager);
-        let devices = self.handle.read(list).await.map_err(gone)?;
+        let devices = self.handle.read(list).await.map_err(stopped)?;
         Ok(Response::new(wire::AllocatableResourcesResponse { devices, ..Default::default() }))
     }
 
@@ -93,7 +94,7 @@ impl PodResourcesLister for Lister {
         let find = move |task: &crate::manager_task::ManagerTask| {
             answer::find(task, &pod_namespace, &pod_name)
         };
-        let found = self.handle.read(find).await.map_err(gone)?;
+        let found = self.handle.read(find).await.map_err(stopped)?;
         let pod_resources = Some(found.ok_or_else(|| Status::unknown(text))?);
         Ok(Response::new(wire::GetPodResourcesResponse { pod_resources }))
     }

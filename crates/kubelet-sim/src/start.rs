@@ -1,18 +1,18 @@
-//! Start of a container: `PreStartContainer`, a missing allocation, and the merged grant.
+//! Start of a container: call `PreStartContainer`, allocate missing devices, merge the grants.
 
 use crate::{
     admission::allocate_again,
     event::Event,
     grant::Grant,
-    manager::{Manager, Refusal, Request, saturating},
+    manager::{Manager, ManagerError, Request, device_count},
     manager_task::{ManagerHandle, ManagerTask},
     plugin::{Plugin, RpcError},
     pod::{Container, Pod},
     status::PodPhase,
 };
 
-/// Reasons why a container did not start. The real kubelet tries again with the pod's back-off;
-/// here the caller does.
+/// Reasons of a failed container start. The real kubelet retries with the pod's back-off; here the
+/// caller retries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// Waiting reason `CreateContainerConfigError`, with its message.
@@ -29,7 +29,7 @@ pub enum StartError {
         /// Container name.
         container: String,
     },
-    /// The pod is not yet, or no longer, admitted: none of its containers may run.
+    /// The pod is pending or has ended, so none of its containers may run.
     #[error("pod {0} is not admitted")]
     NotAdmitted(String),
     /// The kubelet was stopped, or ended in a panic.
@@ -37,7 +37,7 @@ pub enum StartError {
     Stopped(String),
 }
 
-/// Arguments of `PreStartContainer`, if the plugin wants the call.
+/// Plugin and device ids of a `PreStartContainer` call; `None` if no call is needed.
 type PreStart = Option<(Result<Plugin, RpcError>, crate::device::DeviceIds)>;
 
 /// Starts a container of an admitted pod.
@@ -52,51 +52,51 @@ pub(crate) async fn start(
         .await
         .map_err(|_| StartError::Stopped(pod.to_owned()))?;
     let (pod, container) = found?;
-    prepare(handle, &pod, &container).await.map_err(|refusal| match refusal {
-        Refusal::Stopped | Refusal::Panic(_) => StartError::Stopped(pod.uid.clone()),
-        refusal => StartError::CreateContainerConfig(refusal.to_string()),
+    start_admitted(handle, &pod, &container).await.map_err(|error| match error {
+        ManagerError::Stopped | ManagerError::Panic(_) => StartError::Stopped(pod.uid.clone()),
+        error => StartError::CreateContainerConfig(error.to_string()),
     })
 }
 
-async fn prepare(
+async fn start_admitted(
     handle: &ManagerHandle,
     pod: &Pod,
     container: &Container,
-) -> Result<Grant, Refusal> {
+) -> Result<Grant, ManagerError> {
     for (resource, quantity) in container.limits.iter().filter(|(_, quantity)| **quantity > 0) {
         let request = Request {
             pod: pod.uid.clone(),
             container: container.name.clone(),
             resource: resource.clone(),
-            size: saturating(*quantity),
+            size: device_count(*quantity),
         };
         pre_start(handle, request).await?;
     }
-    let (uid, asking) = (pod.uid.clone(), container.clone());
-    if handle.read(move |task| task.manager.lacks_devices(&uid, &asking)).await? {
+    let (uid, starting) = (pod.uid.clone(), container.clone());
+    if handle.read(move |task| task.manager.lacks_devices(&uid, &starting)).await? {
         allocate_again(handle, pod, container).await?;
     }
     let (pod, name) = (pod.clone(), container.name.clone());
     handle.update(move |task| task.container_started(&pod, &name)).await?
 }
 
-async fn pre_start(handle: &ManagerHandle, request: Request) -> Result<(), Refusal> {
-    let asking = request.clone();
-    let look = move |task: &ManagerTask| {
+async fn pre_start(handle: &ManagerHandle, request: Request) -> Result<(), ManagerError> {
+    let planned = request.clone();
+    let plan = move |task: &ManagerTask| {
         let timeout = task.config.pre_start_timeout;
-        task.manager.pre_start(&asking).map(|call| (call, timeout))
+        task.manager.plan_pre_start(&planned).map(|call| (call, timeout))
     };
-    let (Some((plugin, devices)), timeout) = handle.read(look).await?? else { return Ok(()) };
-    let plugin = plugin.map_err(Refusal::PreStart)?;
-    plugin.pre_start(&devices, timeout).await.map_err(Refusal::PreStart)?;
-    let note = move |task: &ManagerTask| task.events.push(Event::pre_started(&request, devices));
-    Ok(handle.read(note).await?)
+    let (Some((plugin, devices)), timeout) = handle.read(plan).await?? else { return Ok(()) };
+    let plugin = plugin.map_err(ManagerError::PreStart)?;
+    plugin.pre_start(&devices, timeout).await.map_err(ManagerError::PreStart)?;
+    let log = move |task: &ManagerTask| task.events.push(Event::pre_started(&request, devices));
+    Ok(handle.read(log).await?)
 }
 
 // === impl Manager, for the start of containers ===
 
 impl Manager {
-    /// The container of an admitted pod.
+    /// Finds a container of an admitted pod.
     fn find_container(&self, pod: &str, name: &str) -> Result<(Pod, Container), StartError> {
         let unknown = || StartError::Unknown { pod: pod.to_owned(), container: name.to_owned() };
         let record = self.pods.get(pod).ok_or_else(unknown)?;
@@ -107,32 +107,33 @@ impl Manager {
         Ok((record.pod.clone(), container.clone()))
     }
 
-    /// Plugin and devices of the call before the start, if there is one.
-    fn pre_start(&self, request: &Request) -> Result<PreStart, Refusal> {
+    /// Arguments of `PreStartContainer` for a resource of the container; `None` if the plugin does not
+    /// require the call, or the device manager does not know the resource.
+    fn plan_pre_start(&self, request: &Request) -> Result<PreStart, ManagerError> {
         let Request { pod, container, resource, .. } = request;
         if !self.is_known(resource) {
             return Ok(None);
         }
         let endpoint = self.endpoints.get(resource);
-        let endpoint = endpoint.ok_or_else(|| Refusal::NoEndpoint(resource.clone()))?;
+        let endpoint = endpoint.ok_or_else(|| ManagerError::NoEndpoint(resource.clone()))?;
         if !endpoint.wants_pre_start() {
             return Ok(None);
         }
-        let held = self.holdings.get(pod, container, resource);
-        let held = held.ok_or_else(|| Refusal::NothingHeld {
+        let holding = self.holdings.get(pod, container, resource);
+        let holding = holding.ok_or_else(|| ManagerError::NoAllocatedDevices {
             pod: pod.clone(),
             container: container.clone(),
             resource: resource.clone(),
         })?;
-        Ok(Some((endpoint.plugin(resource), held.ids())))
+        Ok(Some((endpoint.plugin(resource), holding.ids())))
     }
 
-    /// True if an active pod's container asks for devices and holds none.
+    /// True if a container of an active pod requests a plugin resource without holding a device of it.
     fn lacks_devices(&self, pod: &str, container: &Container) -> bool {
         let is_active = self.pods.get(pod).is_some_and(crate::manager::PodRecord::is_active);
-        let asked = container.limits.iter().filter(|(_, quantity)| **quantity > 0);
+        let requested = container.limits.iter().filter(|(_, quantity)| **quantity > 0);
         is_active
-            && asked
+            && requested
                 .filter(|(resource, _)| self.is_known(resource))
                 .any(|(resource, _)| self.holdings.get(pod, &container.name, resource).is_none())
     }
@@ -141,19 +142,20 @@ impl Manager {
 // === impl ManagerTask, for the start of containers ===
 
 impl ManagerTask {
-    fn container_started(&mut self, pod: &Pod, container: &str) -> Result<Grant, Refusal> {
-        let claimed = self.dra.claims.cdi_devices(pod, container);
-        let mut cdi_devices = claimed.map_err(|error| Refusal::Claims(error.to_string()))?;
+    /// Records the container as running. Returns its merged grant, with the CDI devices of its claims.
+    fn container_started(&mut self, pod: &Pod, container: &str) -> Result<Grant, ManagerError> {
+        let of_claims = self.dra.claims.cdi_devices(pod, container);
+        let mut cdi_devices = of_claims.map_err(|error| ManagerError::Claims(error.to_string()))?;
         if let Some(record) = self.manager.pods.get_mut(&pod.uid) {
             record.running.insert(container.to_owned());
         }
         let holdings = self.manager.holdings.container(&pod.uid, container);
-        let grants = holdings.into_iter().flatten().map(|(_, held)| &held.grant);
+        let grants = holdings.into_iter().flatten().map(|(_, holding)| &holding.grant);
         let (grant, conflicts) = Grant::merge(grants);
         for conflict in conflicts {
             tracing::warn!(pod = %pod.uid, container, ?conflict, "plugins disagree, the first one wins");
         }
-        // Claims come first. Duplicate names stay.
+        // Names of claims come before names of plugins. A name in both stays twice.
         cdi_devices.extend(grant.cdi_devices);
         Ok(Grant { cdi_devices, ..grant })
     }

@@ -1,4 +1,4 @@
-//! Snapshot of the node for callers.
+//! Snapshot of the node and its kubelet, for callers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,14 +16,14 @@ use crate::{
 pub struct NodeStatus {
     /// State of the kubelet.
     pub kubelet: Condition,
-    /// Extended resources in the node's status. A registered resource is absent before its first
-    /// list. A resource whose plugin stays away remains, with capacity 0.
+    /// Extended resources in the node's status. A resource appears with its first list. After the grace
+    /// period of a lost plugin, the resource remains with capacity 0.
     pub resources: BTreeMap<String, ResourceStatus>,
     /// Plugins by resource.
     pub registrations: BTreeMap<String, Registration>,
     /// Pods by UID.
     pub pods: BTreeMap<String, PodStatus>,
-    /// Endpoints of DRA drivers by driver, the newest last.
+    /// Endpoints by DRA driver, in the order of registration.
     pub drivers: BTreeMap<String, Vec<DriverStatus>>,
     /// Claims that pods use, by `namespace/name`.
     pub claims: BTreeMap<String, ClaimStatus>,
@@ -34,11 +34,11 @@ pub struct NodeStatus {
 pub enum Condition {
     /// The kubelet serves.
     Running,
-    /// The kubelet was stopped; its sockets are stale files.
+    /// The kubelet is stopped. Its sockets remain as stale files.
     #[default]
     Stopped,
-    /// The kubelet dereferenced nil, or has a defect of its own; its sockets are stale files. The
-    /// text says which.
+    /// The kubelet panicked: a nil dereference of the real kubelet, an injected crash, or a defect of
+    /// the embedded kubelet. Its sockets remain as stale files. The text is the cause.
     Panicked(String),
 }
 
@@ -47,27 +47,27 @@ pub enum Condition {
 pub struct ResourceStatus {
     /// Number of devices, healthy and unhealthy.
     pub capacity: usize,
-    /// Number of healthy devices, used ones too.
+    /// Number of healthy devices, including allocated ones.
     pub allocatable: usize,
-    /// The last list, by id.
+    /// Devices in the last list, by id.
     pub devices: BTreeMap<String, Device>,
-    /// Ids that the device manager regards as taken.
+    /// Ids of allocated devices, including those chosen for an admission in progress.
     pub in_use: DeviceIds,
 }
 
 /// State of a plugin in the device manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registration {
-    /// Calls go to this socket.
+    /// The device manager calls this plugin.
     Connected {
         /// The plugin's socket.
         endpoint: PathBuf,
         /// The plugin's answer to `GetDevicePluginOptions`.
         options: PluginOptions,
     },
-    /// The plugin was lost, or has not registered since the kubelet started.
+    /// The plugin disconnected, or has not registered since the kubelet started.
     Stopped {
-        /// The former socket, if it is known.
+        /// Socket of the plugin that disconnected; `None` after a kubelet restart.
         endpoint: Option<PathBuf>,
     },
 }
@@ -75,9 +75,9 @@ pub enum Registration {
 /// A plugin's answer to `GetDevicePluginOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PluginOptions {
-    /// The plugin wants `PreStartContainer`.
+    /// True if the plugin requires `PreStartContainer` calls.
     pub pre_start_required: bool,
-    /// The plugin wants `GetPreferredAllocation`.
+    /// True if the plugin implements `GetPreferredAllocation`.
     pub get_preferred_allocation_available: bool,
 }
 
@@ -90,14 +90,14 @@ pub struct PodStatus {
     pub namespace: String,
     /// Phase of the pod.
     pub phase: PodPhase,
-    /// Containers by name, init containers too.
+    /// Containers by name, including init containers.
     pub containers: BTreeMap<String, ContainerStatus>,
 }
 
 /// Phase of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodPhase {
-    /// The pod is bound; its admission is under way.
+    /// The pod is bound to the node; its admission is in progress.
     Pending,
     /// The pod is admitted.
     Admitted,
@@ -117,22 +117,23 @@ pub enum PodPhase {
 pub struct ContainerStatus {
     /// True while the container runs.
     pub running: bool,
-    /// Held device ids by resource and NUMA node (-1 for none).
+    /// Allocated device ids by resource and NUMA node; -1 for devices without a node.
     pub devices: BTreeMap<String, BTreeMap<i64, Vec<String>>>,
-    /// `allocatedResourcesStatus`: health by resource and id. App containers only.
+    /// `allocatedResourcesStatus` of plugin resources: health by resource and device id. Empty for init
+    /// containers.
     pub health: BTreeMap<String, BTreeMap<String, Health>>,
-    /// `allocatedResourcesStatus` of claims: by `claim:<name>` or `claim:<name>/<request>`. App
-    /// containers only.
+    /// `allocatedResourcesStatus` of claims: health by `claim:<name>` or `claim:<name>/<request>`. Empty
+    /// for init containers.
     pub claim_health: BTreeMap<String, Vec<ClaimDeviceHealth>>,
 }
 
-/// Health of a held device, as in the pod's status. A device that is no longer listed keeps
-/// `Healthy`, and so does a device whose plugin is gone.
+/// Health of an allocated device in the pod's status. A device that its plugin no longer lists is
+/// `Healthy`. After the plugin disconnects, the health in its last list stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// `Healthy`.
     Healthy,
-    /// Any other word of the plugin.
+    /// The plugin lists the device with any other health.
     Unhealthy,
 }
 
@@ -163,7 +164,7 @@ impl NodeStatus {
         Self { kubelet: Condition::Running, resources, registrations, pods, drivers, claims }
     }
 
-    /// Capacity and allocatable of a resource, if the node has the resource.
+    /// `(capacity, allocatable)` of a resource; `None` if the node's status lacks the resource.
     pub fn counts(&self, resource: &str) -> Option<(usize, usize)> {
         self.resources.get(resource).map(|status| (status.capacity, status.allocatable))
     }
@@ -223,7 +224,7 @@ impl ContainerStatus {
     fn of(manager: &Manager, record: &PodRecord, container: &str) -> Self {
         let mut status = Self { running: record.running.contains(container), ..Self::default() };
         let holdings = manager.holdings.container(&record.pod.uid, container);
-        for (resource, held) in holdings.into_iter().flatten() {
+        for (resource, holding) in holdings.into_iter().flatten() {
             let listed = manager.devices.get(resource);
             let health = |id: &String| {
                 let device = listed.and_then(|listed| listed.get(id));
@@ -233,9 +234,9 @@ impl ContainerStatus {
                     Health::Unhealthy
                 }
             };
-            let healths = held.ids().into_iter().map(|id| (id.clone(), health(&id))).collect();
+            let healths = holding.ids().into_iter().map(|id| (id.clone(), health(&id))).collect();
             status.health.insert(resource.clone(), healths);
-            status.devices.insert(resource.clone(), held.by_numa.clone());
+            status.devices.insert(resource.clone(), holding.by_numa.clone());
         }
         status
     }

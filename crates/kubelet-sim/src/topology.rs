@@ -1,4 +1,4 @@
-//! The topology manager: the NUMA nodes that a container's devices should come from.
+//! The topology manager: chooses the NUMA nodes for the devices of a container or pod.
 
 mod hint;
 mod mask;

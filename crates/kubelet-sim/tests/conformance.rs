@@ -1,6 +1,5 @@
-//! Conformance tests of the device plugin API: the embedded kubelet against a plugin that speaks
-//! the real protocol. Numbers in comments are rows of the conformance catalogue. `dra` tests the
-//! DRA manager with a driver.
+//! Conformance tests of the embedded kubelet. A scripted plugin speaks the device plugin API over real
+//! sockets, and a scripted driver the DRA API (`dra`).
 
 mod allocation;
 mod authority;

@@ -1,4 +1,4 @@
-//! All integration tests of the crate in one program, linked once.
+//! All integration tests of the crate, as one program that is linked once.
 
 mod conformance;
 mod fidelity;

@@ -1,8 +1,8 @@
-//! Checkpoint of the kubelet's DRA manager, `dra_manager_state`, in its original format.
+//! Checkpoint of the kubelet's DRA manager, `dra_manager_state`, in the kubelet's format.
 //!
-//! A JSON document within a JSON string, guarded by the string's CRC-32. Source: `pkg/kubelet/cm/dra/state` of
-//! Kubernetes 1.36. It lists the pods of each claim and the drivers' answers, but not whether a preparation was
-//! completed.
+//! The file has two fields: a JSON document encoded as a string, and the CRC-32 of that string. The document lists
+//! each claim's pods and prepared devices. It does not record that a preparation completed.
+//! Source: `pkg/kubelet/cm/dra/state` of Kubernetes 1.36.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 /// File name, in the kubelet's directory.
 pub const FILE: &str = "dra_manager_state";
 
-/// Checkpoint of the CPU manager, which every kubelet for Linux writes at its start, with any policy
-/// (`pkg/kubelet/cm/cpumanager/cpu_manager.go`). The DRA manager's appears with the first claim.
+/// File name of the CPU manager's checkpoint, in the same directory. Every kubelet on Linux writes it at start, with
+/// any policy (`pkg/kubelet/cm/cpumanager/cpu_manager.go`). The DRA manager's checkpoint appears with the first claim.
 pub const NEIGHBOUR: &str = "cpu_manager_state";
 
 /// Value of [`Data::kind`].
@@ -22,17 +22,17 @@ const KIND: &str = "DRACheckpoint";
 /// Value of [`Data::api_version`] since Kubernetes 1.32.
 const API_VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
 
-/// Reversed polynomial of CRC-32 (IEEE 802.3), called `IEEE` in Go's `hash/crc32`.
+/// Bit-reversed polynomial of CRC-32 (IEEE 802.3): `IEEE` in Go's `hash/crc32`.
 const CRC_POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// Persistent state of the DRA manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Claims of pods on the node. `None` is Go's nil slice, from a kubelet without any claim so far.
+    /// Claims of pods on the node. `None` is Go's nil slice: no pod on this node has used a claim yet.
     pub claims: Option<Vec<ClaimState>>,
 }
 
-/// Claim with its pods and prepared devices.
+/// One claim: the pods that use it, and the devices that drivers prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ClaimState {
@@ -46,7 +46,7 @@ pub struct ClaimState {
     /// UIDs of the pods that use the claim.
     #[serde(rename = "PodUIDs", serialize_with = "to_go_set", deserialize_with = "from_go_set")]
     pub pod_uids: BTreeSet<String>,
-    /// Drivers with a result in the claim, even without prepared devices.
+    /// State by driver. Every driver with a device in the claim's allocation has an entry, prepared or not.
     #[serde(rename = "DriverState", deserialize_with = "null_is_empty")]
     pub drivers: BTreeMap<String, DriverState>,
 }
@@ -55,36 +55,36 @@ pub struct ClaimState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct DriverState {
-    /// In the driver's order. `None` before its answer, or after an answer without devices.
+    /// Devices in the driver's order. `None` before the driver's answer, or after an answer without devices.
     pub devices: Option<Vec<Device>>,
 }
 
-/// Device as its driver described it.
+/// A prepared device, as described by its driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Device {
     /// Name of the pool.
     pub pool_name: String,
-    /// Name within the pool.
+    /// Name of the device within the pool.
     pub device_name: String,
-    /// Id of the share, if the device is allocated several times.
+    /// Id of the allocated share; `None` for a device that allows one allocation only.
     #[serde(rename = "ShareID", default)]
     pub share_id: Option<String>,
-    /// Requests of the claim that the device serves; empty means all.
+    /// Requests of the claim that the device serves. Without names, the device serves all requests.
     #[serde(default)]
     pub request_names: Option<Vec<String>>,
-    /// Qualified CDI names.
+    /// Qualified CDI device names.
     #[serde(rename = "CDIDeviceIDs", default)]
     pub cdi_device_ids: Option<Vec<String>>,
 }
 
-/// Rejected checkpoint. A kubelet refuses to start with it.
+/// Reasons to reject a checkpoint. A kubelet with such a checkpoint refuses to start.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// Not the kubelet's JSON.
+    /// The text is not the kubelet's JSON document.
     #[error("the DRA manager's checkpoint does not parse")]
     Parse(#[from] serde_json::Error),
-    /// The data differs from the checksum.
+    /// The checksum does not match the data.
     #[error("the DRA manager's checkpoint is corrupt: checksum {found}, computed {computed}")]
     Corrupt {
         /// Checksum in the document.
@@ -114,7 +114,7 @@ struct Data {
 // === impl Checkpoint ===
 
 impl Checkpoint {
-    /// Reads a document and verifies its checksum.
+    /// Parses the file's text and verifies the checksum.
     pub fn parse(json: &str) -> Result<Self, CheckpointError> {
         let document: Document = serde_json::from_str(json)?;
         let computed = crc32(document.data.as_bytes());
@@ -124,7 +124,7 @@ impl Checkpoint {
         Ok(Self::from_data(&document.data)?)
     }
 
-    /// Reads a document without verifying its checksum, for callers that prefer stale data to none.
+    /// Parses the file's text without verifying the checksum. For callers that prefer unverified data to none.
     pub fn parse_unverified(json: &str) -> Result<Self, CheckpointError> {
         let document: Document = serde_json::from_str(json)?;
         Ok(Self::from_data(&document.data)?)
@@ -135,7 +135,7 @@ impl Checkpoint {
         Ok(Self { claims: data.claims })
     }
 
-    /// Serializes the document as the kubelet does: one line, checksum last.
+    /// Serializes the checkpoint as the kubelet does: one line, checksum last.
     pub fn to_json(&self) -> String {
         let data = to_go_json(&Data {
             kind: KIND.to_owned(),
@@ -147,7 +147,7 @@ impl Checkpoint {
     }
 }
 
-/// JSON as Go's encoder writes it, escaped for HTML and JavaScript. The escaped characters occur in strings only.
+/// JSON as Go's encoder writes it: escaped for HTML and JavaScript. In JSON, these characters occur only in strings.
 fn to_go_json(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("strings, integers and maps with plain keys");
     json.replace('<', "\\u003c")
@@ -162,7 +162,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-/// Set as in Go: a map to empty structs.
+/// Serializes a set as Go does: a map from each key to an empty object.
 fn to_go_set<S: Serializer>(set: &BTreeSet<String>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(set.iter().map(|key| (key, Map::new())))
 }
@@ -172,7 +172,7 @@ fn from_go_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<St
     Ok(map.into_iter().map(|(key, _)| key).collect())
 }
 
-/// Nil map, written as `null` like in Go.
+/// Deserializes `null`, Go's nil map, as the empty value.
 fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    fn described(name: &str) -> Device {
+    fn device_with_request_and_cdi(name: &str) -> Device {
         Device {
             request_names: Some(vec!["test request".to_owned()]),
             cdi_device_ids: Some(vec!["example.com/example=cdi-example".to_owned()]),
@@ -211,17 +211,23 @@ mod tests {
         }
     }
 
-    /// Checksums from the kubelet's own tests for the same claims.
+    /// The expected checksums are those of the kubelet's own tests for the same claims.
     #[test]
     fn a_checkpoint_is_written_to_the_byte_as_the_kubelet_writes_it() {
         let first = "067798be-454e-4be4-9047-1aa06aea63f7";
         let share = Some("aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa".to_owned());
-        let shared = Device { share_id: share, ..described("dev-1") };
+        let shared = Device { share_id: share, ..device_with_request_and_cdi("dev-1") };
         let second = claim("example-2", "4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", device("dev-2"));
         for (claims, checksum) in [
-            (vec![claim("example", first, described("dev-1"))], 2_570_581_864_u32),
+            (
+                vec![claim("example", first, device_with_request_and_cdi("dev-1"))],
+                2_570_581_864_u32,
+            ),
             (vec![claim("example", first, shared)], 736_302_156),
-            (vec![claim("example-1", first, described("dev-1")), second], 2_820_117_767),
+            (
+                vec![claim("example-1", first, device_with_request_and_cdi("dev-1")), second],
+                2_820_117_767,
+            ),
         ] {
             let checkpoint = Checkpoint { claims: Some(claims) };
             let json = checkpoint.to_json();
@@ -238,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn one_changed_byte_is_noticed() {
+    fn a_changed_byte_fails_the_checksum() {
         let json = Checkpoint::default().to_json().replacen("v1", "v2", 1);
         let error = Checkpoint::parse(&json).expect_err("corrupt");
         assert!(matches!(error, CheckpointError::Corrupt { .. }), "{error}");
-        Checkpoint::parse_unverified(&json).expect("it can be read all the same");
+        Checkpoint::parse_unverified(&json).expect("parses without the checksum");
     }
 }

@@ -1,15 +1,15 @@
-//! Outcome of an admission: devices of each container, the plugin's answer and its preference.
+//! Outcome of an admission: allocated devices of each container, with the plugins' answers.
 
 use std::collections::BTreeMap;
 
 use crate::{
     device::DeviceIds,
     grant::Grant,
-    manager::{Manager, Undecided},
+    manager::{Manager, PendingChoice},
     pod::Pod,
 };
 
-/// An admitted pod and the holdings of its containers.
+/// An admitted pod and the devices allocated to its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// UID of the pod.
@@ -18,37 +18,37 @@ pub struct Admission {
     pub containers: Vec<ContainerAdmission>,
 }
 
-/// Holdings of one container.
+/// Devices allocated to one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerAdmission {
     /// Container name.
     pub name: String,
-    /// Allotments by resource. A resource without any registration is missing: its pod is admitted
-    /// without devices.
+    /// Allocated devices by resource. A resource that no plugin registered is missing: the kubelet admits
+    /// such a pod without devices of it.
     pub resources: BTreeMap<String, Allotment>,
 }
 
-/// Devices of one resource, the preference behind them and the plugin's answer.
+/// Devices of one resource, allocated to one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allotment {
-    /// Device ids by NUMA node, -1 for none.
+    /// Device ids by NUMA node; -1 for devices without a node.
     pub devices: BTreeMap<i64, Vec<String>>,
-    /// The plugin's answer.
+    /// The plugin's answer to `Allocate`.
     pub grant: Grant,
-    /// The preceding `GetPreferredAllocation` call, if the kubelet made one.
+    /// The `GetPreferredAllocation` call of this admission, if the kubelet made one.
     pub preference: Option<Question>,
 }
 
-/// A `GetPreferredAllocation` call.
+/// A `GetPreferredAllocation` call and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Devices to choose from.
+    /// Devices to choose from, including those of `must_include`.
     pub available: DeviceIds,
-    /// Devices that every answer has to contain.
+    /// Devices that the answer has to contain.
     pub must_include: DeviceIds,
-    /// Number of devices to allocate, those of `must_include` among them.
+    /// Number of devices to allocate, including those of `must_include`.
     pub size: usize,
-    /// The plugin's answer, unchecked.
+    /// Device ids in the plugin's answer, not validated.
     pub answer: Vec<String>,
 }
 
@@ -61,11 +61,11 @@ impl Admission {
     pub(super) fn of(manager: &Manager, pod: &Pod, mut questions: Questions) -> Self {
         let containers = pod.in_admission_order().map(|container| {
             let holdings = manager.holdings.container(&pod.uid, &container.name);
-            let resources = holdings.into_iter().flatten().map(|(resource, held)| {
+            let resources = holdings.into_iter().flatten().map(|(resource, holding)| {
                 let key = (container.name.clone(), resource.clone());
                 let allotment = Allotment {
-                    devices: held.by_numa.clone(),
-                    grant: held.grant.clone(),
+                    devices: holding.by_numa.clone(),
+                    grant: holding.grant.clone(),
                     preference: questions.remove(&key),
                 };
                 (resource.clone(), allotment)
@@ -76,7 +76,7 @@ impl Admission {
         Self { pod_uid: pod.uid.clone(), containers }
     }
 
-    /// Allotment of a container from a resource.
+    /// Devices of a resource, allocated to a container.
     pub fn allotment(&self, container: &str, resource: &str) -> Option<&Allotment> {
         self.containers.iter().find(|found| found.name == container)?.resources.get(resource)
     }
@@ -94,11 +94,12 @@ impl Allotment {
 // === impl Question ===
 
 impl Question {
-    pub(super) fn about(undecided: &Undecided) -> Self {
+    /// The call for a pending choice, before its answer.
+    pub(super) fn about(choice: &PendingChoice) -> Self {
         Self {
-            available: undecided.available(),
-            must_include: undecided.taken.clone(),
-            size: undecided.request.size,
+            available: choice.available(),
+            must_include: choice.taken.clone(),
+            size: choice.request.size,
             answer: Vec::new(),
         }
     }

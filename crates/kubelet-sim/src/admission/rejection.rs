@@ -1,13 +1,13 @@
-//! Reasons of a rejected admission, in the words of the pod's status.
+//! Rejection of a pod, with the kubelet's reasons and messages for the pod's status.
 
 use std::fmt;
 
 use crate::{
-    manager::{Insufficient, Refusal},
-    manager_task::Gone,
+    manager::{InsufficientResource, ManagerError},
+    manager_task::KubeletEnded,
 };
 
-/// A rejected pod. The kubelet does not try again.
+/// Rejection of a pod. The kubelet does not retry the admission.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pod rejected: {reason}: {message}")]
 pub struct Rejection {
@@ -22,59 +22,59 @@ pub struct Rejection {
 pub enum Reason {
     /// `UnexpectedAdmissionError`: the allocation of devices failed.
     UnexpectedAdmissionError,
-    /// `TopologyAffinityError`: devices cannot be aligned as the policy demands.
+    /// `TopologyAffinityError`: the devices cannot be aligned as the topology policy requires.
     TopologyAffinityError,
-    /// `OutOf<resource>`: the node's count is too small.
+    /// `OutOf<resource>`: the node has too little of this resource.
     OutOf(String),
-    /// The embedded kubelet stopped or panicked before its decision. The real kubelet has no such reason.
+    /// The embedded kubelet stopped or panicked during the admission. The real kubelet has no such reason.
     KubeletGone,
 }
 
-/// Cause of a rejection, before its translation to the pod's status.
+/// Cause of a rejection, before its conversion to the pod's status.
 #[derive(Debug)]
-pub(super) enum Denial {
-    Refused(Refusal),
+pub(super) enum RejectionCause {
+    Allocation(ManagerError),
     Misaligned,
-    Insufficient(Insufficient),
+    Insufficient(InsufficientResource),
 }
 
-// === impl Denial ===
+// === impl RejectionCause ===
 
-impl Denial {
+impl RejectionCause {
     pub(super) fn into_rejection(self) -> Rejection {
         let (reason, cause) = match self {
-            Self::Refused(gone @ (Refusal::Stopped | Refusal::Panic(_))) => {
-                return Rejection { reason: Reason::KubeletGone, message: gone.to_string() };
+            Self::Allocation(ended @ (ManagerError::Stopped | ManagerError::Panic(_))) => {
+                return Rejection { reason: Reason::KubeletGone, message: ended.to_string() };
             }
-            Self::Refused(refusal) => (
+            Self::Allocation(error) => (
                 Reason::UnexpectedAdmissionError,
-                format!("Allocate failed due to {refusal}, which is unexpected"),
+                format!("Allocate failed due to {error}, which is unexpected"),
             ),
             Self::Misaligned => (
                 Reason::TopologyAffinityError,
                 "Resources cannot be allocated with Topology locality".to_owned(),
             ),
-            Self::Insufficient(short) => (Reason::OutOf(short.resource.clone()), short.to_string()),
+            Self::Insufficient(error) => (Reason::OutOf(error.resource.clone()), error.to_string()),
         };
         Rejection { reason, message: format!("Pod was rejected: {cause}") }
     }
 }
 
-impl From<Refusal> for Denial {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+impl From<ManagerError> for RejectionCause {
+    fn from(error: ManagerError) -> Self {
+        Self::Allocation(error)
     }
 }
 
-impl From<Gone> for Denial {
-    fn from(gone: Gone) -> Self {
-        Self::Refused(gone.into())
+impl From<KubeletEnded> for RejectionCause {
+    fn from(ended: KubeletEnded) -> Self {
+        Self::Allocation(ended.into())
     }
 }
 
-impl From<Gone> for Rejection {
-    fn from(gone: Gone) -> Self {
-        Denial::from(gone).into_rejection()
+impl From<KubeletEnded> for Rejection {
+    fn from(ended: KubeletEnded) -> Self {
+        RejectionCause::from(ended).into_rejection()
     }
 }
 

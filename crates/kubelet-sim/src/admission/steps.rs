@@ -1,38 +1,40 @@
-//! Steps of an admission in the manager task: requests, the plugin to call, and the record of its
-//! answer.
+//! Steps of an admission in the manager task: list the requests, plan the calls, record the answers.
 
 use super::Rejection;
 use crate::{
     device::DeviceIds,
     event::Event,
-    manager::{Answer, Choice, Manager, Refusal, Request, Undecided, saturating},
+    manager::{Answer, Choice, Manager, ManagerError, PendingChoice, Request, device_count},
     manager_task::ManagerTask,
     plugin::{Plugin, RpcError},
     pod::Container,
     status::PodPhase,
 };
 
-/// A choice up to the point where it needs the plugin.
+/// Next step for a request.
 pub(super) enum Step {
-    Nothing,
-    Take(DeviceIds),
-    Ask(Plugin, Box<Undecided>),
+    /// The request needs no `Allocate`.
+    Done,
+    /// Call `Allocate` with these devices.
+    Allocate(DeviceIds),
+    /// Call `GetPreferredAllocation`, then complete the choice.
+    CallPreferred(Plugin, Box<PendingChoice>),
 }
 
 // === impl Manager, for admission ===
 
 impl Manager {
-    /// Requests of a container for plugin resources. A container with requests starts a garbage
-    /// collection first.
+    /// Requests of a container for the resources that the device manager knows. If there are any,
+    /// collects garbage.
     pub(super) fn requests(&mut self, pod: &str, container: &Container) -> Vec<Request> {
-        self.turn_to_pod(pod);
+        self.switch_to_pod(pod);
         let known = container.limits.iter().filter(|(resource, _)| self.is_known(resource));
         let requests: Vec<Request> = known
             .map(|(resource, quantity)| Request {
                 pod: pod.to_owned(),
                 container: container.name.clone(),
                 resource: resource.clone(),
-                size: saturating(*quantity),
+                size: device_count(*quantity),
             })
             .collect();
         if !requests.is_empty() {
@@ -41,26 +43,32 @@ impl Manager {
         requests
     }
 
-    pub(super) fn next_step(&mut self, request: &Request) -> Result<Step, Refusal> {
-        let undecided = match self.choose(request)? {
-            Choice::Nothing => return Ok(Step::Nothing),
-            Choice::Devices(devices) => return Ok(Step::Take(devices)),
-            Choice::Undecided(undecided) => undecided,
+    /// Chooses devices, and decides whether the plugin has to state its preference.
+    pub(super) fn next_step(&mut self, request: &Request) -> Result<Step, ManagerError> {
+        let choice = match self.choose(request)? {
+            Choice::NotNeeded => return Ok(Step::Done),
+            Choice::Devices(devices) => return Ok(Step::Allocate(devices)),
+            Choice::Pending(choice) => choice,
         };
         let endpoint = self.endpoints.get(&request.resource);
-        let endpoint = endpoint.ok_or_else(|| Refusal::NoEndpoint(request.resource.clone()))?;
+        let endpoint =
+            endpoint.ok_or_else(|| ManagerError::NoEndpoint(request.resource.clone()))?;
         if !endpoint.wants_preferred() {
-            return self.settle(undecided, &DeviceIds::new()).map(Step::Take);
+            return self.complete(choice, &DeviceIds::new()).map(Step::Allocate);
         }
-        let plugin = endpoint.plugin(&request.resource).map_err(Refusal::Preferred)?;
-        Ok(Step::Ask(plugin, Box::new(undecided)))
+        let plugin = endpoint.plugin(&request.resource).map_err(ManagerError::Preferred)?;
+        Ok(Step::CallPreferred(plugin, Box::new(choice)))
     }
 
-    /// The plugin to call for `Allocate`.
-    pub(super) fn plugin(&mut self, resource: &str) -> Result<Result<Plugin, RpcError>, Refusal> {
+    /// The plugin to call for `Allocate`. The inner error is that of a stopped endpoint. A missing
+    /// endpoint frees the chosen devices.
+    pub(super) fn plugin(
+        &mut self,
+        resource: &str,
+    ) -> Result<Result<Plugin, RpcError>, ManagerError> {
         let Some(endpoint) = self.endpoints.get(resource) else {
-            self.restore_allocated();
-            return Err(Refusal::UnknownPlugin(resource.to_owned()));
+            self.recompute_allocated();
+            return Err(ManagerError::UnknownPlugin(resource.to_owned()));
         };
         Ok(endpoint.plugin(resource))
     }
@@ -69,34 +77,35 @@ impl Manager {
 // === impl ManagerTask, for admission ===
 
 impl ManagerTask {
-    /// Records the plugin's answer to `Allocate`. An error frees the choice. An answer without a
-    /// container response leaks it until a pod is collected.
+    /// Records the plugin's answer to `Allocate`. A failed call frees the chosen devices. An answer
+    /// without a container response leaks them until a garbage collection frees a pod's devices.
     pub(super) fn record(
         &mut self,
         request: &Request,
         devices: DeviceIds,
         answer: Result<Option<Answer>, RpcError>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ManagerError> {
         let outcome = match answer {
             Err(error) => {
-                self.manager.restore_allocated();
-                Err(Refusal::Allocate(error))
+                self.manager.recompute_allocated();
+                Err(ManagerError::Allocate(error))
             }
-            Ok(None) => Err(Refusal::EmptyResponse),
+            Ok(None) => Err(ManagerError::EmptyResponse),
             Ok(Some(answer)) => {
-                self.manager.grant(request, &devices, answer).map_err(Refusal::from)
+                self.manager.grant(request, &devices, answer).map_err(ManagerError::from)
             }
         };
         self.events.push(match &outcome {
             Ok(()) => Event::allocated(request, devices),
-            Err(refusal) => Event::allocate_failed(request, refusal.to_string()),
+            Err(error) => Event::allocate_failed(request, error.to_string()),
         });
-        if let Err(Refusal::Panic(vanished)) = &outcome {
-            self.crash(vanished);
+        if let Err(ManagerError::Panic(unlisted)) = &outcome {
+            self.crash(unlisted);
         }
         outcome
     }
 
+    /// Records a rejection in the pod's phase and the event log.
     pub(super) fn reject(&mut self, pod: String, rejection: &Rejection) {
         let (reason, message) = (rejection.reason.to_string(), rejection.message.clone());
         let phase = PodPhase::Failed { reason: reason.clone(), message: message.clone() };

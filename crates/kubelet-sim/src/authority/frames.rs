@@ -1,13 +1,13 @@
-//! Search for header blocks in a client's HTTP/2 bytes, at any cut into reads.
+//! Parser of a client's HTTP/2 bytes that finds and rewrites header blocks.
 //!
 //! ```text
 //!  Preface ─24 bytes─> FrameHeader ─9 bytes─┬─ HEADERS, CONTINUATION ─> Block ─ whole frame ─┐
-//!                          ^                └─ other ─> Body ─ payload passed through ─┐     │
+//!                          ^                └─ other ─> Body ─ payload unchanged ──────┐     │
 //!                          └───────────────────────────────────────────────────────────┴─────┘
 //! ```
 //!
-//! A header block may span frames, and no other frame may come between them (RFC 9113 section 4.3).
-//! So the frames of one block are kept together until the last one.
+//! The bytes come in parts of any size. A header block may span several frames without other frames in
+//! between (RFC 9113 section 4.3). So the rewriter buffers the frames of a block until the last one.
 
 use super::hpack::{self, Replacement};
 
@@ -17,10 +17,10 @@ const PREFACE_BYTES: usize = 24;
 /// Length of a frame header (RFC 9113 section 4.1).
 const FRAME_HEADER_BYTES: usize = 9;
 
-/// Largest frame that every receiver takes (RFC 9113 section 4.2).
+/// Largest payload of a frame that every receiver accepts (RFC 9113 section 4.2).
 const MAX_FRAME_BYTES: usize = 16 * 1024;
 
-/// Largest rewritten block. The receiver refuses a larger one, so that one passes unchanged.
+/// Largest block to buffer. A larger one passes unchanged; the receiver refuses it anyway.
 const MAX_BLOCK_BYTES: usize = 1024 * 1024;
 
 const HEADERS: u8 = 0x1;
@@ -29,31 +29,34 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Stream dependency and weight in front of a header block.
+/// Length of the stream dependency and weight in front of a header block (RFC 9113 section 6.2).
 const PRIORITY_BYTES: usize = 5;
 
-/// Rewrites one direction of a connection, from its first byte on.
+/// Rewrites the client's bytes of one connection, from the first byte on.
 #[derive(Debug, Default)]
 pub struct Rewriter {
     state: State,
     /// Bytes of an incomplete frame header, or of an incomplete frame of a header block.
     partial: Vec<u8>,
-    /// Whole frames of a header block without its end.
+    /// Whole frames of a header block, until the block's last frame.
     frames: Vec<Frame>,
     replacement: Replacement,
 }
 
+/// Part of the input that comes next.
 #[derive(Debug)]
 enum State {
-    /// Missing bytes of the preface.
+    /// The preface, with the number of its missing bytes.
     Preface(usize),
+    /// A frame header.
     FrameHeader,
-    /// Missing bytes of a frame that passes unchanged.
+    /// The payload of a frame that passes unchanged, with the number of its missing bytes.
     Body(usize),
-    /// Length of the frame in `partial`, header included.
+    /// A frame of a header block, with its whole length including the header.
     Block(usize),
 }
 
+/// A whole frame, with its header.
 #[derive(Debug)]
 struct Frame(Vec<u8>);
 
@@ -68,13 +71,13 @@ impl Default for State {
 // === impl Rewriter ===
 
 impl Rewriter {
-    /// Replaces the client's `:authority` by this one, which has the same length.
-    pub(super) fn to(authority: &str) -> Self {
-        let replacement = Replacement::Exactly(authority.as_bytes().to_vec());
+    /// Rewriter that replaces the client's `:authority` by this one, which must have the same length.
+    pub(super) fn with_authority(authority: &str) -> Self {
+        let replacement = Replacement::Fixed(authority.as_bytes().to_vec());
         Self { replacement, ..Self::default() }
     }
 
-    /// Takes bytes from the client and appends the rewritten ones.
+    /// Takes the client's next bytes, and appends rewritten bytes to `out`.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             bytes = match self.state {
@@ -106,7 +109,7 @@ impl Rewriter {
         }
     }
 
-    /// Moves bytes to `partial` until it has this length.
+    /// Appends bytes to `partial` until it has this length. Returns the rest.
     fn collect<'a>(&mut self, bytes: &'a [u8], length: usize) -> &'a [u8] {
         let count = bytes.len().min(length - self.partial.len());
         let (more, rest) = bytes.split_at(count);
@@ -114,6 +117,7 @@ impl Rewriter {
         rest
     }
 
+    /// Handles a complete frame header in `partial`.
     fn begin_frame(&mut self, out: &mut Vec<u8>) {
         let length = payload_length(&self.partial);
         if matches!(self.partial[3], HEADERS | CONTINUATION) {
@@ -127,13 +131,14 @@ impl Rewriter {
         }
     }
 
+    /// Handles a complete frame of a header block in `partial`. Rewrites the block after its last frame.
     fn end_block_frame(&mut self, out: &mut Vec<u8>) {
         let frame = Frame(std::mem::take(&mut self.partial));
-        let ends = frame.has(END_HEADERS);
+        let is_last = frame.has(END_HEADERS);
         self.frames.push(frame);
         self.state = State::FrameHeader;
         let size: usize = self.frames.iter().map(|frame| frame.0.len()).sum();
-        if ends || size > MAX_BLOCK_BYTES {
+        if is_last || size > MAX_BLOCK_BYTES {
             let frames = std::mem::take(&mut self.frames);
             match rewritten(&frames, &self.replacement) {
                 Some(bytes) => out.extend(bytes),
@@ -150,7 +155,7 @@ impl Frame {
         self.0[4] & flag != 0
     }
 
-    /// Priority fields and fragment of the header block, without padding.
+    /// Priority fields, and fragment of the header block, without padding. `None` if the frame is malformed.
     fn parts(&self) -> Option<(&[u8], &[u8])> {
         let mut payload = &self.0[FRAME_HEADER_BYTES..];
         let is_headers = self.0[3] == HEADERS;
@@ -163,7 +168,7 @@ impl Frame {
     }
 }
 
-/// The frames of one block with another `:authority`; `None` leaves the frames unchanged.
+/// Frames of the block with another `:authority`; `None` if the block has none or is malformed.
 fn rewritten(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
     let first = frames.first().filter(|frame| frame.0[3] == HEADERS)?;
     let mut block = first.parts()?.0.to_vec();
@@ -190,7 +195,7 @@ fn rewritten(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Copies up to `missing` bytes; returns the rest of the bytes, and the number still missing.
+/// Copies up to `missing` bytes to `out`. Returns the rest of the bytes, and the number still missing.
 fn pass<'a>(bytes: &'a [u8], missing: usize, out: &mut Vec<u8>) -> (&'a [u8], usize) {
     let count = bytes.len().min(missing);
     let (passed, rest) = bytes.split_at(count);
@@ -222,7 +227,7 @@ mod tests {
         [&[0x83, 0x86, 0x41, 9][..], b"localhost", &[0x5f, 2], b"te"].concat()
     }
 
-    /// Pushes the bytes whole, byte by byte, and in two parts cut at every place.
+    /// Pushes the bytes one by one, and in two parts for each possible cut.
     fn check(input: &[u8], expected: &[u8]) {
         let input = [PREFACE, input].concat();
         let expected = [PREFACE, expected].concat();
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_cut_by_a_continuation_is_found() {
+    fn a_value_split_over_continuation_frames_is_replaced() {
         let block = block();
         let input = [
             frame(HEADERS, 0x1, &block[..9]),
@@ -270,8 +275,8 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_authority_and_broken_ones_pass_untouched() {
-        for untouched in [
+    fn frames_without_authority_and_malformed_ones_pass_unchanged() {
+        for unchanged in [
             frame(HEADERS, END_HEADERS, &[0x82, 0xbe]),
             frame(HEADERS, END_HEADERS, &[0x41, 0x7f]),
             frame(HEADERS, END_HEADERS | PADDED, &[200, 0x82]),
@@ -279,12 +284,12 @@ mod tests {
             frame(HEADERS, END_HEADERS, &[]),
             frame(0, 0, &[0x41; 100]),
         ] {
-            check(&untouched, &untouched);
+            check(&unchanged, &unchanged);
         }
     }
 
     #[test]
-    fn a_large_block_is_cut_into_frames_again() {
+    fn a_large_block_is_split_into_frames_again() {
         let mut fields = block();
         for _ in 0..300 {
             fields.extend([&[0x00, 1][..], b"k", &[100], &[b'v'; 100]].concat());
@@ -299,6 +304,6 @@ mod tests {
         assert_eq!(payload_length(first), MAX_FRAME_BYTES);
         let second = &first[FRAME_HEADER_BYTES + MAX_FRAME_BYTES..];
         assert_eq!((second[3], second[4]), (CONTINUATION, END_HEADERS));
-        assert_eq!(out.len(), input.len() - 9, "the value lost nine bytes");
+        assert_eq!(out.len(), input.len() - 9, "`localhost` is nine bytes shorter");
     }
 }

@@ -1,27 +1,27 @@
-//! Walk over one header block, with a new value for literals named `:authority`.
+//! Rewriting of one HPACK header block: replaces the value of each literal field named `:authority`.
 //!
-//! RFC 7541: section 5.1 integers, 5.2 strings, 6 representations.
+//! RFC 7541: section 5.1 integers, 5.2 strings, 6 field representations.
 
 /// Index of `:authority` in the static table (RFC 7541 appendix A).
 const AUTHORITY: usize = 1;
 
-/// Replacement of a client's value, cut to the length of that value. Each prefix of `localhost` is a host too.
-const HARMLESS: &[u8] = b"localhost";
+/// Replacement of a client's value, cut to that value's length. Each prefix of `localhost` is a valid host.
+const LOCALHOST: &[u8] = b"localhost";
 
-/// Most continuation bytes of an integer. An integer with more is not a length.
+/// Maximum number of continuation bytes of an integer. No length in a valid block needs more.
 const MAX_INTEGER_BYTES: usize = 4;
 
 /// Replacement of an `:authority` value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Replacement {
-    /// A host that every server takes, at most as long as the value.
+    /// `localhost`, cut to the length of the client's value.
     #[default]
-    Harmless,
-    /// Exactly this value, as long as the sender's own one.
-    Exactly(Vec<u8>),
+    Localhost,
+    /// This value, which has the length of the client's value.
+    Fixed(Vec<u8>),
 }
 
-/// Replaces every `:authority` value; `None` for a block without one, or a malformed block.
+/// Replaces every `:authority` value. `None` if the block has none or is malformed.
 pub(super) fn rewrite(block: &[u8], replacement: &Replacement) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(block.len());
     let mut found = false;
@@ -41,7 +41,7 @@ pub(super) fn rewrite(block: &[u8], replacement: &Replacement) -> Option<Vec<u8>
         out.extend_from_slice(&rest[..rest.len() - after.len()]);
         if name == AUTHORITY {
             found = true;
-            replacement.put(value.len(), &mut out);
+            replacement.append(value.len(), &mut out);
         } else {
             out.extend_from_slice(&after[..after.len() - end.len()]);
         }
@@ -53,19 +53,20 @@ pub(super) fn rewrite(block: &[u8], replacement: &Replacement) -> Option<Vec<u8>
 // === impl Replacement ===
 
 impl Replacement {
-    /// A huffman code is shorter than its value, so the code's length is a safe limit for plain text.
-    fn put(&self, coded: usize, out: &mut Vec<u8>) {
+    /// Appends the replacement as plain text, for a value that has `coded_length` bytes in the block. A
+    /// Huffman-coded value is longer when decoded, so the replacement is not longer than the value.
+    fn append(&self, coded_length: usize, out: &mut Vec<u8>) {
         let value = match self {
-            Self::Harmless => &HARMLESS[..coded.min(HARMLESS.len())],
-            Self::Exactly(value) => value,
+            Self::Localhost => &LOCALHOST[..coded_length.min(LOCALHOST.len())],
+            Self::Fixed(value) => value,
         };
-        put_length(value.len(), out);
+        append_length(value.len(), out);
         out.extend_from_slice(value);
     }
 }
 
-/// Appends the length of plain text.
-fn put_length(mut length: usize, out: &mut Vec<u8>) {
+/// Appends the length of a string in plain text: an integer with a prefix of 7 bits.
+fn append_length(mut length: usize, out: &mut Vec<u8>) {
     const PREFIX: usize = 0x7f;
     if length < PREFIX {
         out.push(length.to_le_bytes()[0]);
@@ -80,8 +81,8 @@ fn put_length(mut length: usize, out: &mut Vec<u8>) {
     out.push(length.to_le_bytes()[0]);
 }
 
-/// Number of bits of a literal's name index: incremental indexing `01`, without indexing `0000`,
-/// never indexed `0001`.
+/// Number of prefix bits of a literal field's name index; `None` for another representation. Literals
+/// begin with `01` (incremental indexing), `0000` (without indexing) or `0001` (never indexed).
 fn literal_prefix(first: u8) -> Option<u32> {
     match first {
         0b0100_0000..=0b0111_1111 => Some(6),
@@ -90,16 +91,18 @@ fn literal_prefix(first: u8) -> Option<u32> {
     }
 }
 
-/// Number of bits of an indexed field (`1`) or of a dynamic table size update (`001`).
+/// Number of prefix bits of an indexed field (`1`) or of a dynamic table size update (`001`).
 fn indexed_prefix(first: u8) -> u32 {
     if first & 0b1000_0000 == 0 { 5 } else { 7 }
 }
 
+/// Splits off a string. Returns its coded bytes, and the rest.
 fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, after) = integer(bytes, 7)?;
     after.split_at_checked(length)
 }
 
+/// Splits off an integer. Returns its value, and the rest.
 fn integer(bytes: &[u8], prefix_bits: u32) -> Option<(usize, &[u8])> {
     let (&first, mut rest) = bytes.split_first()?;
     let mask = (1_usize << prefix_bits) - 1;
@@ -123,7 +126,7 @@ mod tests {
     use super::*;
 
     fn check(block: &[u8], expected: Option<&[u8]>) {
-        let replaced = rewrite(block, &Replacement::Harmless);
+        let replaced = rewrite(block, &Replacement::Localhost);
         assert_eq!(replaced.as_deref(), expected, "{block:02x?}");
     }
 
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_left_alone() {
+    fn other_representations_stay_unchanged() {
         let path = [&[0x44, 4][..], b"/a/b"].concat();
         let named = [&[0x40, 1][..], b"x", &[1], b"y"].concat();
         let resized = [&[0x3f, 0xe1, 0x1f][..], &path, &named, &[0xbe]].concat();
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lengths_and_indices_are_skipped_whole() {
+    fn integers_of_several_bytes_are_skipped() {
         let long = [b'v'; 300];
         let field = [&[0x0f, 0x80, 0x01][..], &[0x7f, 0xad, 0x01], &long].concat();
         let block = [&field[..], &[0x41, 10], b"/too/many/"].concat();
@@ -163,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_value_of_any_length_comes_with_its_length() {
+    fn a_fixed_value_of_any_length_has_its_length_in_front() {
         for (length, coded) in [(5, &[5][..]), (127, &[0x7f, 0]), (400, &[0x7f, 0x91, 0x02])] {
             let value = vec![b'%'; length];
-            let replaced = rewrite(&[0x82, 0x41, 1, b'x'], &Replacement::Exactly(value.clone()));
+            let replaced = rewrite(&[0x82, 0x41, 1, b'x'], &Replacement::Fixed(value.clone()));
             let expected = [&[0x82, 0x41][..], coded, &value].concat();
             assert_eq!(replaced.as_deref(), Some(&expected[..]), "{length}");
             assert_eq!(string(&expected[2..]), Some((&value[..], &[][..])));
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_left_to_the_receiver() {
+    fn a_malformed_block_is_not_rewritten() {
         for block in [&[0x41][..], &[0x41, 5, b'a'], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff], &[0x40]]
         {
             check(block, None);

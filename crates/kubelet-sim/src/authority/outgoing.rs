@@ -1,8 +1,8 @@
-//! Outgoing bytes of a client with the `:authority` that Go's gRPC derives from a socket's path.
+//! Client connection with the `:authority` that Go's gRPC derives from a socket's path.
 //!
-//! The `http` crate refuses such an authority in a client too. So the client gets another one of
-//! the same length, replaced on its way out. The dynamic tables of both sides stay equally full,
-//! and evict the same entries.
+//! The `http` crate refuses such an authority in a client too. So the client gets a placeholder of the
+//! same length, and [`Outgoing`] replaces the placeholder in the client's bytes. With equal lengths, the
+//! HPACK tables of both sides have equal sizes and evict the same entries.
 
 use std::{
     fmt::Write as _,
@@ -20,24 +20,25 @@ use super::Rewriter;
 /// (`clientconn.go`).
 const PLAIN: &[u8] = b"-_.~!$&'()*+,;=:[]@";
 
-/// Authority of a Go client that dials a path.
+/// Authority that a Go client derives from a socket's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AuthorityOf(String);
 
-/// A byte stream that replaces the authority on its way out.
+/// A byte stream that replaces `:authority` in outgoing HTTP/2 requests.
 #[derive(Debug)]
 pub(crate) struct Outgoing<S> {
     inner: S,
     rewriter: Rewriter,
-    /// Rewritten bytes that the socket has yet to take.
+    /// Rewritten bytes.
     ready: Vec<u8>,
+    /// Number of bytes in `ready` that the socket took already.
     taken: usize,
 }
 
 // === impl AuthorityOf ===
 
 impl AuthorityOf {
-    /// Percent-encodes the path.
+    /// Percent-encodes the path, as grpc-go does.
     pub(crate) fn path(path: &Path) -> Self {
         let mut authority = String::new();
         for byte in path.as_os_str().as_encoded_bytes() {
@@ -50,8 +51,8 @@ impl AuthorityOf {
         Self(authority)
     }
 
-    /// Authority for the client, of the same length.
-    pub(crate) fn stand_in(&self) -> String {
+    /// URI for the client, with a placeholder of the same length as its authority.
+    pub(crate) fn placeholder_uri(&self) -> String {
         format!("http://{}", "a".repeat(self.0.len()))
     }
 }
@@ -61,12 +62,17 @@ impl AuthorityOf {
 impl<S> Outgoing<S> {
     /// Wraps a connection before its first write.
     pub(crate) fn new(inner: S, authority: &AuthorityOf) -> Self {
-        Self { inner, rewriter: Rewriter::to(&authority.0), ready: Vec::new(), taken: 0 }
+        Self {
+            inner,
+            rewriter: Rewriter::with_authority(&authority.0),
+            ready: Vec::new(),
+            taken: 0,
+        }
     }
 }
 
 impl<S: AsyncWrite + Unpin> Outgoing<S> {
-    /// Ready when the socket took all rewritten bytes.
+    /// Writes all rewritten bytes to the socket.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.taken < self.ready.len() {
             let waiting = &self.ready[self.taken..];
@@ -100,7 +106,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Outgoing<S> {
         let this = self.get_mut();
         ready!(this.poll_drain(cx))?;
         this.rewriter.push(buf, &mut this.ready);
-        // The next write or the flush brings the rest.
+        // If the socket is full, the next write or flush sends the rest.
         if let Poll::Ready(Err(error)) = this.poll_drain(cx) {
             return Poll::Ready(Err(error));
         }
@@ -133,7 +139,7 @@ mod tests {
         ] {
             let authority = AuthorityOf::path(Path::new(path));
             assert_eq!(authority.0, expected);
-            assert_eq!(authority.stand_in().len(), "http://".len() + expected.len());
+            assert_eq!(authority.placeholder_uri().len(), "http://".len() + expected.len());
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The claims of a pod: their objects, drivers and containers.
+//! The claims of a pod: the `ResourceClaim` objects, their drivers, and the containers that use them.
 
 use std::{collections::BTreeSet, fmt};
 
 /// Identity of a `ResourceClaim` object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimId {
-    /// Namespace of the pod and the claim.
+    /// Namespace of the claim, and of its pods.
     pub namespace: String,
     /// Name of the claim.
     pub name: String,
@@ -13,14 +13,14 @@ pub struct ClaimId {
     pub uid: String,
 }
 
-/// A claim that a pod refers to, allocated and reserved for it.
+/// A claim in a pod's specification, allocated and reserved for the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodClaim {
-    /// Name in the pod (`spec.resourceClaims[].name`).
+    /// Name of the claim within the pod (`spec.resourceClaims[].name`).
     pub name: String,
-    /// Identity of the object.
+    /// Identity of the `ResourceClaim` object.
     pub id: ClaimId,
-    /// Drivers with a result in the allocation.
+    /// Drivers with a device in the claim's allocation.
     pub drivers: BTreeSet<String>,
     /// Containers that get devices of the claim.
     pub uses: Vec<ClaimUse>,
@@ -33,17 +33,17 @@ pub struct PodClaim {
 pub struct ClaimUse {
     /// Container name.
     pub container: String,
-    /// Request whose devices the container gets; `None` is all devices of the claim.
+    /// Request whose devices the container gets; `None` means all devices of the claim.
     pub request: Option<String>,
 }
 
 /// Origin of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClaimOrigin {
-    /// The pod's specification names it.
+    /// The pod's specification names the claim.
     #[default]
     PodSpec,
-    /// The scheduler made the claim for extended resources (`status.extendedResourceClaimStatus`).
+    /// The scheduler created the claim for extended resources (`status.extendedResourceClaimStatus`).
     /// The pod's status omits the health of its devices.
     ExtendedResources,
 }
@@ -67,7 +67,7 @@ impl fmt::Display for ClaimId {
 // === impl PodClaim ===
 
 impl PodClaim {
-    /// A claim without results and without containers.
+    /// A claim without drivers and without containers.
     pub fn new(name: impl Into<String>, id: ClaimId) -> Self {
         Self {
             name: name.into(),
@@ -78,7 +78,7 @@ impl PodClaim {
         }
     }
 
-    /// Adds a driver with a result.
+    /// Adds a driver with a device in the allocation.
     #[must_use]
     pub fn driver(mut self, name: impl Into<String>) -> Self {
         self.drivers.insert(name.into());
@@ -104,15 +104,15 @@ impl PodClaim {
         self
     }
 
-    /// Marks the claim as made by the scheduler for extended resources.
+    /// Marks the claim as created by the scheduler for extended resources.
     #[must_use]
     pub fn for_extended_resources(mut self) -> Self {
         self.origin = ClaimOrigin::ExtendedResources;
         self
     }
 
-    /// References of a container to the claim.
+    /// A container's references to the claim.
     pub(crate) fn uses_of<'a>(&'a self, container: &'a str) -> impl Iterator<Item = &'a ClaimUse> {
-        self.uses.iter().filter(move |found| found.container == container)
+        self.uses.iter().filter(move |claim_use| claim_use.container == container)
     }
 }

@@ -1,4 +1,4 @@
-//! Claims in use on the node and their transitions. Pure: no files, no sockets, no clock.
+//! Claims of the node's pods and their transitions. Pure: no files, no sockets, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,20 +7,21 @@ use windlass_kubelet_api::dra::checkpoint::{Checkpoint, ClaimState, Device, Driv
 use super::{ClaimError, ClaimId, PodClaim};
 use crate::pod::Pod;
 
-/// Claims by namespace and name, as the real cache has them.
+/// Claims by namespace and name: the real manager's claim info cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     by_name: BTreeMap<(String, String), Claim>,
 }
 
-/// A claim, and its preparation since the start of the kubelet. The checkpoint omits the latter.
+/// A claim in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) state: ClaimState,
+    /// True if the claim was prepared since the kubelet's start. The checkpoint omits this.
     pub(crate) is_prepared: bool,
 }
 
-/// Claims of one pod that are to be released.
+/// Claims of one pod to release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimRelease {
     pub(crate) pod: String,
@@ -31,7 +32,7 @@ pub(crate) struct ClaimRelease {
 // === impl Claims ===
 
 impl Claims {
-    /// Restores the checkpoint of the previous run. The restored claims count as unprepared.
+    /// Restores the claims of the previous run. They count as unprepared.
     pub(crate) fn restore(checkpoint: Checkpoint) -> Self {
         let claims = checkpoint.claims.into_iter().flatten();
         let by_name = claims.map(|state| {
@@ -41,7 +42,7 @@ impl Claims {
         Self { by_name: by_name.collect() }
     }
 
-    /// Document of the checkpoint.
+    /// Converts the claims to a checkpoint.
     pub(crate) fn to_checkpoint(&self) -> Checkpoint {
         Checkpoint { claims: Some(self.iter().map(|claim| claim.state.clone()).collect()) }
     }
@@ -59,20 +60,22 @@ impl Claims {
         found.ok_or_else(|| unknown(&id.namespace, &id.name))
     }
 
-    /// Adds a pod to the users of a claim, possibly a new one. Returns the known claim.
-    pub(crate) fn refer(&mut self, asked: &PodClaim, pod: &str) -> Result<&Claim, ClaimError> {
-        let key = key(&asked.id.namespace, &asked.id.name);
-        let claim = self.by_name.entry(key).or_insert_with(|| Claim::new(asked));
-        if claim.state.claim_uid != asked.id.uid {
+    /// Adds a pod to the users of a claim, and the claim if it is new. Fails if the claim of this name
+    /// has another UID.
+    pub(crate) fn add_user(&mut self, claim: &PodClaim, pod: &str) -> Result<&Claim, ClaimError> {
+        let ClaimId { namespace, name, uid } = &claim.id;
+        let entry = self.by_name.entry(key(namespace, name));
+        let claim = entry.or_insert_with(|| Claim::new(claim));
+        if claim.state.claim_uid != *uid {
             let uid = claim.state.claim_uid.clone();
-            return Err(ClaimError::OldClaim { name: asked.id.name.clone(), uid });
+            return Err(ClaimError::OldClaim { name: name.clone(), uid });
         }
         claim.state.pod_uids.insert(pod.to_owned());
         Ok(claim)
     }
 
-    /// Adds a driver's prepared devices. The real manager does not search for duplicates: after a
-    /// restart, or a second attempt, a device is listed twice.
+    /// Adds a driver's prepared devices. Like the real manager, this does not remove duplicates: after a
+    /// restart or a second attempt, a device is listed twice.
     pub(crate) fn add_devices(
         &mut self,
         id: &ClaimId,
@@ -92,10 +95,10 @@ impl Claims {
         Ok(())
     }
 
-    /// Removes a pod from the users of a claim that has several. A claim with at most one user is
-    /// returned instead, for its release. Like the real manager, this does not check that the last
-    /// user is the pod.
-    pub(crate) fn leave(&mut self, pod: &str, namespace: &str, name: &str) -> Option<&Claim> {
+    /// Removes a pod from the users of a claim that has several users. A claim with at most one user stays
+    /// unchanged and is returned, for its release. Like the real manager, this does not check that the
+    /// only user is this pod.
+    pub(crate) fn remove_user(&mut self, pod: &str, namespace: &str, name: &str) -> Option<&Claim> {
         let claim = self.by_name.get_mut(&key(namespace, name))?;
         if claim.state.pod_uids.len() > 1 {
             claim.state.pod_uids.remove(pod);
@@ -104,11 +107,11 @@ impl Claims {
         Some(claim)
     }
 
-    pub(crate) fn forget(&mut self, id: &ClaimId) {
+    pub(crate) fn remove(&mut self, id: &ClaimId) {
         self.by_name.remove(&key(&id.namespace, &id.name));
     }
 
-    /// Claims that inactive pods still hold, by pod.
+    /// Claims with users that are not active, grouped by user.
     pub(crate) fn stale(&self, active: &BTreeSet<String>) -> Vec<ClaimRelease> {
         let mut stale = BTreeMap::<String, ClaimRelease>::new();
         for claim in self.iter() {
@@ -124,7 +127,7 @@ impl Claims {
         stale.into_values().collect()
     }
 
-    /// CDI names for a container, in the order of the pod's claims.
+    /// CDI device names for a container, in the order of the pod's claims. Fails for an unknown claim.
     pub(crate) fn cdi_devices(
         &self,
         pod: &Pod,
@@ -132,15 +135,15 @@ impl Claims {
     ) -> Result<Vec<String>, ClaimError> {
         let mut names = Vec::new();
         for claim in &pod.claims {
-            for found in claim.uses_of(container) {
+            for claim_use in claim.uses_of(container) {
                 let known = self.get(&claim.id.namespace, &claim.id.name)?;
-                names.extend(known.cdi_devices(found.request.as_deref()));
+                names.extend(known.cdi_devices(claim_use.request.as_deref()));
             }
         }
         Ok(names)
     }
 
-    /// UIDs of the pods that use a device.
+    /// UIDs of the pods with a claim for this device.
     pub(crate) fn users(&self, driver: &str, pool: &str, device: &str) -> BTreeSet<String> {
         let uses = |claim: &&Claim| {
             let mut devices = claim.devices().filter(|(name, _)| *name == driver);
@@ -153,12 +156,13 @@ impl Claims {
 // === impl Claim ===
 
 impl Claim {
-    fn new(asked: &PodClaim) -> Self {
-        let drivers = asked.drivers.iter().map(|name| (name.clone(), DriverState::default()));
+    /// An unprepared claim without users.
+    fn new(claim: &PodClaim) -> Self {
+        let drivers = claim.drivers.iter().map(|name| (name.clone(), DriverState::default()));
         let state = ClaimState {
-            claim_uid: asked.id.uid.clone(),
-            claim_name: asked.id.name.clone(),
-            namespace: asked.id.namespace.clone(),
+            claim_uid: claim.id.uid.clone(),
+            claim_name: claim.id.name.clone(),
+            namespace: claim.id.namespace.clone(),
             pod_uids: BTreeSet::new(),
             drivers: drivers.collect(),
         };
@@ -173,7 +177,7 @@ impl Claim {
         }
     }
 
-    /// All devices with their drivers.
+    /// All devices, each with the name of its driver.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (&str, &Device)> {
         self.state.drivers.iter().flat_map(|(name, driver)| {
             driver.devices.iter().flatten().map(move |device| (name.as_str(), device))
@@ -186,7 +190,8 @@ impl Claim {
     }
 }
 
-/// True if a device serves a request. A device without requests serves all, and `None` matches all devices.
+/// True if a device serves a request. A device without request names serves all requests. Without a
+/// request, all devices match.
 pub(super) fn serves(device: &Device, request: Option<&str>) -> bool {
     let names = device.request_names.as_deref().unwrap_or_default();
     request.is_none_or(|request| names.is_empty() || names.iter().any(|name| name == request))
@@ -221,7 +226,7 @@ mod tests {
 
     fn prepared() -> Claims {
         let mut claims = Claims::default();
-        claims.refer(&claim(), "pod").expect("new");
+        claims.add_user(&claim(), "pod").expect("new");
         let devices = vec![device("one", &["big"]), device("two", &["small"]), device("all", &[])];
         claims.add_devices(&claim().id, "a.b", devices).expect("known");
         claims
@@ -247,7 +252,7 @@ mod tests {
         let mut claims = prepared();
         let mut other = claim();
         other.id.uid = "other".to_owned();
-        let error = claims.refer(&other, "next").expect_err("the old one is there");
+        let error = claims.add_user(&other, "next").expect_err("the old claim exists");
         assert_eq!(
             error.to_string(),
             "old ResourceClaim with same name claim and different UID claim-uid still exists \
@@ -258,14 +263,14 @@ mod tests {
     #[test]
     fn only_the_last_pod_releases_a_claim() {
         let mut claims = prepared();
-        claims.refer(&claim(), "second").expect("the same claim");
-        assert_eq!(claims.leave("pod", "default", "claim"), None);
-        assert!(claims.leave("second", "default", "claim").is_some());
-        assert_eq!(claims.leave("second", "default", "unknown"), None);
+        claims.add_user(&claim(), "second").expect("the same claim");
+        assert_eq!(claims.remove_user("pod", "default", "claim"), None);
+        assert!(claims.remove_user("second", "default", "claim").is_some());
+        assert_eq!(claims.remove_user("second", "default", "unknown"), None);
     }
 
     #[test]
-    fn what_was_written_is_known_after_a_restart_and_counts_as_not_prepared() {
+    fn restored_claims_equal_the_saved_ones_and_count_as_unprepared() {
         let mut claims = prepared();
         claims.set_prepared(&claim().id).expect("known");
         let restored = Claims::restore(claims.to_checkpoint());

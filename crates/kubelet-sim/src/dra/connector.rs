@@ -1,7 +1,8 @@
-//! Connections of the kubelet's gRPC clients to a driver's two sockets.
+//! gRPC channels of the kubelet to the two sockets of a DRA driver.
 //!
-//! Each attempt dials the registration socket once, with its path as authority. A call dials the
-//! DRA socket on demand, with `localhost`, and again after a lost connection.
+//! - Registration socket: connected at once, without reconnection. `:authority` is the socket's path.
+//! - DRA socket: connected by the first call, and reconnected by the next call after a loss.
+//!   `:authority` is `localhost`.
 
 use std::{
     io,
@@ -27,23 +28,24 @@ use crate::authority::{AuthorityOf, Outgoing};
 /// The kubelet's `:authority` on a DRA socket.
 const LOCALHOST: &str = "http://localhost";
 
-type Connecting<S> = Pin<Box<dyn Future<Output = io::Result<TokioIo<S>>> + Send>>;
+type ConnectFuture<S> = Pin<Box<dyn Future<Output = io::Result<TokioIo<S>>> + Send>>;
 
-/// Makes connections to one socket, for any requested address.
+/// Connects to one socket. Ignores the URI of the request.
 struct Connector<F> {
     connect: F,
 }
 
-/// A connection that publishes its existence.
-struct Shown {
+/// A connection that reports while it exists.
+struct TrackedStream {
     stream: UnixStream,
+    /// True while the connection exists.
     connected: Arc<watch::Sender<bool>>,
 }
 
-/// Connects to a registration socket, once.
+/// Connects to a registration socket.
 pub(super) async fn registration(socket: &Path) -> Result<Channel, Error> {
     let authority = AuthorityOf::path(socket);
-    let endpoint = Endpoint::from_shared(authority.stand_in())?;
+    let endpoint = Endpoint::from_shared(authority.placeholder_uri())?;
     let socket = socket.to_owned();
     let connect = move || {
         let (socket, authority) = (socket.clone(), authority.clone());
@@ -52,16 +54,16 @@ pub(super) async fn registration(socket: &Path) -> Result<Channel, Error> {
     endpoint.connect_with_connector(Connector { connect }).await
 }
 
-/// A lazy channel to a DRA socket, and the state of its connection.
+/// A lazy channel to a DRA socket, and a receiver that is true while the channel is connected.
 pub(super) fn driver(socket: PathBuf) -> (Channel, watch::Receiver<bool>) {
-    let (connected, shown) = watch::channel(false);
+    let (connected, is_connected) = watch::channel(false);
     let connected = Arc::new(connected);
     let connect = move || {
         let (socket, connected) = (socket.clone(), Arc::clone(&connected));
-        async move { Ok(Shown::new(UnixStream::connect(socket).await?, connected)) }
+        async move { Ok(TrackedStream::new(UnixStream::connect(socket).await?, connected)) }
     };
     let endpoint = Endpoint::from_static(LOCALHOST);
-    (endpoint.connect_with_connector_lazy(Connector { connect }), shown)
+    (endpoint.connect_with_connector_lazy(Connector { connect }), is_connected)
 }
 
 // === impl Connector ===
@@ -73,7 +75,7 @@ where
 {
     type Response = TokioIo<S>;
     type Error = io::Error;
-    type Future = Connecting<S>;
+    type Future = ConnectFuture<S>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -85,22 +87,22 @@ where
     }
 }
 
-// === impl Shown ===
+// === impl TrackedStream ===
 
-impl Shown {
+impl TrackedStream {
     fn new(stream: UnixStream, connected: Arc<watch::Sender<bool>>) -> Self {
         connected.send_replace(true);
         Self { stream, connected }
     }
 }
 
-impl Drop for Shown {
+impl Drop for TrackedStream {
     fn drop(&mut self) {
         self.connected.send_replace(false);
     }
 }
 
-impl AsyncRead for Shown {
+impl AsyncRead for TrackedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -110,7 +112,7 @@ impl AsyncRead for Shown {
     }
 }
 
-impl AsyncWrite for Shown {
+impl AsyncWrite for TrackedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -149,18 +151,18 @@ mod tests {
         (dir, path, listener)
     }
 
-    /// Authorities of the next two calls on one connection, which the server then resets.
+    /// Accepts one connection, and resets two calls on it. Returns the authorities of these calls.
     async fn authorities(listener: UnixListener) -> Vec<String> {
         let (stream, _) = listener.accept().await.expect("accepted");
-        let mut server = h2::server::handshake(stream).await.expect("shaken");
+        let mut server = h2::server::handshake(stream).await.expect("HTTP/2 handshake");
         let mut seen = Vec::new();
         while seen.len() < 2 {
             let (request, mut answer) =
-                server.accept().await.expect("a call").expect("h2 takes the authority");
-            seen.push(request.uri().authority().expect("it has one").to_string());
+                server.accept().await.expect("a call").expect("h2 accepts the authority");
+            seen.push(request.uri().authority().expect("an authority").to_string());
             answer.send_reset(h2::Reason::REFUSED_STREAM);
         }
-        // Serves until the client is gone, so that the client reads the resets.
+        // Serves until the client disconnects, so that the client reads the resets.
         while server.accept().await.is_some() {}
         seen
     }
@@ -182,16 +184,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dra_socket_is_called_with_localhost_and_its_connection_shows() {
+    async fn a_dra_socket_is_called_with_localhost_and_its_connection_is_reported() {
         let (_dir, path, listener) = bind("dra.sock");
-        let (channel, shown) = driver(path);
-        assert!(!*shown.borrow(), "nothing was called");
+        let (channel, is_connected) = driver(path);
+        assert!(!*is_connected.borrow(), "no call yet");
         let call = async {
             let mut client = DraResourceHealthClient::new(channel);
             for _ in 0..2 {
                 let watching = client.node_watch_resources(NodeWatchResourcesRequest {});
                 watching.await.expect_err("reset");
-                assert!(*shown.borrow());
+                assert!(*is_connected.borrow());
             }
         };
         let (seen, ()) = tokio::join!(authorities(listener), call);

@@ -1,4 +1,4 @@
-//! One endpoint of a DRA driver, with the kubelet's calls in the registered version.
+//! gRPC client of one endpoint of a DRA driver, in the version of its registration.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use windlass_kubelet_api::dra::{
 use super::{ClaimId, connector};
 use crate::plugin::RpcError;
 
-/// Version of the DRA service of an endpoint.
+/// Version of the DRA service that the kubelet calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// `v1.DRAPlugin`.
@@ -32,12 +32,12 @@ pub enum Service {
     V1Beta1,
 }
 
-/// A registered endpoint.
+/// A registered endpoint of a driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Driver {
     pub(crate) name: String,
     pub(crate) service: Service,
-    /// True while there is a connection.
+    /// True while the DRA socket has a connection.
     pub(crate) connected: watch::Receiver<bool>,
     endpoint: PathBuf,
     channel: Channel,
@@ -45,13 +45,13 @@ pub(crate) struct Driver {
     closed: CancellationToken,
 }
 
-/// Answers by claim UID: the devices, or the error. A released claim has no devices.
+/// A driver's answers by claim UID: the devices, or the error text. A released claim has no devices.
 pub(crate) type ClaimAnswers = BTreeMap<String, Result<Vec<Device>, String>>;
 
 // === impl Service ===
 
 impl Service {
-    /// Services that this kubelet speaks (`servicesSupportedByKubelet`).
+    /// Services that the kubelet supports (`servicesSupportedByKubelet`).
     const ALL: [Self; 2] = [Self::V1, Self::V1Beta1];
 
     fn name(self) -> &'static str {
@@ -61,13 +61,13 @@ impl Service {
         }
     }
 
-    /// First service in a driver's list that this kubelet speaks, or the reason for none.
+    /// First service in a driver's list that the kubelet supports. The error is the kubelet's text.
     pub(crate) fn choose(offered: &[String]) -> Result<Self, String> {
         if offered.is_empty() {
             return Err("empty list of supported gRPC services (aka supported versions)".to_owned());
         }
-        let known = |offer: &String| Self::ALL.into_iter().find(|known| known.name() == offer);
-        offered.iter().find_map(known).ok_or_else(|| {
+        let parse = |name: &String| Self::ALL.into_iter().find(|service| service.name() == name);
+        offered.iter().find_map(parse).ok_or_else(|| {
             let supported = Self::ALL.map(|service| service.name().to_owned());
             format!(
                 "none of services supported by the plugin ({}) are supported by the kubelet ({})",
@@ -84,7 +84,7 @@ impl fmt::Display for Service {
     }
 }
 
-/// A list as Go's `%q` prints it.
+/// A list of strings, as Go's `%q` prints it.
 fn quoted(words: &[String]) -> String {
     let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
     format!("[{}]", words.join(" "))
@@ -93,7 +93,8 @@ fn quoted(words: &[String]) -> String {
 // === impl Driver ===
 
 impl Driver {
-    /// An endpoint without a connection yet.
+    /// An endpoint. The first call opens the connection. `timeout` is the deadline of each call but
+    /// [`watch`](Self::watch).
     pub(crate) fn new(
         name: String,
         endpoint: PathBuf,
@@ -109,12 +110,12 @@ impl Driver {
         &self.endpoint
     }
 
-    /// Gives the endpoint up: calls under way end.
+    /// Closes the endpoint after its deregistration: calls in progress fail.
     pub(crate) fn close(&self) {
         self.closed.cancel();
     }
 
-    /// Waits until the endpoint is given up.
+    /// Waits until the endpoint is closed.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
@@ -127,7 +128,7 @@ impl Driver {
                 let request = self.request(v1::NodePrepareResourcesRequest { claims });
                 let mut client = DraPluginClient::new(self.channel.clone());
                 let answer = self.call(client.node_prepare_resources(request)).await?;
-                Ok(answered(answer.claims, |claim| {
+                Ok(to_answers(answer.claims, |claim| {
                     (claim.error, claim.devices.into_iter().map(from_v1).collect())
                 }))
             }
@@ -136,7 +137,7 @@ impl Driver {
                 let request = self.request(v1beta1::NodePrepareResourcesRequest { claims });
                 let mut client = OldClient::new(self.channel.clone());
                 let answer = self.call(client.node_prepare_resources(request)).await?;
-                Ok(answered(answer.claims, |claim| {
+                Ok(to_answers(answer.claims, |claim| {
                     (claim.error, claim.devices.into_iter().map(from_v1beta1).collect())
                 }))
             }
@@ -151,53 +152,54 @@ impl Driver {
                 let request = self.request(v1::NodeUnprepareResourcesRequest { claims });
                 let mut client = DraPluginClient::new(self.channel.clone());
                 let answer = self.call(client.node_unprepare_resources(request)).await?;
-                Ok(answered(answer.claims, |claim| (claim.error, Vec::new())))
+                Ok(to_answers(answer.claims, |claim| (claim.error, Vec::new())))
             }
             Service::V1Beta1 => {
                 let claims = claims.iter().map(to_v1beta1).collect();
                 let request = self.request(v1beta1::NodeUnprepareResourcesRequest { claims });
                 let mut client = OldClient::new(self.channel.clone());
                 let answer = self.call(client.node_unprepare_resources(request)).await?;
-                Ok(answered(answer.claims, |claim| (claim.error, Vec::new())))
+                Ok(to_answers(answer.claims, |claim| (claim.error, Vec::new())))
             }
         }
     }
 
-    /// `NodeWatchResources`, also on a driver without that service in its list.
+    /// `NodeWatchResources`, even if the driver's list of services lacks the health service.
     pub(crate) async fn watch(&self) -> Result<Streaming<NodeWatchResourcesResponse>, RpcError> {
         let mut client = DraResourceHealthClient::new(self.channel.clone());
         self.call(client.node_watch_resources(NodeWatchResourcesRequest {})).await
     }
 
+    /// Request with the endpoint's deadline.
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout);
         request
     }
 
-    /// Waits for an answer, at most until the endpoint is given up.
+    /// Waits for the response of a call. Fails when the endpoint is closed.
     async fn call<T>(
         &self,
-        calling: impl Future<Output = Result<Response<T>, Status>>,
+        call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RpcError> {
-        // A call of tonic is large; its box keeps the caller's future small.
-        match self.closed.run_until_cancelled(Box::pin(calling)).await {
-            Some(answer) => Ok(answer?.into_inner()),
+        // The future of a tonic call is large. In a box, it does not enlarge the caller's future.
+        match self.closed.run_until_cancelled(Box::pin(call)).await {
+            Some(response) => Ok(response?.into_inner()),
             None => Err(RpcError::closing()),
         }
     }
 }
 
-/// A driver's answers about each claim: the error, or the devices.
-fn answered<T>(
+/// Converts a response. `parts` returns the error text, which is empty on success, and the devices.
+fn to_answers<T>(
     claims: BTreeMap<String, T>,
-    read: impl Fn(T) -> (String, Vec<Device>),
+    parts: impl Fn(T) -> (String, Vec<Device>),
 ) -> ClaimAnswers {
-    let read = |(uid, claim)| match read(claim) {
+    let to_answer = |(uid, claim)| match parts(claim) {
         (error, devices) if error.is_empty() => (uid, Ok(devices)),
         (error, _) => (uid, Err(error)),
     };
-    claims.into_iter().map(read).collect()
+    claims.into_iter().map(to_answer).collect()
 }
 
 fn to_v1(claim: &ClaimId) -> v1::Claim {
@@ -230,7 +232,7 @@ fn from_v1beta1(device: v1beta1::Device) -> Device {
     }
 }
 
-/// A list as Go decodes it: an empty one is nil.
+/// A list as Go decodes it from protobuf: an empty list is nil.
 fn not_empty(names: Vec<String>) -> Option<Vec<String>> {
     (!names.is_empty()).then_some(names)
 }
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_known_service_of_the_drivers_list_is_spoken() {
+    fn the_kubelet_chooses_the_first_supported_service_in_the_drivers_list() {
         check(&["v1alpha1.DRAResourceHealth", "v1beta1.DRAPlugin", "v1.DRAPlugin"], {
             Ok(Service::V1Beta1)
         });

@@ -1,4 +1,4 @@
-//! Registered drivers with their endpoints, and the choice of the endpoint to call.
+//! Registered DRA drivers with their endpoints, and the choice of the endpoint to call.
 
 use std::{
     collections::BTreeMap,
@@ -7,13 +7,13 @@ use std::{
 
 use super::{ClaimError, driver::Driver};
 
-/// Endpoints by driver, in the order of registration.
+/// Endpoints by driver name, in the order of registration.
 #[derive(Debug, Default)]
 pub(crate) struct Drivers {
     by_name: BTreeMap<String, Vec<Driver>>,
 }
 
-/// The endpoint of a driver has another registration already.
+/// The driver has registered this endpoint already.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {} already registered for DRA driver plugin {driver}", endpoint.display())]
 pub(crate) struct EndpointTaken {
@@ -26,33 +26,34 @@ pub(crate) struct EndpointTaken {
 impl Drivers {
     /// Adds the newest endpoint of a driver.
     pub(crate) fn add(&mut self, driver: Driver) -> Result<(), EndpointTaken> {
-        let known = self.by_name.entry(driver.name.clone()).or_default();
-        if known.iter().any(|known| known.endpoint() == driver.endpoint()) {
+        let endpoints = self.by_name.entry(driver.name.clone()).or_default();
+        if endpoints.iter().any(|known| known.endpoint() == driver.endpoint()) {
             let endpoint = driver.endpoint().to_owned();
             return Err(EndpointTaken { driver: driver.name, endpoint });
         }
-        known.push(driver);
+        endpoints.push(driver);
         Ok(())
     }
 
-    /// Gives an endpoint up.
+    /// Removes and closes an endpoint.
     pub(crate) fn remove(&mut self, name: &str, endpoint: &Path) {
-        let Some(known) = self.by_name.get_mut(name) else { return };
-        known.extract_if(.., |known| known.endpoint() == endpoint).for_each(|gone| gone.close());
-        if known.is_empty() {
+        let Some(endpoints) = self.by_name.get_mut(name) else { return };
+        let removed = endpoints.extract_if(.., |known| known.endpoint() == endpoint);
+        removed.for_each(|driver| driver.close());
+        if endpoints.is_empty() {
             self.by_name.remove(name);
         }
     }
 
-    /// Endpoint to call: the newest connected one, or else the newest.
+    /// Endpoint to call: the newest connected one, otherwise the newest one.
     pub(crate) fn find(&self, name: &str) -> Result<Driver, ClaimError> {
         if name.is_empty() {
             return Err(ClaimError::NoDriverName);
         }
-        let known = self.by_name.get(name).map(Vec::as_slice).unwrap_or_default();
-        let connected = known.iter().rev().find(|driver| *driver.connected.borrow());
-        let found = connected.or(known.last()).cloned();
-        found.ok_or_else(|| ClaimError::NotRegistered(name.to_owned()))
+        let endpoints = self.by_name.get(name).map(Vec::as_slice).unwrap_or_default();
+        let connected = endpoints.iter().rev().find(|driver| *driver.connected.borrow());
+        let chosen = connected.or(endpoints.last()).cloned();
+        chosen.ok_or_else(|| ClaimError::NotRegistered(name.to_owned()))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Vec<Driver>)> {

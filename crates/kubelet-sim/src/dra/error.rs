@@ -1,10 +1,10 @@
-//! Failures to prepare or to release claims, in the words of the kubelet's events.
+//! Errors of the DRA manager, with the kubelet's texts.
 
 use std::fmt;
 
-use crate::{manager_task::Gone, plugin::RpcError};
+use crate::{manager_task::KubeletEnded, plugin::RpcError};
 
-/// A call to a DRA driver.
+/// Method of a call to a DRA driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimCall {
     /// `NodePrepareResources`.
@@ -13,7 +13,7 @@ pub enum ClaimCall {
     Unprepare,
 }
 
-/// Failures of the DRA manager.
+/// A failed preparation or release of claims.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ClaimError {
     #[error("DRA driver name is empty")]
@@ -40,16 +40,16 @@ pub(crate) enum ClaimError {
         "internal error: unable to get claim info for ResourceClaim {name} in namespace {namespace}"
     )]
     Unknown { name: String, namespace: String },
-    /// The pod is to end, which cancels its worker's context.
+    /// The pod is ending, which cancels the preparation of its claims.
     #[error("NodePrepareResources: rpc error: code = Canceled desc = context canceled")]
-    GivenUp,
-    /// The kubelet's process ended. The real kubelet has no such text.
+    Cancelled,
+    /// The kubelet stopped or panicked. The real kubelet has no such text.
     #[error("the kubelet was stopped")]
     Stopped,
 }
 
-impl From<Gone> for ClaimError {
-    fn from(Gone: Gone) -> Self {
+impl From<KubeletEnded> for ClaimError {
+    fn from(KubeletEnded: KubeletEnded) -> Self {
         Self::Stopped
     }
 }

@@ -1,14 +1,14 @@
-//! Device health reported by drivers, until it expires.
+//! Cache of the device health that drivers report. A report expires.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use tokio::time::Instant;
 use windlass_kubelet_api::dra::health::{self as wire, HealthStatus};
 
-/// Lifetime of a device's health without one from the driver (`DefaultHealthTimeout`).
+/// Lifetime of a report without a timeout (`DefaultHealthTimeout`).
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest message in a pod's status (`ResourceHealthMessageMaxLength`).
+/// Longest message in a pod's status, in bytes (`ResourceHealthMessageMaxLength`).
 const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// Health of a device of a DRA driver.
@@ -18,79 +18,79 @@ pub enum HealthWord {
     Healthy,
     /// `Unhealthy`.
     Unhealthy,
-    /// `Unknown`: the driver says so, or sent no health, or its health expired.
+    /// `Unknown`: reported by the driver. Also the health without a report, or after it expired.
     #[default]
     Unknown,
 }
 
-/// Known health of a device.
+/// Health of a device, with the driver's message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceHealth {
     /// Health of the device.
     pub(crate) health: HealthWord,
-    /// The driver's explanation, if there is one.
+    /// The driver's explanation; may be empty.
     pub(crate) message: String,
 }
 
-/// Identity of a device: driver, pool, name.
+/// Identity of a device: driver name, pool name, device name.
 type Key = (String, String, String);
 
-/// Reports of drivers, with their time of arrival.
+/// The last report about each device.
 #[derive(Debug, Default)]
 pub(crate) struct HealthCache {
-    devices: BTreeMap<Key, Said>,
+    devices: BTreeMap<Key, HealthReport>,
 }
 
 /// A driver's report about a device.
 #[derive(Clone, Debug)]
-pub(crate) struct Said {
+pub(crate) struct HealthReport {
     pub(crate) pool: String,
     pub(crate) device: String,
     health: DeviceHealth,
     timeout: Duration,
-    at: Instant,
+    received_at: Instant,
 }
 
 // === impl HealthCache ===
 
 impl HealthCache {
-    /// Takes a driver's list. Missing devices keep their health until it expires. Returns the
-    /// changed reports.
-    pub(crate) fn update(&mut self, driver: &str, list: Vec<Said>) -> Vec<Said> {
+    /// Stores a driver's reports. Other devices of the driver keep their reports until these expire.
+    /// Returns the reports whose health or timeout changed.
+    pub(crate) fn update(&mut self, driver: &str, reports: Vec<HealthReport>) -> Vec<HealthReport> {
         let mut changed = Vec::new();
-        for said in list {
-            let key = (driver.to_owned(), said.pool.clone(), said.device.clone());
-            let known = self.devices.insert(key, said.clone());
-            if known.is_none_or(|known| !known.agrees(&said)) {
-                changed.push(said);
+        for report in reports {
+            let key = (driver.to_owned(), report.pool.clone(), report.device.clone());
+            let previous = self.devices.insert(key, report.clone());
+            if previous.is_none_or(|previous| !previous.has_same_health(&report)) {
+                changed.push(report);
             }
         }
         changed
     }
 
-    /// Forgets a driver's reports.
+    /// Removes a driver's reports.
     pub(crate) fn clear(&mut self, driver: &str) {
         self.devices.retain(|(known, _, _), _| known != driver);
     }
 
-    /// Health of a device now.
+    /// Current health of a device; `Unknown` if its report is missing or expired.
     pub(crate) fn get(&self, driver: &str, pool: &str, device: &str) -> DeviceHealth {
         let key = (driver.to_owned(), pool.to_owned(), device.to_owned());
-        let fresh = self.devices.get(&key).filter(|said| said.too_old_at() > Instant::now());
-        fresh.map(|said| said.health.clone()).unwrap_or_default()
+        let current = self.devices.get(&key).filter(|report| report.expires_at() > Instant::now());
+        current.map(|report| report.health.clone()).unwrap_or_default()
     }
 
-    /// Time after now at which the next report expires.
-    pub(crate) fn next_change(&self) -> Option<Instant> {
+    /// Time at which the next report expires.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
         let now = Instant::now();
-        self.devices.values().map(Said::too_old_at).filter(|at| *at > now).min()
+        self.devices.values().map(HealthReport::expires_at).filter(|at| *at > now).min()
     }
 }
 
-// === impl Said ===
+// === impl HealthReport ===
 
-impl Said {
-    /// Converts a device of a message that arrived now. The driver's own time is ignored.
+impl HealthReport {
+    /// Converts a protobuf message, received now. The driver's own time in the message is ignored.
     pub(crate) fn from_proto(device: wire::DeviceHealth) -> Self {
         let health = match device.health() {
             HealthStatus::Healthy => HealthWord::Healthy,
@@ -102,15 +102,17 @@ impl Said {
         let id = device.device.unwrap_or_default();
         let message = shortened(device.message);
         let health = DeviceHealth { health, message };
-        Self { pool: id.pool_name, device: id.device_name, health, timeout, at: Instant::now() }
+        let received_at = Instant::now();
+        Self { pool: id.pool_name, device: id.device_name, health, timeout, received_at }
     }
 
-    fn agrees(&self, other: &Self) -> bool {
+    fn has_same_health(&self, other: &Self) -> bool {
         (&self.health, self.timeout) == (&other.health, other.timeout)
     }
 
-    fn too_old_at(&self) -> Instant {
-        self.at.checked_add(self.timeout).unwrap_or(self.at + DEFAULT_TIMEOUT)
+    fn expires_at(&self) -> Instant {
+        let default = self.received_at + DEFAULT_TIMEOUT;
+        self.received_at.checked_add(self.timeout).unwrap_or(default)
     }
 }
 
@@ -124,6 +126,7 @@ impl fmt::Display for HealthWord {
     }
 }
 
+/// Cuts a message to [`MAX_MESSAGE_BYTES`], with `...` at its end.
 fn shortened(mut message: String) -> String {
     if message.len() > MAX_MESSAGE_BYTES {
         let room = MAX_MESSAGE_BYTES - "...".len();
@@ -138,8 +141,8 @@ fn shortened(mut message: String) -> String {
 mod tests {
     use super::*;
 
-    fn said(health: HealthStatus, seconds: i64) -> Said {
-        Said::from_proto(wire::DeviceHealth {
+    fn report(health: HealthStatus, seconds: i64) -> HealthReport {
+        HealthReport::from_proto(wire::DeviceHealth {
             device: Some(wire::DeviceIdentifier {
                 pool_name: "pool".to_owned(),
                 device_name: "dev".to_owned(),
@@ -152,18 +155,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn health_counts_until_it_is_too_old_and_only_changes_are_news() {
+    async fn health_is_known_until_it_expires_and_update_returns_only_changes() {
         let mut cache = HealthCache::default();
         assert_eq!(cache.get("drv", "pool", "dev"), DeviceHealth::default());
-        assert_eq!(cache.update("drv", vec![said(HealthStatus::Unhealthy, 0)]).len(), 1);
+        assert_eq!(cache.update("drv", vec![report(HealthStatus::Unhealthy, 0)]).len(), 1);
         tokio::time::advance(Duration::from_secs(20)).await;
-        assert_eq!(cache.update("drv", vec![said(HealthStatus::Unhealthy, -1)]).len(), 0);
+        assert_eq!(cache.update("drv", vec![report(HealthStatus::Unhealthy, -1)]).len(), 0);
         tokio::time::advance(Duration::from_secs(20)).await;
         let known = cache.get("drv", "pool", "dev");
         assert_eq!((known.health, &*known.message), (HealthWord::Unhealthy, "why"));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(cache.get("drv", "pool", "dev"), DeviceHealth::default());
-        assert_eq!(cache.update("drv", vec![said(HealthStatus::Unhealthy, 5)]).len(), 1);
+        assert_eq!(cache.update("drv", vec![report(HealthStatus::Unhealthy, 5)]).len(), 1);
         cache.clear("drv");
         assert_eq!(cache.get("drv", "pool", "dev"), DeviceHealth::default());
     }

@@ -1,41 +1,42 @@
-//! Health stream of one registered endpoint: opened, read, and opened again after its end.
+//! Tasks of one registered endpoint: read its health stream, and publish changes of its connection.
 
-use super::{driver::Driver, health::Said};
+use super::{driver::Driver, health::HealthReport};
 use crate::{
     event::Event,
-    manager_task::{Gone, ManagerHandle, ManagerTask},
+    manager_task::{KubeletEnded, ManagerHandle, ManagerTask},
     plugin::RpcError,
 };
 
-/// Follows an endpoint's health until the endpoint is given up.
+/// Reads an endpoint's health until the endpoint is closed, then drops the driver's health.
 pub(super) async fn follow(handle: ManagerHandle, driver: Driver) {
     tokio::select! {
-        // A stopped kubelet needs no health.
-        _ = keep_open(&handle, &driver) => {}
+        // Returns only if the kubelet ended.
+        _ = read_streams(&handle, &driver) => {}
         () = driver.closed() => {}
     }
     let name = driver.name.clone();
     let _ = handle.update(move |task| task.dra.health.clear(&name)).await;
 }
 
-/// Publishes each change of the connection.
-pub(super) async fn show_connection(handle: ManagerHandle, driver: Driver) {
+/// Publishes the node's status at each change of the endpoint's connection.
+pub(super) async fn publish_connection(handle: ManagerHandle, driver: Driver) {
     let mut connected = driver.connected.clone();
     loop {
         tokio::select! {
             changed = connected.changed() => if changed.is_err() { return },
             () = driver.closed() => return,
         }
-        // The function is empty: the status reads the connection.
+        // An empty update publishes the status, which reads the state of the connection.
         if handle.update(|_| ()).await.is_err() {
             return;
         }
     }
 }
 
-async fn keep_open(handle: &ManagerHandle, driver: &Driver) -> Result<(), Gone> {
+/// Reads one stream after the other, with a pause after each.
+async fn read_streams(handle: &ManagerHandle, driver: &Driver) -> Result<(), KubeletEnded> {
     loop {
-        let reason = read(handle, driver).await?;
+        let reason = read_stream(handle, driver).await?;
         let (name, endpoint) = (driver.name.clone(), driver.endpoint().to_owned());
         let end = move |task: &mut ManagerTask| {
             task.dra.health.clear(&name);
@@ -48,7 +49,7 @@ async fn keep_open(handle: &ManagerHandle, driver: &Driver) -> Result<(), Gone> 
 }
 
 /// Reads a stream until it ends. Returns the reason of the end.
-async fn read(handle: &ManagerHandle, driver: &Driver) -> Result<String, Gone> {
+async fn read_stream(handle: &ManagerHandle, driver: &Driver) -> Result<String, KubeletEnded> {
     let mut stream = match driver.watch().await {
         Ok(stream) => stream,
         Err(error) => return Ok(error.to_string()),
@@ -57,8 +58,8 @@ async fn read(handle: &ManagerHandle, driver: &Driver) -> Result<String, Gone> {
         match stream.message().await {
             Ok(Some(list)) => {
                 let name = driver.name.clone();
-                let list = list.devices.into_iter().map(Said::from_proto).collect();
-                handle.update(move |task| task.take_health(name, list)).await?;
+                let reports = list.devices.into_iter().map(HealthReport::from_proto).collect();
+                handle.update(move |task| task.update_health(name, reports)).await?;
             }
             Ok(None) => return Ok("EOF".to_owned()),
             Err(status) => return Ok(RpcError::from(status).to_string()),
@@ -69,10 +70,12 @@ async fn read(handle: &ManagerHandle, driver: &Driver) -> Result<String, Gone> {
 // === impl ManagerTask, for health ===
 
 impl ManagerTask {
-    fn take_health(&mut self, driver: String, list: Vec<Said>) {
-        let changed = self.dra.health.update(&driver, list);
+    /// Stores a driver's reports, and syncs the pods that use a device with changed health.
+    fn update_health(&mut self, driver: String, reports: Vec<HealthReport>) {
+        let changed = self.dra.health.update(&driver, reports);
         let claims = &self.dra.claims;
-        let users = changed.iter().flat_map(|said| claims.users(&driver, &said.pool, &said.device));
+        let users =
+            changed.iter().flat_map(|report| claims.users(&driver, &report.pool, &report.device));
         let mut pods: Vec<String> = users.collect();
         pods.sort();
         pods.dedup();

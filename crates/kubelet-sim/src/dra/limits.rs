@@ -2,26 +2,27 @@
 
 use std::time::Duration;
 
-/// Time limits; tests shorten them.
+/// Time limits and periods. The defaults are the real kubelet's; tests shorten them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraLimits {
-    /// Period of a full look at the registration sockets (`loopSleepDuration`: 1 s). Notices of the
-    /// folder are handled at once.
+    /// Period of scans of the folder of registration sockets (`loopSleepDuration`: 1 s). A change of the
+    /// folder starts a scan at once.
     pub registry_period: Duration,
     /// Deadline of `GetInfo` (1 s).
     pub get_info: Duration,
     /// Deadline of `NotifyRegistrationStatus` (`notifyTimeoutDuration`: 5 s).
     pub notify: Duration,
-    /// First pause after a failed registration (`initialDurationBeforeRetry`: 500 ms). Each failure
-    /// doubles it, up to 122 s.
+    /// First pause after a failed registration (`initialDurationBeforeRetry`: 500 ms). Each further failure
+    /// doubles the pause, up to 122 s.
     pub registration_pause: Duration,
     /// Deadline of `NodePrepareResources` and `NodeUnprepareResources` (`defaultClientCallTimeout`: 45 s).
     pub call: Duration,
-    /// Period of the search for claims of gone pods (`defaultReconcilePeriod`: 60 s).
+    /// Period of the reconciliation, which releases claims of inactive pods (`defaultReconcilePeriod`: 60 s).
     pub reconcile_period: Duration,
-    /// Time that a driver may be disconnected before its slices are deleted (`defaultWipingDelay`: 30 s).
+    /// Time between the loss of a driver's last connection and the deletion of its `ResourceSlices`
+    /// (`defaultWipingDelay`: 30 s).
     pub wipe_delay: Duration,
-    /// Pause after the end of a health stream (5 s).
+    /// Pause between the end of a health stream and the next call of `NodeWatchResources` (5 s).
     pub health_pause: Duration,
 }
 

@@ -1,12 +1,13 @@
 //! Preparation of a pod's claims, before its containers start.
 //!
 //! ```text
-//!  look up all drivers ─> claims refer to the pod, checkpoint ─> one call per driver, answers kept
-//!                                                             ─> claims count as prepared, checkpoint
+//!  find all drivers ─> add the pod to its claims' users, write checkpoint
+//!                   ─> call each driver, store the prepared devices
+//!                   ─> mark the claims as prepared, write checkpoint
 //! ```
 //!
-//! A failure keeps all earlier entries. The pod's next attempt, or the reconciliation after its
-//! end, continues from there.
+//! After a failure, the stored users and devices stay. The pod's next attempt runs all steps again. If
+//! the pod ends first, its claims are released.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ use crate::{
     pod::Pod,
 };
 
-/// One call to a driver.
+/// One call to a driver, with all claims of a pod that the driver serves.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) call: ClaimCall,
@@ -31,16 +32,16 @@ pub(super) struct Batch {
     pub(super) claims: Vec<ClaimId>,
 }
 
-/// Prepares the pod's claims that are unprepared since the kubelet's start.
+/// Prepares the pod's claims. Skips claims that were prepared since the kubelet's start.
 pub(crate) async fn prepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), ClaimError> {
-    let asking = pod.clone();
-    let (batches, prepared) = handle.update(move |task| task.plan_prepare(&asking)).await??;
+    let planned = pod.clone();
+    let (batches, claims) = handle.update(move |task| task.plan_prepare(&planned)).await??;
     for batch in batches {
         let answer = batch.run(handle).await?;
-        handle.update(move |task| task.keep_devices(&batch, answer)).await??;
+        handle.update(move |task| task.store_devices(&batch, answer)).await??;
     }
     let uid = pod.uid.clone();
-    handle.update(move |task| task.claims_prepared(&uid, &prepared)).await?
+    handle.update(move |task| task.claims_prepared(&uid, &claims)).await?
 }
 
 // === impl Batch ===
@@ -60,12 +61,12 @@ impl Batch {
             ClaimCall::Prepare => self.driver.prepare(&self.claims).await,
             ClaimCall::Unprepare => self.driver.unprepare(&self.claims).await,
         };
-        let answered = self.answered(&answer);
+        let answered = self.answer_event(&answer);
         handle.read(move |task| task.events.push(answered)).await?;
         answer.map_err(|error| ClaimError::Call { call: self.call, error })
     }
 
-    fn answered(&self, answer: &Result<ClaimAnswers, RpcError>) -> Event {
+    fn answer_event(&self, answer: &Result<ClaimAnswers, RpcError>) -> Event {
         let error = match answer {
             Ok(answers) => answers.values().find_map(|answer| answer.clone().err()),
             Err(error) => Some(error.to_string()),
@@ -74,19 +75,20 @@ impl Batch {
         Event::DriverAnswered { call: self.call, pod, driver, error }
     }
 
-    /// Passes each claim and its devices to `keep`. Fails at the first defect of the answer.
+    /// Passes each answered claim and its result to `store`. Fails at the first error or unknown claim,
+    /// and finally if a claim has no answer.
     pub(super) fn check_answer<T>(
         &self,
         answer: BTreeMap<String, Result<T, String>>,
-        mut keep: impl FnMut(&ClaimId, T) -> Result<(), ClaimError>,
+        mut store: impl FnMut(&ClaimId, T) -> Result<(), ClaimError>,
     ) -> Result<(), ClaimError> {
         let call = self.call;
         let count = self.claims.len().saturating_sub(answer.len());
         for (uid, result) in answer {
-            let asked = self.claims.iter().find(|claim| claim.uid == uid);
-            let claim = asked.ok_or(ClaimError::UnknownUid { call, uid })?;
+            let claim = self.claims.iter().find(|claim| claim.uid == uid);
+            let claim = claim.ok_or(ClaimError::UnknownUid { call, uid })?;
             let name = claim.name.clone();
-            keep(claim, result.map_err(|message| ClaimError::Claim { call, name, message })?)?;
+            store(claim, result.map_err(|message| ClaimError::Claim { call, name, message })?)?;
         }
         if count == 0 { Ok(()) } else { Err(ClaimError::Skipped { call, count }) }
     }
@@ -95,20 +97,21 @@ impl Batch {
 // === impl ManagerTask, for preparing claims ===
 
 impl ManagerTask {
-    /// Calls to make, one per driver, and the claims that are prepared after all of them.
+    /// Adds the pod to the users of its claims. Returns the calls to make, one per driver, and the claims
+    /// that these calls prepare.
     fn plan_prepare(&mut self, pod: &Pod) -> Result<(Vec<Batch>, Vec<ClaimId>), ClaimError> {
         let names = pod.claims.iter().flat_map(|claim| &claim.drivers);
         let found = names.map(|name| Ok((name.clone(), self.dra.drivers.find(name)?)));
         let drivers: BTreeMap<String, Driver> = found.collect::<Result<_, ClaimError>>()?;
         let mut batches = BTreeMap::<String, Batch>::new();
-        let mut missing = Vec::new();
-        for asked in &pod.claims {
-            let claim = self.dra.claims.refer(asked, &pod.uid)?.clone();
+        let mut unprepared = Vec::new();
+        for pod_claim in &pod.claims {
+            let claim = self.dra.claims.add_user(pod_claim, &pod.uid)?.clone();
             self.save_claims("cache")?;
             if claim.is_prepared {
                 continue;
             }
-            missing.push(claim.id());
+            unprepared.push(claim.id());
             for name in claim.state.drivers.keys() {
                 let Some(driver) = drivers.get(name) else { continue };
                 let batch = batches.entry(name.clone()).or_insert_with(|| Batch {
@@ -120,19 +123,20 @@ impl ManagerTask {
                 batch.claims.push(claim.id());
             }
         }
-        self.dies(ClaimFault::DieBeforePrepare)?;
-        Ok((batches.into_values().collect(), missing))
+        self.crash_if_injected(ClaimFault::CrashBeforePrepare)?;
+        Ok((batches.into_values().collect(), unprepared))
     }
 
-    fn keep_devices(&mut self, batch: &Batch, answer: ClaimAnswers) -> Result<(), ClaimError> {
+    fn store_devices(&mut self, batch: &Batch, answer: ClaimAnswers) -> Result<(), ClaimError> {
         let claims = &mut self.dra.claims;
-        let keep =
+        let store =
             |claim: &ClaimId, devices| claims.add_devices(claim, &batch.driver.name, devices);
-        batch.check_answer(answer, keep)
+        batch.check_answer(answer, store)
     }
 
+    /// Marks the claims as prepared, writes the checkpoint, and records the pod's sandbox.
     fn claims_prepared(&mut self, pod: &str, claims: &[ClaimId]) -> Result<(), ClaimError> {
-        self.dies(ClaimFault::DieBeforeRecord)?;
+        self.crash_if_injected(ClaimFault::CrashBeforeRecord)?;
         claims.iter().try_for_each(|claim| self.dra.claims.set_prepared(claim))?;
         self.save_claims("state")?;
         self.manager.set_sandbox(pod);

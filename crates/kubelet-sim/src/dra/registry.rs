@@ -1,15 +1,16 @@
-//! Folder of registration sockets: new sockets register, missing ones are given up.
+//! Folder of registration sockets: the kubelet registers new sockets, and deregisters missing ones.
 //!
 //! ```text
 //!             appears             succeeds
 //!  (nothing) ────────> Registering ────────> Registered
-//!      ^                 ^     │ fails           │ goes, or is another socket
-//!      │       pause over│     v                 │
-//!      └─── goes ────── Resting <────────────────┘ (without pause)
+//!    ^   ^               ^     │ fails           │ removed or replaced:
+//!    │   │     pause over│     v                 │ deregister
+//!    │   └─ removed ─── BackingOff               │
+//!    └───────────────────────────────────────────┘
 //! ```
 
+mod attempt;
 mod folder;
-mod registering;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,8 +28,8 @@ use tokio::{
 use windlass_kubelet_api::socket::SocketIdentity;
 
 use self::{
+    attempt::{RegisteredEndpoint, RegistrationAttempt},
     folder::Folder,
-    registering::{Registered, Registering},
 };
 use crate::{config::Config, fault::Misbehaviour, manager_task::ManagerHandle};
 
@@ -37,29 +38,34 @@ const MAX_PAUSE: Duration = Duration::from_secs(122);
 
 /// Registration state of a socket.
 #[derive(Clone, Debug)]
-enum Known {
+enum SocketState {
+    /// An attempt is in progress.
     Registering,
-    Registered { identity: SocketIdentity, plugin: Registered },
-    Resting { until: Instant, pause: Duration },
+    /// The plugin of this socket file is registered.
+    Registered { identity: SocketIdentity, plugin: RegisteredEndpoint },
+    /// The last attempt failed; the next one follows after `until`.
+    BackingOff { until: Instant, pause: Duration },
 }
 
 struct Registry {
     handle: ManagerHandle,
     config: Arc<Config>,
     faults: watch::Receiver<Misbehaviour>,
-    known: BTreeMap<PathBuf, Known>,
-    attempts: JoinSet<Attempt>,
+    sockets: BTreeMap<PathBuf, SocketState>,
+    attempts: JoinSet<AttemptResult>,
 }
 
-/// A finished attempt, with its pause after a failure.
-struct Attempt {
+/// Result of a registration attempt.
+struct AttemptResult {
     socket: PathBuf,
     identity: SocketIdentity,
-    plugin: Option<Registered>,
+    /// The registered plugin; `None` after a failure.
+    plugin: Option<RegisteredEndpoint>,
+    /// Pause before the next attempt, after a failure.
     pause: Duration,
 }
 
-/// Watches the folder for as long as the kubelet lives.
+/// Watches the folder and keeps the registrations in sync with it. Never returns.
 pub(crate) async fn watch(
     handle: ManagerHandle,
     config: Arc<Config>,
@@ -68,17 +74,17 @@ pub(crate) async fn watch(
     let mut folder = Folder::watch(config.registry_dir());
     let period = config.dra.registry_period;
     let mut registry =
-        Registry { handle, config, faults, known: BTreeMap::new(), attempts: JoinSet::new() };
+        Registry { handle, config, faults, sockets: BTreeMap::new(), attempts: JoinSet::new() };
     loop {
-        registry.compare(folder.sockets()).await;
+        registry.reconcile(folder.sockets()).await;
         tokio::select! {
             Some(attempt) = registry.attempts.join_next(), if !registry.attempts.is_empty() => {
                 match attempt {
-                    Ok(attempt) => registry.note(attempt),
+                    Ok(attempt) => registry.record(attempt),
                     Err(error) => resume_unwind(error.into_panic()),
                 }
             }
-            // A notice or the end of the period starts the next look.
+            // A change of the folder, or the end of the period, starts the next scan.
             _ = timeout(period, folder.changed()) => {}
         }
     }
@@ -87,58 +93,66 @@ pub(crate) async fn watch(
 // === impl Registry ===
 
 impl Registry {
-    /// Gives up missing or replaced sockets, then registers new ones and those after their pause.
-    async fn compare(&mut self, found: BTreeMap<PathBuf, SocketIdentity>) {
+    /// Deregisters missing and replaced sockets. Then starts attempts for new sockets, and for sockets
+    /// whose pause is over.
+    async fn reconcile(&mut self, found: BTreeMap<PathBuf, SocketIdentity>) {
         let gone: BTreeSet<PathBuf> = self
-            .known
+            .sockets
             .iter()
-            .filter(|(socket, known)| match known {
-                Known::Registered { identity, .. } => found.get(*socket) != Some(identity),
-                Known::Resting { until, .. } => {
+            .filter(|(socket, state)| match state {
+                SocketState::Registered { identity, .. } => found.get(*socket) != Some(identity),
+                SocketState::BackingOff { until, .. } => {
                     !found.contains_key(*socket) && *until <= Instant::now()
                 }
-                Known::Registering => false,
+                SocketState::Registering => false,
             })
             .map(|(socket, _)| socket.clone())
             .collect();
         for socket in gone {
-            if let Some(Known::Registered { plugin, .. }) = self.known.remove(&socket) {
-                // A stopped kubelet has no drivers.
+            if let Some(SocketState::Registered { plugin, .. }) = self.sockets.remove(&socket) {
+                // A stopped kubelet has no drivers to deregister.
                 let _ = self.handle.update(move |task| task.deregister(&plugin)).await;
             }
         }
         for (socket, identity) in found {
-            self.consider(socket, identity);
+            self.register_if_due(socket, identity);
         }
     }
 
-    fn consider(&mut self, socket: PathBuf, identity: SocketIdentity) {
-        let last = match self.known.get(&socket) {
+    /// Starts an attempt, unless the socket is registered, has an attempt in progress, or backs off.
+    fn register_if_due(&mut self, socket: PathBuf, identity: SocketIdentity) {
+        let last = match self.sockets.get(&socket) {
             None => None,
-            Some(Known::Resting { until, pause }) if *until <= Instant::now() => Some(*pause),
-            Some(Known::Registering | Known::Registered { .. } | Known::Resting { .. }) => return,
+            Some(SocketState::BackingOff { until, pause }) if *until <= Instant::now() => {
+                Some(*pause)
+            }
+            Some(
+                SocketState::Registering
+                | SocketState::Registered { .. }
+                | SocketState::BackingOff { .. },
+            ) => return,
         };
         let first = self.config.dra.registration_pause;
         let pause = last.map_or(first, |last| (last * 2).min(MAX_PAUSE));
-        let registering = Registering {
+        let attempt = RegistrationAttempt {
             handle: self.handle.clone(),
             config: Arc::clone(&self.config),
             fault: self.faults.borrow().driver_registration.clone(),
             socket: socket.clone(),
         };
-        self.known.insert(socket.clone(), Known::Registering);
+        self.sockets.insert(socket.clone(), SocketState::Registering);
         self.attempts.spawn(async move {
-            let plugin = registering.run().await;
-            Attempt { socket, identity, plugin, pause }
+            let plugin = attempt.run().await;
+            AttemptResult { socket, identity, plugin, pause }
         });
     }
 
-    fn note(&mut self, attempt: Attempt) {
-        let Attempt { socket, identity, plugin, pause } = attempt;
-        let known = match plugin {
-            Some(plugin) => Known::Registered { identity, plugin },
-            None => Known::Resting { until: Instant::now() + pause, pause },
+    fn record(&mut self, attempt: AttemptResult) {
+        let AttemptResult { socket, identity, plugin, pause } = attempt;
+        let state = match plugin {
+            Some(plugin) => SocketState::Registered { identity, plugin },
+            None => SocketState::BackingOff { until: Instant::now() + pause, pause },
         };
-        self.known.insert(socket, known);
+        self.sockets.insert(socket, state);
     }
 }

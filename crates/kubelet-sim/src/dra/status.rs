@@ -1,4 +1,4 @@
-//! Claims and drivers in the node's status.
+//! Status of claims and DRA drivers, for the node's status.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::pod::Pod;
 
-/// A claim that pods of the node use.
+/// Status of a claim that pods of the node use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimStatus {
     /// UID of the claim.
@@ -23,40 +23,40 @@ pub struct ClaimStatus {
     pub pods: BTreeSet<String>,
     /// True if the claim was prepared since the kubelet started.
     pub is_prepared: bool,
-    /// Devices by driver. A driver that prepared none yet has an empty list.
+    /// Devices by driver. The list of a driver is empty until the driver prepares the claim.
     pub devices: BTreeMap<String, Vec<PreparedDevice>>,
 }
 
-/// A device as its driver described it.
+/// A prepared device, as described by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedDevice {
-    /// Pool of the device.
+    /// Name of the device's pool.
     pub pool: String,
-    /// Name in the pool.
+    /// Name of the device in its pool.
     pub name: String,
-    /// Id of a share of the device.
+    /// Id of the allocated share, if the driver sent one.
     pub share_id: Option<String>,
-    /// Requests that the device serves; an empty list means all.
+    /// Requests that the device serves; an empty list means all requests.
     pub requests: Vec<String>,
-    /// Qualified CDI names.
+    /// Qualified CDI device names.
     pub cdi_devices: Vec<String>,
 }
 
-/// A registered endpoint of a driver.
+/// Status of a registered endpoint of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverStatus {
-    /// The DRA socket.
+    /// Path of the DRA socket.
     pub endpoint: PathBuf,
     /// Version of the DRA service in use.
     pub service: Service,
-    /// True while there is a connection.
+    /// True while the DRA socket has a connection.
     pub is_connected: bool,
 }
 
 /// Health of a claim's device, in a container's `allocatedResourcesStatus`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimDeviceHealth {
-    /// The first CDI name, or else driver, pool and device.
+    /// The first CDI device name, or `<driver>/<pool>/<device>` for a device without one.
     pub resource_id: String,
     /// Health of the device.
     pub health: HealthWord,
@@ -73,7 +73,7 @@ impl Dra {
         claims.map(|claim| (claim.id().to_string(), ClaimStatus::of(claim))).collect()
     }
 
-    /// Endpoints by driver, the newest last.
+    /// Endpoints by driver, in the order of registration.
     pub(crate) fn driver_statuses(&self) -> BTreeMap<String, Vec<DriverStatus>> {
         let of = |driver: &Driver| DriverStatus {
             endpoint: driver.endpoint().to_owned(),
@@ -81,10 +81,11 @@ impl Dra {
             is_connected: *driver.connected.borrow(),
         };
         let drivers = self.drivers.iter();
-        drivers.map(|(name, known)| (name.clone(), known.iter().map(of).collect())).collect()
+        drivers.map(|(name, found)| (name.clone(), found.iter().map(of).collect())).collect()
     }
 
-    /// Health by `claim:<name>` or `claim:<name>/<request>`, each device once.
+    /// Health of a container's claim devices, by `claim:<name>` or `claim:<name>/<request>`. Each entry has
+    /// a device once.
     pub(crate) fn health_of(
         &self,
         pod: &Pod,
@@ -92,8 +93,8 @@ impl Dra {
     ) -> BTreeMap<String, Vec<ClaimDeviceHealth>> {
         let mut healths = BTreeMap::new();
         for claim in pod.claims.iter().filter(|claim| claim.origin == ClaimOrigin::PodSpec) {
-            for found in claim.uses_of(container) {
-                let request = found.request.as_deref();
+            for claim_use in claim.uses_of(container) {
+                let request = claim_use.request.as_deref();
                 let devices = self.health_of_claim(claim, request);
                 let request = request.map(|request| format!("/{request}")).unwrap_or_default();
                 if !devices.is_empty() {
@@ -108,7 +109,7 @@ impl Dra {
         let Ok(known) = self.claims.get(&claim.id.namespace, &claim.id.name) else {
             return Vec::new();
         };
-        // The driver names the request of a sub-request.
+        // The pod may name a request as `<request>/<subrequest>`. Devices name only `<request>`.
         let request =
             request.map(|request| request.split_once('/').map_or(request, |(base, _)| base));
         let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Release of claims when the last pod that uses them ends, and the reconciliation of missed releases.
+//! Release of claims when their last pod ends, and the periodic reconciliation that repeats failed releases.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,37 +10,38 @@ use crate::{
     pod::Pod,
 };
 
-/// Claims to release, by driver. Each driver is looked up just before its call.
+/// Claims to release, by driver name.
 type ByDriver = BTreeMap<String, Vec<ClaimId>>;
 
-/// Releases the claims of an ended pod. A repeated call does the remaining work.
+/// Releases the claims of an ended pod. After a failure, a repeated call releases the remaining claims.
 pub(crate) async fn unprepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), ClaimError> {
     let names = pod.claims.iter().map(|claim| claim.id.name.clone()).collect();
     let (pod, namespace) = (pod.uid.clone(), pod.namespace.clone());
     release(handle, ClaimRelease { pod, namespace, names }).await
 }
 
-/// Releases claims of gone pods, once all pods are known. A failure is among the events; the next
-/// reconciliation tries again.
+/// Releases the claims of inactive pods, once all pods are known. The next reconciliation repeats a failed
+/// release.
 pub(crate) async fn reconcile(handle: &ManagerHandle) {
     let stale = |task: &ManagerTask| {
-        let ready = task.manager.sources_ready.then(|| task.manager.active_pods());
-        ready.map(|active| task.dra.claims.stale(&active)).unwrap_or_default()
+        let active = task.manager.sources_ready.then(|| task.manager.active_pods());
+        active.map(|active| task.dra.claims.stale(&active)).unwrap_or_default()
     };
     for stale in handle.read(stale).await.unwrap_or_default() {
-        // The event log has the failure.
+        // The event log has a failure.
         let _ = release(handle, stale).await;
     }
 }
 
-/// Reconciles periodically while the kubelet lives.
-pub(crate) async fn reconcile_now_and_then(handle: ManagerHandle, period: Duration) {
+/// Reconciles periodically. Never returns.
+pub(crate) async fn reconcile_periodically(handle: ManagerHandle, period: Duration) {
     loop {
         tokio::time::sleep(period).await;
         reconcile(&handle).await;
     }
 }
 
+/// Releases claims, and logs the outcome as an event.
 async fn release(handle: &ManagerHandle, release: ClaimRelease) -> Result<(), ClaimError> {
     let pod = release.pod.clone();
     let outcome = try_release(handle, release).await;
@@ -48,7 +49,7 @@ async fn release(handle: &ManagerHandle, release: ClaimRelease) -> Result<(), Cl
         Ok(()) => Event::PodReleased { pod },
         Err(error) => Event::UnprepareFailed { pod, message: in_context(error) },
     };
-    // A stopped kubelet has no log.
+    // A stopped kubelet logs nothing.
     let _ = handle.read(move |task| task.events.push(event)).await;
     outcome
 }
@@ -65,7 +66,7 @@ async fn try_release(handle: &ManagerHandle, release: ClaimRelease) -> Result<()
     handle.update(move |task| task.claims_released(&claims)).await?
 }
 
-/// Text of the error in the context of the pod's worker.
+/// Text of the error with the prefix of the pod worker.
 pub(crate) fn in_context(error: &ClaimError) -> String {
     format!("unprepare dynamic resources: {error}")
 }
@@ -73,26 +74,29 @@ pub(crate) fn in_context(error: &ClaimError) -> String {
 // === impl ManagerTask, for releasing claims ===
 
 impl ManagerTask {
+    /// Removes the pod from the users of its claims. Returns the claims without another user, also by
+    /// driver.
     fn plan_unprepare(&mut self, release: &ClaimRelease) -> (Vec<ClaimId>, ByDriver) {
-        let mut last = Vec::new();
+        let mut released = Vec::new();
         let mut by_driver = ByDriver::new();
         for name in &release.names {
             let claims = &mut self.dra.claims;
-            let Some(claim) = claims.leave(&release.pod, &release.namespace, name) else {
+            let Some(claim) = claims.remove_user(&release.pod, &release.namespace, name) else {
                 continue;
             };
-            last.push(claim.id());
+            released.push(claim.id());
             for driver in claim.state.drivers.keys() {
                 by_driver.entry(driver.clone()).or_default().push(claim.id());
             }
         }
-        (last, by_driver)
+        (released, by_driver)
     }
 
+    /// Removes released claims, and writes the checkpoint.
     fn claims_released(&mut self, claims: &[ClaimId]) -> Result<(), ClaimError> {
-        self.dies(ClaimFault::DieBeforeForget)?;
+        self.crash_if_injected(ClaimFault::CrashBeforeRemove)?;
         for claim in claims {
-            self.dra.claims.forget(claim);
+            self.dra.claims.remove(claim);
         }
         self.save_claims("state")
     }

@@ -1,4 +1,4 @@
-//! Workers of pods: they prepare claims before containers start, and release claims after containers ended.
+//! Pod workers: prepare claims before the containers start, and release claims after the containers end.
 
 use super::Kubelet;
 use crate::{
@@ -10,16 +10,16 @@ use crate::{
     status::PodPhase,
 };
 
-/// Reasons why the sync of a pod stopped.
+/// Reasons of a failed pod sync.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyncError {
-    /// The preparation of the claims failed: the text of the event `FailedPrepareDynamicResources`.
+    /// The preparation of the claims failed. Text of the event `FailedPrepareDynamicResources`.
     #[error("{0}")]
     Prepare(String),
-    /// The release of the claims failed, so the pod does not end.
+    /// The release of the claims failed, so the pod is not terminated.
     #[error("{0}")]
     Unprepare(String),
-    /// The pod is missing or not admitted.
+    /// The pod is unknown, or not admitted.
     #[error("pod {0} is not admitted")]
     NotAdmitted(String),
     /// The kubelet was stopped.
@@ -27,7 +27,7 @@ pub enum SyncError {
     Stopped(String),
 }
 
-/// Work of a pod's worker.
+/// Next work of a pod worker.
 enum Work {
     Nothing,
     Prepare(Pod),
@@ -35,22 +35,23 @@ enum Work {
 }
 
 impl Kubelet {
-    /// Runs one turn of a pod's worker. The turn prepares the claims of a pod whose containers are
-    /// to start, or releases those of ended containers. The real kubelet repeats such a turn after
-    /// a failure; here the caller does.
+    /// Syncs a pod once: prepares the claims of a pod that has yet to start, or releases the claims
+    /// of a pod whose containers ended. After a failure the real kubelet syncs again by itself; here
+    /// the caller calls again.
     pub async fn sync_pod(&self, pod_uid: &str) -> Result<(), SyncError> {
         let stopped = || SyncError::Stopped(pod_uid.to_owned());
-        let turn = self.workers.take(pod_uid).await;
+        let worker = self.workers.lock(pod_uid).await;
         let (handle, ended) = self.handle().ok_or_else(stopped)?;
         let uid = pod_uid.to_owned();
-        let work = handle.read(move |task| work(task, &uid)).await.map_err(|_| stopped())?;
+        let work = handle.read(move |task| next_work(task, &uid)).await.map_err(|_| stopped())?;
         let work = work.ok_or_else(|| SyncError::NotAdmitted(pod_uid.to_owned()))?;
         let done = ended.run_until_cancelled(async {
             match work {
                 Work::Nothing => Ok(()),
                 Work::Prepare(pod) => {
-                    let prepared = turn.run(dra::prepare(&handle, &pod)).await;
-                    told(&handle, &pod, prepared.unwrap_or(Err(ClaimError::GivenUp))).await
+                    let prepared = worker.run(dra::prepare(&handle, &pod)).await;
+                    let prepared = prepared.unwrap_or(Err(ClaimError::Cancelled));
+                    report_failed_prepare(&handle, &pod, prepared).await
                 }
                 Work::Release(pod) => release(&handle, &pod).await,
             }
@@ -58,7 +59,8 @@ impl Kubelet {
         done.await.unwrap_or_else(|| Err(stopped()))
     }
 
-    /// Releases claims of gone pods, as the kubelet does each minute.
+    /// Releases the claims of terminated and deleted pods once. The kubelet also does so periodically
+    /// (`DraLimits::reconcile_period`).
     pub async fn reconcile_claims(&self) {
         if let Some((handle, ended)) = self.handle() {
             ended.run_until_cancelled(dra::reconcile(&handle)).await.unwrap_or(());
@@ -69,20 +71,20 @@ impl Kubelet {
         match self.sync_pod(pod_uid).await {
             Err(SyncError::Prepare(message)) => Err(StartError::PrepareClaims(message)),
             Err(SyncError::Stopped(pod)) => Err(StartError::Stopped(pod)),
-            // The start reports these errors itself.
+            // The start itself fails for a pod that is not admitted. The event log has a failed release.
             Ok(()) | Err(SyncError::NotAdmitted(_) | SyncError::Unprepare(_)) => Ok(()),
         }
     }
 
-    /// Cancels work under way for a pod whose containers ended, and releases its claims.
+    /// Cancels the current work on a pod whose containers ended, and releases the pod's claims.
     pub(super) async fn release_ended(&self, pod_uid: &str) {
-        drop(self.workers.take_to_end(pod_uid).await);
-        // A failure is among the events, and the pod stays for the next turn.
+        drop(self.workers.cancel_and_lock(pod_uid).await);
+        // The event log has a failure. The pod keeps its phase, so the next sync retries.
         let _ = self.sync_pod(pod_uid).await;
     }
 
-    /// The pod, if it has claims to release at its deletion.
-    pub(super) async fn claims_to_release(&self, pod_uid: &str) -> Option<Pod> {
+    /// Finds an active pod with claims.
+    pub(super) async fn pod_with_claims(&self, pod_uid: &str) -> Option<Pod> {
         let (handle, _) = self.handle()?;
         let uid = pod_uid.to_owned();
         let find = move |task: &ManagerTask| {
@@ -92,17 +94,17 @@ impl Kubelet {
         handle.read(find).await.ok()?
     }
 
-    /// Cancels work under way for a gone pod, and releases its claims.
+    /// Cancels the current work on a deleted pod, and releases the pod's claims.
     pub(super) async fn release_deleted(&self, pod: &Pod) {
-        let _turn = self.workers.take_to_end(&pod.uid).await;
+        let _worker = self.workers.cancel_and_lock(&pod.uid).await;
         let Some((handle, ended)) = self.handle() else { return };
-        // A failure is among the events; the reconciliation tries again.
+        // The event log has a failure. The next reconciliation retries.
         let _ = ended.run_until_cancelled(dra::unprepare(&handle, pod)).await;
     }
 }
 
-/// Remaining work for an active pod.
-fn work(task: &ManagerTask, uid: &str) -> Option<Work> {
+/// Next work for an admitted pod; `None` for an unknown pod or in any other phase.
+fn next_work(task: &ManagerTask, uid: &str) -> Option<Work> {
     let record = task.manager.pods.get(uid)?;
     match record.phase {
         PodPhase::Admitted if record.pod.claims.is_empty() => Some(Work::Nothing),
@@ -113,8 +115,8 @@ fn work(task: &ManagerTask, uid: &str) -> Option<Work> {
     }
 }
 
-/// Records a failure as the pod's event.
-async fn told(
+/// Turns a failed preparation into the pod's event and a [`SyncError`].
+async fn report_failed_prepare(
     handle: &ManagerHandle,
     pod: &Pod,
     prepared: Result<(), ClaimError>,
@@ -128,12 +130,12 @@ async fn told(
         format!("Failed to prepare dynamic resources: prepare dynamic resources: {error}");
     let (pod, text) = (pod.uid.clone(), message.clone());
     let event = Event::FailedPrepareDynamicResources { pod, message: text };
-    // A stopped kubelet has no log.
+    // A stopped kubelet logs nothing.
     let _ = handle.read(move |task| task.events.push(event)).await;
     Err(SyncError::Prepare(message))
 }
 
-/// Releases the claims of a pod whose containers ended. The pod has ended then.
+/// Releases the claims of a pod whose containers ended, and sets the pod's phase to `Succeeded`.
 async fn release(handle: &ManagerHandle, pod: &Pod) -> Result<(), SyncError> {
     match dra::unprepare(handle, pod).await {
         Ok(()) => {}
@@ -141,6 +143,6 @@ async fn release(handle: &ManagerHandle, pod: &Pod) -> Result<(), SyncError> {
         Err(error) => return Err(SyncError::Unprepare(dra::in_context(&error))),
     }
     let uid = pod.uid.clone();
-    let end = move |task: &mut ManagerTask| task.manager.set_phase(&uid, PodPhase::Succeeded);
-    handle.update(end).await.map_err(|_| SyncError::Stopped(pod.uid.clone()))
+    let succeed = move |task: &mut ManagerTask| task.manager.set_phase(&uid, PodPhase::Succeeded);
+    handle.update(succeed).await.map_err(|_| SyncError::Stopped(pod.uid.clone()))
 }

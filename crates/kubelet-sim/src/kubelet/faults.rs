@@ -1,4 +1,4 @@
-//! Faults of a running kubelet and of its surroundings.
+//! Fault injection into a running kubelet, its sockets and its connections.
 
 use std::io;
 
@@ -13,22 +13,23 @@ use crate::{
 };
 
 impl Kubelet {
-    /// Sets the faults from now on, over restarts too.
-    pub fn misbehave(&self, how: Misbehaviour) {
-        self.faults.send_replace(how);
+    /// Replaces all faults. They persist over restarts.
+    pub fn misbehave(&self, faults: Misbehaviour) {
+        self.faults.send_replace(faults);
     }
 
-    /// Reaches the API server, and learns all pods of the node. Unknown pods are admitted once
-    /// more. From now on the kubelet forgets the holdings of gone pods.
+    /// Ends [`PodFault::Only`]: the kubelet reaches the API server, learns all pods of the node, and
+    /// admits the ones that it did not know. From now on, garbage collection frees the devices of
+    /// deleted pods.
     pub async fn reach_api_server(&self) {
-        let _pods_wait = self.sync_loop.lock().await;
-        let mut told = PodFault::None;
-        self.faults.send_modify(|how| told = std::mem::take(&mut how.pods));
+        let _sync_loop = self.sync_loop.lock().await;
+        let mut previous = PodFault::None;
+        self.faults.send_modify(|faults| previous = std::mem::take(&mut faults.pods));
         let Some((handle, ended)) = self.handle() else { return };
         let unknown = move |task: &ManagerTask| -> Vec<_> {
             let active = task.manager.pods.values().filter(|record| record.is_active());
             let pods = active.map(|record| record.pod.clone());
-            pods.filter(|pod| !told.knows(&pod.uid)).collect()
+            pods.filter(|pod| !previous.knows(&pod.uid)).collect()
         };
         // A stopped kubelet admits no pod.
         let pods = handle.read(unknown).await.unwrap_or_default();
@@ -36,13 +37,13 @@ impl Kubelet {
         set_sources_ready(&handle).await;
     }
 
-    /// Deletes `kubelet.sock` and binds it again, `times` in a row, without a restart. A plugin
-    /// that watches the folder sees a new kubelet. The socket's connections are cut; state and
-    /// streams stay.
+    /// Deletes `kubelet.sock` and binds it again, `times` in a row, without a restart. To a plugin
+    /// that watches the folder, this looks like a kubelet restart. Connections to `kubelet.sock`
+    /// close; the managers' state and the `ListAndWatch` streams stay. A stopped kubelet does nothing.
     pub fn replace_registration_socket(&self, times: usize) -> Result<(), KubeletError> {
-        if let State::Running(life) = &mut *self.state() {
+        if let State::Running(run) = &mut *self.state() {
             for _ in 0..times {
-                life.replace_registration_socket()?;
+                run.replace_registration_socket()?;
             }
         }
         Ok(())
@@ -53,28 +54,28 @@ impl Kubelet {
         std::fs::remove_file(self.config.plugin_dir().join(name))
     }
 
-    /// Deletes every socket in the plugin folder, `kubelet.sock` too, without a restart.
+    /// Deletes every socket in the plugin folder, including `kubelet.sock`, without a restart.
     pub fn delete_sockets(&self) -> Result<(), KubeletError> {
-        Ok(directory::wipe_sockets(&self.config.plugin_dir())?)
+        Ok(directory::delete_sockets(&self.config.plugin_dir())?)
     }
 
-    /// Cuts the connection to the plugin behind a resource.
+    /// Closes the kubelet's connection to the plugin of a resource.
     pub async fn cancel_stream(&self, resource: &str) {
         let resource = resource.to_owned();
-        let cut = move |task: &ManagerTask| {
+        let close = move |task: &ManagerTask| {
             let endpoint = task.manager.endpoints.get(&resource);
             if let Some(plugin) = endpoint.and_then(|endpoint| endpoint.plugin.as_ref()) {
-                plugin.cut();
+                plugin.close();
             }
         };
         if let Some((handle, _)) = self.handle() {
             // A stopped kubelet has no streams.
-            let _ = handle.read(cut).await;
+            let _ = handle.read(close).await;
         }
     }
 
-    /// A raw client on the kubelet's own connection to a resource's plugin, for calls outside of
-    /// the kubelet's protocol. The client keeps that connection open.
+    /// gRPC client on the kubelet's own connection to the plugin of a resource. Tests use it for calls
+    /// that a kubelet does not make. The connection stays open as long as the client exists.
     pub async fn plugin(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
         let (handle, _) = self.handle()?;
         let resource = resource.to_owned();

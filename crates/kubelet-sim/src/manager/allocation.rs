@@ -1,8 +1,8 @@
-//! Record of a plugin's grant, or return of the choice.
+//! After the choice: record the granted devices, or free the chosen ones. Garbage collection.
 
 use std::collections::BTreeMap;
 
-use super::{Held, Manager, Request, Vanished, holding::Dropped};
+use super::{Holding, Manager, Request, UnlistedDevice, holding::Retained};
 use crate::{device::DeviceIds, grant::Grant};
 
 /// A plugin's answer to `Allocate`.
@@ -15,34 +15,34 @@ pub(crate) struct Answer {
 }
 
 impl Manager {
-    /// Records devices as held by the container. A device that left the list during the call ends
-    /// the real kubelet.
+    /// Records the devices as allocated to the container. Fails if a device left the plugin's list
+    /// during `Allocate`; the real kubelet panics then.
     pub(crate) fn grant(
         &mut self,
         request: &Request,
         devices: &DeviceIds,
         answer: Answer,
-    ) -> Result<(), Vanished> {
+    ) -> Result<(), UnlistedDevice> {
         let mut by_numa = BTreeMap::<i64, Vec<String>>::new();
         let listed = self.devices.get(&request.resource);
         for id in devices {
             let device = listed.and_then(|listed| listed.get(id));
-            let device = device.ok_or_else(|| Vanished { id: id.clone() })?;
-            for node in device.sorted_under() {
+            let device = device.ok_or_else(|| UnlistedDevice { id: id.clone() })?;
+            for node in device.grouping_nodes() {
                 by_numa.entry(*node).or_default().push(id.clone());
             }
         }
-        self.holdings.insert(request, Held::new(by_numa, answer.encoded, answer.grant));
+        self.holdings.insert(request, Holding::new(by_numa, answer.encoded, answer.grant));
         Ok(())
     }
 
-    /// Forgets choices without a grant.
-    pub(crate) fn restore_allocated(&mut self) {
+    /// Recomputes the ids in use from the holdings. This frees chosen devices without a grant.
+    pub(crate) fn recompute_allocated(&mut self) {
         self.allocated = self.holdings.in_use();
     }
 
-    /// Frees the devices of gone pods and forgets their alignment, once all pods are known. Choices
-    /// without a grant are freed with them, and only then.
+    /// Removes the devices and affinities of inactive pods, once all pods are known. If a pod with
+    /// devices was removed, this also frees chosen devices without a grant.
     pub(crate) fn collect_garbage(&mut self) {
         if !self.sources_ready {
             return;
@@ -50,8 +50,8 @@ impl Manager {
         let pods = &self.pods;
         let is_active = |uid: &str| pods.get(uid).is_some_and(super::PodRecord::is_active);
         self.affinities.retain(|(pod, _), _| is_active(pod));
-        if self.holdings.retain(is_active) == Dropped::Some {
-            self.restore_allocated();
+        if self.holdings.retain(is_active) == Retained::Fewer {
+            self.recompute_allocated();
         }
     }
 }
@@ -71,19 +71,19 @@ mod tests {
     fn a_device_of_two_nodes_is_recorded_under_both() {
         let mut manager = manager(vec![device("a", &[0, 1]), device("b", &[])]);
         manager.grant(&request("pod", "c", 2), &ids("a b"), answer()).expect("listed");
-        let held = manager.holdings.get("pod", "c", GPU).expect("granted");
+        let holding = manager.holdings.get("pod", "c", GPU).expect("granted");
         let expected = [(-1, vec!["b"]), (0, vec!["a"]), (1, vec!["a"])];
         let expected =
             expected.map(|(node, ids)| (node, ids.into_iter().map(String::from).collect()));
-        assert_eq!(held.by_numa, BTreeMap::from(expected));
-        assert_eq!(held.ids(), ids("a b"));
+        assert_eq!(holding.by_numa, BTreeMap::from(expected));
+        assert_eq!(holding.ids(), ids("a b"));
     }
 
     #[test]
-    fn a_device_that_vanished_during_allocate_is_a_panic() {
+    fn a_device_that_left_the_list_during_allocate_is_a_panic() {
         let mut manager = manager(vec![device("a", &[])]);
-        let vanished = manager.grant(&request("pod", "c", 1), &ids("z"), answer());
-        assert_eq!(vanished, Err(Vanished { id: "z".to_owned() }));
+        let granted = manager.grant(&request("pod", "c", 1), &ids("z"), answer());
+        assert_eq!(granted, Err(UnlistedDevice { id: "z".to_owned() }));
     }
 
     #[test]

@@ -1,23 +1,25 @@
 //! Choice of a container's devices: the real manager's `devicesToAllocate`.
 //!
 //! ```text
-//!  held already ─> Nothing
-//!  reusable enough ─> Devices
-//!  aligned enough, or exactly ─────> Undecided(aligned) ─ plugin's wish ─> Devices
-//!  otherwise: all aligned, then ───> Undecided(available) ─ plugin's wish ─> Devices
+//!  devices held already ──────────────────────────────────> Choice::NotNeeded
+//!  enough reusable devices ───────────────────────────────> Choice::Devices
+//!  more aligned devices than needed ──────────────────────> Choice::Pending, among aligned devices
+//!  as many as needed ─────────────────────────────────────> Choice::Devices, all aligned devices
+//!  fewer ─────> take all aligned devices ─────────────────> Choice::Pending, among all free devices
 //! ```
 //!
-//! The plugin may be asked in between, with the manager unlocked. The plugin's answer only orders the pick.
+//! The caller completes a pending choice with the plugin's preference. During the call to the plugin
+//! the manager is unlocked. Preferred devices are taken first; an invalid preference has no effect.
 
 use std::collections::BTreeMap;
 
-use super::{Manager, Refusal};
+use super::{Manager, ManagerError};
 use crate::{
     device::{Device, DeviceIds, NO_NODE},
     topology::NumaMask,
 };
 
-/// One resource of one container.
+/// Request of one container for devices of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Pod UID.
@@ -26,45 +28,48 @@ pub(crate) struct Request {
     pub(crate) container: String,
     /// Resource name.
     pub(crate) resource: String,
-    /// Number of devices.
+    /// Number of requested devices.
     pub(crate) size: usize,
 }
 
-/// The outcome of a choice.
+/// Outcome of [`Manager::choose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// The container holds its devices already, or asks for none: no `Allocate` follows.
-    Nothing,
-    /// Devices of a choice without the plugin's preference.
+    /// The container holds its devices already, or requests none. No `Allocate` follows.
+    NotNeeded,
+    /// The chosen devices. No preference is needed.
     Devices(DeviceIds),
     /// A choice that the plugin's preference completes.
-    Undecided(Undecided),
+    Pending(PendingChoice),
 }
 
 /// A choice that waits for the plugin's preference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Undecided {
+pub(crate) struct PendingChoice {
     /// Request of the container.
     pub(crate) request: Request,
     /// Chosen devices, sent to the plugin as must-include.
     pub(crate) taken: DeviceIds,
-    /// Devices that the plugin's preference may pick.
+    /// Devices that the plugin may prefer.
     pub(crate) eligible: DeviceIds,
-    /// Further sources, in this order.
+    /// Sets to take the missing devices from if the preference is too short, in this order.
     pub(crate) fallbacks: Vec<DeviceIds>,
 }
 
-/// Free devices by their relation to the topology hint.
+/// Free devices, split by the topology manager's hint.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct ByAffinity {
+struct DevicesByAffinity {
+    /// Devices with a node in the hint.
     aligned: DeviceIds,
+    /// Devices with other nodes only.
     unaligned: DeviceIds,
-    without: DeviceIds,
+    /// Devices without a node. All devices, if there is no hint or the resource has no topology.
+    without_node: DeviceIds,
 }
 
-// === impl Undecided ===
+// === impl PendingChoice ===
 
-impl Undecided {
+impl PendingChoice {
     /// Devices that the plugin gets as available.
     pub(crate) fn available(&self) -> DeviceIds {
         self.eligible.union(&self.taken).cloned().collect()
@@ -72,10 +77,10 @@ impl Undecided {
 }
 
 impl Manager {
-    /// Chooses devices, up to a call to the plugin.
-    pub(crate) fn choose(&mut self, request: &Request) -> Result<Choice, Refusal> {
-        if self.is_held(request)? {
-            return Ok(Choice::Nothing);
+    /// Chooses devices and marks them as allocated, up to the point that needs the plugin's preference.
+    pub(crate) fn choose(&mut self, request: &Request) -> Result<Choice, ManagerError> {
+        if self.needs_no_allocation(request)? {
+            return Ok(Choice::NotNeeded);
         }
         let mut taken = DeviceIds::new();
         let reusable = self.reusable.of(&request.pod, &request.resource);
@@ -87,7 +92,7 @@ impl Manager {
         if available.len() < needed {
             let resource = request.resource.clone();
             let available = available.len();
-            return Err(Refusal::Unavailable { resource, requested: needed, available });
+            return Err(ManagerError::Unavailable { resource, requested: needed, available });
         }
         let split = self.by_affinity(request, &available);
         let (eligible, fallbacks) = if needed < split.aligned.len() {
@@ -96,36 +101,36 @@ impl Manager {
             if self.take(request, &mut taken, &split.aligned) {
                 return Ok(Choice::Devices(taken));
             }
-            (available, vec![split.unaligned, split.without])
+            (available, vec![split.unaligned, split.without_node])
         };
-        Ok(Choice::Undecided(Undecided { request: request.clone(), taken, eligible, fallbacks }))
+        Ok(Choice::Pending(PendingChoice { request: request.clone(), taken, eligible, fallbacks }))
     }
 
     /// Completes a choice with the plugin's preference, which may be empty, short or invalid.
-    pub(crate) fn settle(
+    pub(crate) fn complete(
         &mut self,
-        choice: Undecided,
+        choice: PendingChoice,
         preferred: &DeviceIds,
-    ) -> Result<DeviceIds, Refusal> {
-        let Undecided { request, mut taken, eligible, fallbacks } = choice;
-        let wished = preferred.intersection(&eligible).cloned().collect();
-        for source in std::iter::once(&wished).chain(&fallbacks) {
+    ) -> Result<DeviceIds, ManagerError> {
+        let PendingChoice { request, mut taken, eligible, fallbacks } = choice;
+        let preferred = preferred.intersection(&eligible).cloned().collect();
+        for source in std::iter::once(&preferred).chain(&fallbacks) {
             if self.take(&request, &mut taken, source) {
                 return Ok(taken);
             }
         }
-        Err(Refusal::Short { requested: request.size, got: taken.len() })
+        Err(ManagerError::ChoiceIncomplete { requested: request.size, got: taken.len() })
     }
 
-    /// True if the container needs no `Allocate`, or the reason why it cannot have devices. The
-    /// order of the checks is the real one's.
-    fn is_held(&self, request: &Request) -> Result<bool, Refusal> {
+    /// True if the container needs no `Allocate`. Fails if the container cannot get its devices. The
+    /// order of the checks is that of the real manager.
+    fn needs_no_allocation(&self, request: &Request) -> Result<bool, ManagerError> {
         let Request { pod, container, resource, size } = request;
-        let held = self.holdings.get(pod, container, resource).map(super::Held::ids);
+        let held = self.holdings.get(pod, container, resource).map(super::Holding::ids);
         if let Some(held) = &held
             && held.len() != *size
         {
-            return Err(Refusal::ChangedRequest {
+            return Err(ManagerError::ChangedRequest {
                 pod: pod.clone(),
                 container: container.clone(),
                 resource: resource.clone(),
@@ -137,17 +142,18 @@ impl Manager {
             return Ok(true);
         }
         let healthy = self.healthy.get(resource);
-        let healthy = healthy.ok_or_else(|| Refusal::Unregistered(resource.clone()))?;
+        let healthy = healthy.ok_or_else(|| ManagerError::Unregistered(resource.clone()))?;
         if healthy.is_empty() {
-            return Err(Refusal::NoHealthy(resource.clone()));
+            return Err(ManagerError::NoHealthy(resource.clone()));
         }
         if held.as_ref().is_some_and(|held| !held.is_subset(healthy)) {
-            return Err(Refusal::Lost(resource.clone()));
+            return Err(ManagerError::HeldDeviceUnhealthy(resource.clone()));
         }
         Ok(held.is_some() || *size == 0)
     }
 
-    /// Takes devices up to the requested number. Returns true at that number.
+    /// Moves devices from `source` to `taken`, up to the requested number, and marks them as allocated.
+    /// Returns true if `taken` has the requested number.
     fn take(&mut self, request: &Request, taken: &mut DeviceIds, source: &DeviceIds) -> bool {
         let in_use = self.allocated.entry(request.resource.clone()).or_default();
         let missing = request.size - taken.len();
@@ -158,37 +164,44 @@ impl Manager {
     }
 
     /// Splits free devices by the topology manager's hint for the container.
-    fn by_affinity(&self, request: &Request, available: &DeviceIds) -> ByAffinity {
+    fn by_affinity(&self, request: &Request, available: &DeviceIds) -> DevicesByAffinity {
         let key = (request.pod.clone(), request.container.clone());
         let hint = self.affinities.get(&key).copied();
         let listed = self.devices.get(&request.resource);
         let (Some(hint), Some(listed)) =
             (hint.filter(|_| self.has_topology(&request.resource)), listed)
         else {
-            return ByAffinity { without: available.clone(), ..ByAffinity::default() };
+            return DevicesByAffinity {
+                without_node: available.clone(),
+                ..DevicesByAffinity::default()
+            };
         };
         split(hint, available, listed)
     }
 }
 
-/// Sorts each device under the first of its nodes. Nodes in the hint come first, then the others,
-/// then no node. Within a group, nodes with few devices come first.
-fn split(hint: NumaMask, available: &DeviceIds, listed: &BTreeMap<String, Device>) -> ByAffinity {
+/// Splits devices by their nodes. A device of several nodes counts for the first one in this order:
+/// nodes in the hint, then the others, each group by ascending number of devices.
+fn split(
+    hint: NumaMask,
+    available: &DeviceIds,
+    listed: &BTreeMap<String, Device>,
+) -> DevicesByAffinity {
     let mut by_node = BTreeMap::<i64, DeviceIds>::new();
     for id in available {
-        for node in listed.get(id).map_or(&[NO_NODE][..], Device::sorted_under) {
+        for node in listed.get(id).map_or(&[NO_NODE][..], Device::grouping_nodes) {
             by_node.entry(*node).or_default().insert(id.clone());
         }
     }
     let mut nodes: Vec<(i64, DeviceIds)> = by_node.into_iter().collect();
     nodes.sort_by_key(|(node, ids)| (!hint.contains(*node), *node == NO_NODE, ids.len()));
 
-    let mut result = ByAffinity::default();
+    let mut result = DevicesByAffinity::default();
     let mut seen = DeviceIds::new();
     for (node, ids) in nodes {
         let group = match node {
             node if hint.contains(node) => &mut result.aligned,
-            NO_NODE => &mut result.without,
+            NO_NODE => &mut result.without_node,
             _ => &mut result.unaligned,
         };
         group.extend(ids.into_iter().filter(|id| seen.insert(id.clone())));
@@ -211,7 +224,8 @@ mod tests {
         manager(devices.collect())
     }
 
-    fn plain(count: usize) -> Manager {
+    /// Devices `d0`, `d1`, ... without topology.
+    fn without_topology(count: usize) -> Manager {
         manager((0..count).map(|index| device(&format!("d{index}"), &[])).collect())
     }
 
@@ -220,23 +234,23 @@ mod tests {
         manager.affinities.insert(key, NumaMask::of(nodes.iter().copied()));
     }
 
-    fn undecided(manager: &mut Manager, size: usize) -> Undecided {
+    fn choose_pending(manager: &mut Manager, size: usize) -> PendingChoice {
         match manager.choose(&request("pod", "c", size)) {
-            Ok(Choice::Undecided(undecided)) => undecided,
-            other => panic!("expected an open choice, got {other:?}"),
+            Ok(Choice::Pending(pending)) => pending,
+            other => panic!("expected a pending choice, got {other:?}"),
         }
     }
 
     #[test]
-    fn without_topology_the_plugin_is_asked_even_when_everything_will_be_taken() {
-        let mut manager = plain(2);
-        let open = undecided(&mut manager, 2);
-        assert_eq!((open.available(), open.taken.clone()), (ids("d0 d1"), ids("")));
-        assert_eq!(manager.settle(open, &ids("")), Ok(ids("d0 d1")));
+    fn without_topology_the_plugin_is_called_even_if_all_devices_are_needed() {
+        let mut manager = without_topology(2);
+        let pending = choose_pending(&mut manager, 2);
+        assert_eq!((pending.available(), pending.taken.clone()), (ids("d0 d1"), ids("")));
+        assert_eq!(manager.complete(pending, &ids("")), Ok(ids("d0 d1")));
     }
 
     #[test]
-    fn the_plugins_preference_is_followed_as_far_as_it_makes_sense() {
+    fn eligible_preferred_devices_are_taken_first() {
         for (preferred, expected) in [
             ("d2 d3", "d2 d3"),
             ("d3", "d0 d3"),
@@ -244,9 +258,13 @@ mod tests {
             ("bogus d2", "d0 d2"),
             ("d1 d2 d3", "d1 d2"),
         ] {
-            let mut manager = plain(4);
-            let open = undecided(&mut manager, 2);
-            assert_eq!(manager.settle(open, &ids(preferred)), Ok(ids(expected)), "{preferred}");
+            let mut manager = without_topology(4);
+            let pending = choose_pending(&mut manager, 2);
+            assert_eq!(
+                manager.complete(pending, &ids(preferred)),
+                Ok(ids(expected)),
+                "{preferred}"
+            );
             assert_eq!(manager.allocated[GPU], ids(expected));
         }
     }
@@ -255,13 +273,13 @@ mod tests {
     fn with_a_hint_the_plugin_chooses_among_aligned_devices_only() {
         let mut manager = two_nodes();
         align(&mut manager, &[1]);
-        let open = undecided(&mut manager, 2);
-        assert_eq!(open.available(), ids("b0 b1 b2 b3"));
-        assert_eq!(manager.settle(open, &ids("a0 b2")), Ok(ids("b0 b2")));
+        let pending = choose_pending(&mut manager, 2);
+        assert_eq!(pending.available(), ids("b0 b1 b2 b3"));
+        assert_eq!(manager.complete(pending, &ids("a0 b2")), Ok(ids("b0 b2")));
     }
 
     #[test]
-    fn exactly_the_aligned_devices_are_taken_without_asking() {
+    fn a_request_for_exactly_the_aligned_devices_needs_no_preference() {
         let mut manager = two_nodes();
         align(&mut manager, &[0]);
         let choice = manager.choose(&request("pod", "c", 4));
@@ -269,65 +287,64 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_aligned_devices_must_include_all_of_them() {
+    fn a_request_for_more_than_the_aligned_devices_must_include_all_of_them() {
         let mut manager = two_nodes();
         align(&mut manager, &[0]);
-        let open = undecided(&mut manager, 5);
-        assert_eq!(open.taken, ids("a0 a1 a2 a3"));
-        assert_eq!(open.available(), ids("a0 a1 a2 a3 b0 b1 b2 b3"));
-        assert_eq!(manager.settle(open, &ids("b2")), Ok(ids("a0 a1 a2 a3 b2")));
+        let pending = choose_pending(&mut manager, 5);
+        assert_eq!(pending.taken, ids("a0 a1 a2 a3"));
+        assert_eq!(pending.available(), ids("a0 a1 a2 a3 b0 b1 b2 b3"));
+        assert_eq!(manager.complete(pending, &ids("b2")), Ok(ids("a0 a1 a2 a3 b2")));
     }
 
     #[test]
     fn devices_without_topology_come_after_unaligned_ones() {
         let mut manager = manager(vec![device("a", &[0]), device("b", &[1]), device("c", &[])]);
         align(&mut manager, &[0]);
-        let open = undecided(&mut manager, 2);
-        assert_eq!(open.fallbacks, [ids("b"), ids("c")]);
-        assert_eq!(manager.settle(open, &ids("")), Ok(ids("a b")));
+        let pending = choose_pending(&mut manager, 2);
+        assert_eq!(pending.fallbacks, [ids("b"), ids("c")]);
+        assert_eq!(manager.complete(pending, &ids("")), Ok(ids("a b")));
     }
 
     #[test]
     fn reusable_devices_come_first_and_must_be_included() {
         let mut manager = two_nodes();
         hold(&mut manager, "pod", "init", "a0 a1");
-        manager.lend("pod", "init");
-        let covered = manager.choose(&request("pod", "c", 2));
-        assert_eq!(covered, Ok(Choice::Devices(ids("a0 a1"))));
+        manager.allow_reuse("pod", "init");
+        let choice = manager.choose(&request("pod", "c", 2));
+        assert_eq!(choice, Ok(Choice::Devices(ids("a0 a1"))));
 
         align(&mut manager, &[0]);
-        let open = undecided(&mut manager, 3);
-        assert_eq!(open.taken, ids("a0 a1"));
-        assert_eq!((open.available(), open.request.size), (ids("a0 a1 a2 a3"), 3));
+        let pending = choose_pending(&mut manager, 3);
+        assert_eq!(pending.taken, ids("a0 a1"));
+        assert_eq!((pending.available(), pending.request.size), (ids("a0 a1 a2 a3"), 3));
     }
 
-    /// Catalogue row 79.
     #[test]
-    fn a_collection_while_the_plugin_is_asked_changes_nothing_about_the_choice() {
+    fn a_garbage_collection_during_the_call_leaves_the_choice_unchanged() {
         let mut manager = two_nodes();
         hold(&mut manager, "gone", "c", "b0");
         align(&mut manager, &[0]);
-        let open = undecided(&mut manager, 5);
+        let pending = choose_pending(&mut manager, 5);
         manager.pods.clear();
         manager.collect_garbage();
-        assert_eq!(manager.settle(open, &ids("b1")), Ok(ids("a0 a1 a2 a3 b1")));
+        assert_eq!(manager.complete(pending, &ids("b1")), Ok(ids("a0 a1 a2 a3 b1")));
     }
 
     #[test]
     fn a_device_of_several_nodes_is_counted_once() {
         let mut manager = manager(vec![device("x", &[0, 1]), device("y", &[1])]);
         align(&mut manager, &[0]);
-        let open = undecided(&mut manager, 2);
-        assert_eq!((open.taken, open.fallbacks), (ids("x"), vec![ids("y"), ids("")]));
+        let pending = choose_pending(&mut manager, 2);
+        assert_eq!((pending.taken, pending.fallbacks), (ids("x"), vec![ids("y"), ids("")]));
     }
 
     #[test]
-    fn refusals_say_what_the_kubelet_says() {
+    fn errors_have_the_kubelets_texts() {
         let check = |manager: &mut Manager, size, expected: &str| {
-            let refusal = manager.choose(&request("pod", "c", size)).expect_err("refused");
-            assert_eq!(refusal.to_string(), expected);
+            let error = manager.choose(&request("pod", "c", size)).expect_err("refused");
+            assert_eq!(error.to_string(), expected);
         };
-        let mut small = plain(2);
+        let mut small = without_topology(2);
         hold(&mut small, "other", "c", "d0");
         check(
             &mut small,
@@ -335,7 +352,7 @@ mod tests {
             "requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1",
         );
 
-        let mut grown = plain(2);
+        let mut grown = without_topology(2);
         hold(&mut grown, "pod", "c", "d0");
         check(
             &mut grown,
@@ -343,7 +360,7 @@ mod tests {
             "pod \"pod\" container \"c\" changed request for resource \"example.com/gpu\" from 1 to 2",
         );
 
-        let mut lost = plain(2);
+        let mut lost = without_topology(2);
         hold(&mut lost, "pod", "c", "d7");
         check(
             &mut lost,
@@ -352,20 +369,20 @@ mod tests {
         );
 
         let none = "no healthy devices present; cannot allocate unhealthy devices example.com/gpu";
-        let mut sick = plain(1);
-        sick.mark_unhealthy(GPU);
-        check(&mut sick, 1, none);
-        check(&mut sick, 0, none);
+        let mut unhealthy = without_topology(1);
+        unhealthy.mark_unhealthy(GPU);
+        check(&mut unhealthy, 1, none);
+        check(&mut unhealthy, 0, none);
 
         let mut unregistered = Manager::default();
         check(&mut unregistered, 1, "cannot allocate unregistered device example.com/gpu");
     }
 
     #[test]
-    fn nothing_is_done_for_zero_devices_or_for_devices_held_already() {
-        let mut manager = plain(2);
-        assert_eq!(manager.choose(&request("pod", "c", 0)), Ok(Choice::Nothing));
+    fn a_request_for_no_devices_or_for_held_devices_needs_no_choice() {
+        let mut manager = without_topology(2);
+        assert_eq!(manager.choose(&request("pod", "c", 0)), Ok(Choice::NotNeeded));
         hold(&mut manager, "pod", "c", "d0");
-        assert_eq!(manager.choose(&request("pod", "c", 1)), Ok(Choice::Nothing));
+        assert_eq!(manager.choose(&request("pod", "c", 1)), Ok(Choice::NotNeeded));
     }
 }

@@ -1,18 +1,24 @@
-//! The plugins behind the resources: the endpoint to call, and the effect of a lost stream.
+//! Plugin registrations: a table of clients, the endpoint to call for each resource, and the effect of a
+//! stream's end.
 //!
 //! ```text
-//!  Register ─> in the table ─> dialled ─> options ─> endpoint ─> list ... list ─> stream ends
-//!                  │ fails: removed,                  replaces the                   │
-//!                  └ an older endpoint stays          older one     the client of its key, if
-//!                    (a zombie)                                     any: removed, connection
-//!                                                                   closed, endpoint stopped,
-//!                                                                   devices unhealthy
+//!  Register ─> client in table ─> dialled ─> options ─> endpoint ─> list ... list ─> stream ends
+//!                  │ fails: the client            replaces the                          │
+//!                  └ leaves the table, an         older endpoint    finds the client of its key:
+//!                    older endpoint stays                           removes it from the table,
+//!                                                                   closes its connection, stops
+//!                                                                   the endpoint; its devices
+//!                                                                   become unhealthy
 //! ```
 //!
-//! Up to 1.36 the key is the resource. So the end of an old stream closes the newest client. The
-//! end of a stream without its key in the table changes nothing. A newest client that still dials
-//! has no connection to close. That client continues outside of the table, and the end of its stream
-//! will change nothing. From 1.37 the socket is part of the key.
+//! Up to 1.36 the key is the resource:
+//!
+//! - The end of an old stream closes the newest client.
+//! - If that newest client is still dialling, it has no connection to close. It only leaves the table,
+//!   and connects later. The end of its own stream then changes nothing.
+//! - The end of a stream changes nothing if the table has no client with its key.
+//!
+//! From 1.37 the key is the resource and the socket.
 
 use std::{
     collections::BTreeMap,
@@ -29,22 +35,22 @@ use crate::{
     status::PluginOptions,
 };
 
-/// Connected or connecting plugins, by the release's key: at most one for each.
+/// Table of connected and connecting plugins, with at most one client per key.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     by_key: BTreeMap<ClientKey, Entry>,
-    begun: u64,
+    last_number: u64,
 }
 
-/// Client of one registration, in the table or removed from it.
+/// Identity of the client of one registration, in the table or removed from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Client {
     key: ClientKey,
-    /// Distinguishes the client from later ones with its key.
+    /// Number of the registration; distinguishes clients with the same key.
     number: u64,
 }
 
-/// Key that finds a client when a stream ends.
+/// Key of the table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ClientKey {
     resource: String,
@@ -55,20 +61,21 @@ struct ClientKey {
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    /// Closes the connection, once there is one.
+    /// Closes the connection; `None` until the dial succeeds.
     close: Option<CancellationToken>,
 }
 
-/// Endpoint of a resource.
+/// Endpoint of a resource: the plugin that the device manager calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    /// The plugin's socket; `None` after a restart, before the plugin registered again.
+    /// The plugin's socket; `None` after a kubelet restart, until the plugin registers again.
     pub(crate) socket: Option<PathBuf>,
-    /// The connection. `None` means a lost plugin.
+    /// The connection; `None` for a stopped endpoint.
     pub(crate) plugin: Option<Plugin>,
-    /// The plugin's answer to `GetDevicePluginOptions`; unknown after a restart.
+    /// The plugin's answer to `GetDevicePluginOptions`; `None` after a kubelet restart, until the plugin
+    /// registers again.
     pub(crate) options: Option<PluginOptions>,
-    /// Time of the plugin's loss.
+    /// Time of the loss of the plugin, or of the kubelet's restart; `None` for a connected endpoint.
     pub(crate) stopped_at: Option<Instant>,
 }
 
@@ -85,23 +92,23 @@ impl Endpoint {
         }
     }
 
-    /// Endpoint of a resource from the checkpoint, before its plugin registers.
-    pub(crate) fn remembered(now: Instant) -> Self {
+    /// Stopped endpoint of a resource in the checkpoint, until its plugin registers.
+    pub(crate) fn from_checkpoint(now: Instant) -> Self {
         Self { socket: None, plugin: None, options: None, stopped_at: Some(now) }
     }
 
-    /// The connection, or an error for a lost plugin.
+    /// The connection, or an error for a stopped endpoint.
     pub(crate) fn plugin(&self, resource: &str) -> Result<Plugin, RpcError> {
         let stopped = || RpcError::Stopped { resource: resource.to_owned() };
         self.plugin.clone().ok_or_else(stopped)
     }
 
-    /// True if the plugin wants `GetPreferredAllocation`.
+    /// True if the plugin's options include `GetPreferredAllocation`.
     pub(crate) fn wants_preferred(&self) -> bool {
         self.options.is_some_and(|options| options.get_preferred_allocation_available)
     }
 
-    /// True if the plugin wants `PreStartContainer`.
+    /// True if the plugin's options include `PreStartContainer`.
     pub(crate) fn wants_pre_start(&self) -> bool {
         self.options.is_some_and(|options| options.pre_start_required)
     }
@@ -117,84 +124,88 @@ impl Client {
 }
 
 impl Manager {
-    /// Records an accepted registration, whose dial begins.
+    /// Adds a client for a registration that passed the checks, in place of another with its key. The
+    /// caller dials next.
     pub(crate) fn client_begins(&mut self, resource: &str, socket: &Path) -> Client {
         let socket = match self.release {
             Release::UpTo1_36 => None,
             Release::From1_37 => Some(socket.to_owned()),
         };
         let key = ClientKey { resource: resource.to_owned(), socket };
-        self.clients.begun += 1;
-        let number = self.clients.begun;
+        self.clients.last_number += 1;
+        let number = self.clients.last_number;
         self.clients.by_key.insert(key.clone(), Entry { number, close: None });
         Client { key, number }
     }
 
-    /// Records the connection that can be closed from now on, if the client is still in the table.
+    /// Stores the token that closes the client's connection, if the client is still in the table.
     pub(crate) fn client_dialled(&mut self, client: &Client, close: CancellationToken) {
-        let found = self.clients.by_key.get_mut(&client.key);
-        if let Some(entry) = found.filter(|entry| entry.number == client.number) {
+        let current = self.clients.by_key.get_mut(&client.key);
+        if let Some(entry) = current.filter(|entry| entry.number == client.number) {
             entry.close = Some(close);
         }
     }
 
-    /// Records a failed dial or options call. The client with that key is forgotten, endpoints stay.
+    /// Handles a failed dial or options call: removes the client with that key, even a newer one.
+    /// Endpoints stay.
     pub(crate) fn client_failed(&mut self, client: &Client) {
         self.clients.by_key.remove(&client.key);
     }
 
-    /// Records the plugin's answer. Calls go to this plugin from now on; devices wait for its first list.
+    /// Makes a connected plugin the endpoint of its resource. Calls go to this plugin from now on. The
+    /// devices change with the plugin's first list.
     pub(crate) fn client_connected(&mut self, client: &Client, endpoint: Endpoint) {
         self.endpoints.insert(client.resource().to_owned(), endpoint);
     }
 
-    /// Records the end of a client's stream: closes the current client of that key.
+    /// Handles the end of a client's stream: removes the current client of its key, closes that client's
+    /// connection, and stops the endpoint.
     pub(crate) fn stream_ended(&mut self, client: &Client, now: Instant) {
         let ClientKey { resource, socket } = &client.key;
-        let Some(newest) = self.clients.by_key.remove(&client.key) else { return };
-        if let Some(close) = newest.close {
+        let Some(current) = self.clients.by_key.remove(&client.key) else { return };
+        if let Some(close) = current.close {
             close.cancel();
         }
-        let concerned = self
+        let endpoint = self
             .endpoints
             .get_mut(resource)
             .filter(|endpoint| socket.is_none() || endpoint.socket == *socket);
-        if let Some(endpoint) = concerned {
+        if let Some(endpoint) = endpoint {
             endpoint.plugin = None;
             endpoint.stopped_at = Some(now);
             self.mark_unhealthy(resource);
         }
     }
 
-    /// Forgets resources whose plugin has been lost longer than the grace period. Returns their
-    /// names. The caller writes the checkpoint if there are any.
+    /// Removes resources whose endpoint is missing, or stopped for longer than the grace period. Returns
+    /// their names. The caller writes the checkpoint if there are any.
     pub(crate) fn expire(&mut self, now: Instant, grace: Duration) -> Vec<String> {
         let is_over = |endpoint: &&Endpoint| {
             endpoint.stopped_at.is_some_and(|stopped| now.duration_since(stopped) > grace)
         };
-        let counted = self.healthy.keys().chain(self.unhealthy.keys());
-        let mut gone: Vec<String> = counted
+        let known = self.healthy.keys().chain(self.unhealthy.keys());
+        let mut expired: Vec<String> = known
             .filter(|resource| self.endpoints.get(*resource).is_none_or(|e| is_over(&e)))
             .cloned()
             .collect();
-        gone.dedup();
-        for resource in &gone {
+        expired.dedup();
+        for resource in &expired {
             self.endpoints.remove(resource);
             self.healthy.remove(resource);
             self.unhealthy.remove(resource);
-            self.left_over.insert(resource.clone(), 0);
+            self.status_only_capacities.insert(resource.clone(), 0);
         }
-        gone
+        expired
     }
 
-    /// Time at which the next grace period ends.
+    /// Time at which the next grace period is over.
     pub(crate) fn next_expiry(&self, grace: Duration) -> Option<Instant> {
-        let counted = |resource: &String| {
+        let is_known = |resource: &String| {
             self.healthy.contains_key(resource) || self.unhealthy.contains_key(resource)
         };
         self.endpoints
             .iter()
-            .filter(|(resource, _)| counted(resource))
+            .filter(|(resource, _)| is_known(resource))
             .filter_map(|(_, endpoint)| endpoint.stopped_at)
             .min()
             .map(|stopped| stopped + grace + Duration::from_millis(1))
@@ -217,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Runs a registration as far as the table is concerned: begun, dialled, answered.
+    /// Registers a plugin: adds its client, stores a token, sets the endpoint. Returns client and token.
     fn register(manager: &mut Manager, socket: &str) -> (Client, CancellationToken) {
         let client = manager.client_begins(GPU, Path::new(socket));
         let close = CancellationToken::new();
@@ -254,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_newer_plugin_that_still_dials_is_not_closed_and_its_own_end_goes_unnoticed() {
+    async fn a_newer_plugin_that_still_dials_stays_open_and_its_own_end_changes_nothing() {
         let mut manager = node(Release::UpTo1_36);
         let (first, _) = register(&mut manager, "one.sock");
         let second = manager.client_begins(GPU, Path::new("two.sock"));
@@ -272,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_two_plugins_that_dial_only_the_newer_one_can_be_closed() {
+    async fn of_two_dialling_plugins_a_stream_end_closes_only_the_newer_one() {
         let mut manager = node(Release::UpTo1_36);
         let first = manager.client_begins(GPU, Path::new("one.sock"));
         let second = manager.client_begins(GPU, Path::new("two.sock"));
@@ -286,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_registration_leaves_a_zombie() {
+    async fn after_a_failed_registration_the_end_of_the_older_stream_changes_nothing() {
         let mut manager = node(Release::UpTo1_36);
         let (first, _) = register(&mut manager, "one.sock");
         let failing = manager.client_begins(GPU, Path::new("two.sock"));
@@ -296,15 +307,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_resource_expires_after_the_grace_period_and_stays_on_the_node_with_nothing() {
+    async fn a_resource_expires_after_the_grace_period_and_stays_on_the_node_with_capacity_0() {
         let mut manager = node(Release::UpTo1_36);
         let (client, _) = register(&mut manager, "one.sock");
-        let lost = Instant::now();
+        let stopped = Instant::now();
         let grace = Duration::from_secs(300);
-        manager.stream_ended(&client, lost);
-        assert!(manager.expire(lost + grace, grace).is_empty());
+        manager.stream_ended(&client, stopped);
+        assert!(manager.expire(stopped + grace, grace).is_empty());
         assert_eq!(manager.unhealthy[GPU], ids("a"));
-        assert_eq!(manager.expire(lost + grace + Duration::from_millis(1), grace), [GPU]);
+        assert_eq!(manager.expire(stopped + grace + Duration::from_millis(1), grace), [GPU]);
         assert_eq!(manager.counts()[GPU], (0, 0));
         assert!(!manager.is_known(GPU) && manager.next_expiry(grace).is_none());
     }

@@ -1,6 +1,6 @@
-//! Topology hints for a container or a pod, from free devices and its holdings.
+//! Topology hints for a container or a pod, from the free devices and the devices that it holds.
 
-use super::{Manager, Vanished};
+use super::{Manager, UnlistedDevice};
 use crate::{
     device::DeviceIds,
     pod::{Container, Pod},
@@ -10,47 +10,48 @@ use crate::{
 /// Decision of the topology manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alignment {
-    /// The container or pod is admitted; its affinity is stored.
+    /// The policy admits the container or pod; its affinity is stored.
     Admitted,
-    /// `TopologyAffinityError`.
+    /// The policy rejects the container or pod: `TopologyAffinityError`.
     Misaligned,
 }
 
 impl Manager {
-    /// Decides the NUMA nodes of a container's devices.
+    /// Decides the NUMA nodes of a container's devices (scope `container`).
     pub(crate) fn align_container(
         &mut self,
         pod: &Pod,
         container: &Container,
-    ) -> Result<Alignment, Vanished> {
+    ) -> Result<Alignment, UnlistedDevice> {
         self.collect_garbage();
-        let mut wishes = Vec::new();
+        let mut hints = Vec::new();
         for (resource, size) in self.device_limits(&container.limits) {
-            let held = self.holdings.get(&pod.uid, &container.name, &resource);
-            let held = held.map(super::Held::ids).unwrap_or_default();
+            let holding = self.holdings.get(&pod.uid, &container.name, &resource);
+            let held = holding.map(super::Holding::ids).unwrap_or_default();
             let reusable = self.reusable.of(&pod.uid, &resource);
-            wishes.push(self.hints_of(&resource, size, (&held, &reusable))?);
+            hints.push(self.hints_of(&resource, size, (&held, &reusable))?);
         }
         let containers = [container.name.as_str()];
-        Ok(self.decide(&pod.uid, &containers, &wishes))
+        Ok(self.decide(&pod.uid, &containers, &hints))
     }
 
     /// Decides the NUMA nodes of all of a pod's devices (scope `pod`).
-    pub(crate) fn align_pod(&mut self, pod: &Pod) -> Result<Alignment, Vanished> {
+    pub(crate) fn align_pod(&mut self, pod: &Pod) -> Result<Alignment, UnlistedDevice> {
         self.collect_garbage();
-        let mut wishes = Vec::new();
+        let mut hints = Vec::new();
         for (resource, size) in self.device_limits(&pod.effective_limits()) {
             let held = self.holdings.of_pod(&pod.uid, &resource);
-            wishes.push(self.hints_of(&resource, size, (&held, &DeviceIds::new()))?);
+            hints.push(self.hints_of(&resource, size, (&held, &DeviceIds::new()))?);
         }
         let containers: Vec<&str> =
             pod.in_admission_order().map(|container| container.name.as_str()).collect();
-        Ok(self.decide(&pod.uid, &containers, &wishes))
+        Ok(self.decide(&pod.uid, &containers, &hints))
     }
 
-    fn decide(&mut self, pod: &str, containers: &[&str], wishes: &[Hints]) -> Alignment {
+    /// Merges the hints of all resources, and stores the affinity for each of the containers.
+    fn decide(&mut self, pod: &str, containers: &[&str], hints: &[Hints]) -> Alignment {
         let machine = NumaMask::of(self.numa_nodes.iter().copied());
-        let verdict = merge(self.policy, machine, wishes);
+        let verdict = merge(self.policy, machine, hints);
         if !verdict.admitted {
             return Alignment::Misaligned;
         }
@@ -64,12 +65,13 @@ impl Manager {
         Alignment::Admitted
     }
 
+    /// Hints for one resource. Devices that the container or pod holds already are its only choice.
     fn hints_of(
         &self,
         resource: &str,
         size: usize,
         (held, reusable): (&DeviceIds, &DeviceIds),
-    ) -> Result<Hints, Vanished> {
+    ) -> Result<Hints, UnlistedDevice> {
         let Some(devices) = self.devices.get(resource).filter(|_| self.has_topology(resource))
         else {
             return Ok(Hints::NoPreference);
@@ -91,17 +93,18 @@ impl Manager {
         demand.hints().map(Hints::Masks)
     }
 
+    /// Limits of the resources that the device manager knows, as numbers of devices.
     fn device_limits(&self, limits: &crate::pod::Limits) -> Vec<(String, usize)> {
         limits
             .iter()
             .filter(|(resource, _)| self.is_known(resource))
-            .map(|(resource, quantity)| (resource.clone(), saturating(*quantity)))
+            .map(|(resource, quantity)| (resource.clone(), device_count(*quantity)))
             .collect()
     }
 }
 
-/// Converts a quantity to a number of devices.
-pub(crate) fn saturating(quantity: u64) -> usize {
+/// Converts a quantity to a number of devices, at most `usize::MAX`.
+pub(crate) fn device_count(quantity: u64) -> usize {
     usize::try_from(quantity).unwrap_or(usize::MAX)
 }
 
@@ -113,7 +116,7 @@ mod tests {
     };
     use crate::topology::TopologyPolicy;
 
-    fn check(held: &str, size: u64, expected: &Result<Alignment, Vanished>) {
+    fn check(held: &str, size: u64, expected: &Result<Alignment, UnlistedDevice>) {
         let mut manager = manager(vec![device("a", &[0]), device("b", &[1])]);
         manager.policy = TopologyPolicy::SingleNumaNode;
         if !held.is_empty() {
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_held_device_that_is_no_longer_listed_is_a_panic() {
-        check("gone", 1, &Err(Vanished { id: "gone".to_owned() }));
+        check("gone", 1, &Err(UnlistedDevice { id: "gone".to_owned() }));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Holdings of each container: the real manager's `podDevices`.
+//! Holdings: the devices allocated to each container. The real manager's `podDevices`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::Request;
 use crate::{device::DeviceIds, grant::Grant};
 
 /// Holdings of one container, by resource.
-pub(crate) type ContainerHoldings = BTreeMap<String, Held>;
+pub(crate) type ContainerHoldings = BTreeMap<String, Holding>;
 
 /// Holdings by pod UID, container name and resource name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,20 +14,21 @@ pub(crate) struct Holdings {
     by_pod: BTreeMap<String, BTreeMap<String, ContainerHoldings>>,
 }
 
-/// Devices of one resource in one container, and the plugin's answer.
+/// Devices of one resource, allocated to one container, and the plugin's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    /// Ids by NUMA node at the time of allocation, `NO_NODE` for none. A device of two nodes is under both.
+pub(crate) struct Holding {
+    /// Ids by NUMA node, as listed at the time of allocation. A device of two nodes is under both; a
+    /// device without nodes is under `NO_NODE`.
     pub(crate) by_numa: BTreeMap<i64, Vec<String>>,
-    /// The encoded `ContainerAllocateResponse`, kept for the checkpoint.
+    /// The encoded `ContainerAllocateResponse`, for the checkpoint.
     pub(crate) response: Vec<u8>,
     /// The decoded response.
     pub(crate) grant: Grant,
 }
 
-// === impl Held ===
+// === impl Holding ===
 
-impl Held {
+impl Holding {
     pub(crate) fn new(
         by_numa: BTreeMap<i64, Vec<String>>,
         response: Vec<u8>,
@@ -45,16 +46,16 @@ impl Held {
 // === impl Holdings ===
 
 impl Holdings {
-    pub(crate) fn insert(&mut self, request: &Request, held: Held) {
+    pub(crate) fn insert(&mut self, request: &Request, holding: Holding) {
         self.by_pod
             .entry(request.pod.clone())
             .or_default()
             .entry(request.container.clone())
             .or_default()
-            .insert(request.resource.clone(), held);
+            .insert(request.resource.clone(), holding);
     }
 
-    pub(crate) fn get(&self, pod: &str, container: &str, resource: &str) -> Option<&Held> {
+    pub(crate) fn get(&self, pod: &str, container: &str, resource: &str) -> Option<&Holding> {
         self.container(pod, container)?.get(resource)
     }
 
@@ -69,47 +70,48 @@ impl Holdings {
     /// Ids of a resource that the pod's containers hold.
     pub(crate) fn of_pod(&self, pod: &str, resource: &str) -> DeviceIds {
         let containers = self.by_pod.get(pod).into_iter().flat_map(BTreeMap::values);
-        containers.filter_map(|held| held.get(resource)).flat_map(Held::ids).collect()
+        containers.filter_map(|holdings| holdings.get(resource)).flat_map(Holding::ids).collect()
     }
 
-    /// The pod that holds this id, of any resource: ids should be unique over resources.
+    /// The first pod that holds a device with this id, of any resource. As in the real manager, ids
+    /// are expected to be unique over all resources.
     pub(crate) fn holder(&self, id: &str) -> Option<&str> {
-        self.iter().find(|(_, _, _, held)| held.ids().contains(id)).map(|(pod, ..)| pod)
+        self.iter().find(|(_, _, _, holding)| holding.ids().contains(id)).map(|(pod, ..)| pod)
     }
 
-    /// Keeps only active pods. Reports a dropped pod.
-    pub(crate) fn retain(&mut self, is_active: impl Fn(&str) -> bool) -> Dropped {
+    /// Drops the holdings of inactive pods.
+    pub(crate) fn retain(&mut self, is_active: impl Fn(&str) -> bool) -> Retained {
         let before = self.by_pod.len();
         self.by_pod.retain(|pod, _| is_active(pod));
-        if self.by_pod.len() == before { Dropped::None } else { Dropped::Some }
+        if self.by_pod.len() == before { Retained::All } else { Retained::Fewer }
     }
 
     /// Ids in use, by resource.
     pub(crate) fn in_use(&self) -> BTreeMap<String, DeviceIds> {
         let mut all = BTreeMap::<String, DeviceIds>::new();
-        for (_, _, resource, held) in self.iter() {
-            all.entry(resource.to_owned()).or_default().extend(held.ids());
+        for (_, _, resource, holding) in self.iter() {
+            all.entry(resource.to_owned()).or_default().extend(holding.ids());
         }
         all
     }
 
-    /// All holdings, by pod, container and resource.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str, &str, &Held)> {
+    /// All holdings, as pod UID, container name, resource name and holding.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str, &str, &Holding)> {
         self.by_pod.iter().flat_map(|(pod, containers)| {
             containers.iter().flat_map(move |(container, resources)| {
-                resources.iter().map(move |(resource, held)| {
-                    (pod.as_str(), container.as_str(), resource.as_str(), held)
+                resources.iter().map(move |(resource, holding)| {
+                    (pod.as_str(), container.as_str(), resource.as_str(), holding)
                 })
             })
         })
     }
 }
 
-/// Outcome of a garbage collection.
+/// Outcome of [`Holdings::retain`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dropped {
-    /// All holdings stayed.
-    None,
-    /// At least one pod's holdings are gone.
-    Some,
+pub(crate) enum Retained {
+    /// All holdings remain.
+    All,
+    /// The holdings of at least one pod were dropped.
+    Fewer,
 }

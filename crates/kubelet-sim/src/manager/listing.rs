@@ -1,4 +1,4 @@
-//! Device lists from plugins, and a resource's devices after its plugin is lost.
+//! Device lists from plugins, the loss of a plugin, and the counts in the node's status.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use super::Manager;
 use crate::device::{Device, DeviceIds};
 
 impl Manager {
-    /// Takes a list as the complete state of a resource. Returns the pods to sync at once: a device
-    /// of theirs changed its health or reappeared.
+    /// Replaces the list of a resource. Returns the UIDs of the pods to sync: pods that hold a device
+    /// whose health changed, or that the previous list lacked.
     ///
-    /// A device listed twice has its last record's fields, and both records count. So an id can be
-    /// healthy and unhealthy at once.
+    /// Of a device listed twice, the last entry wins. But both entries count for the sets of ids, so an
+    /// id can be healthy and unhealthy at once.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) -> Vec<String> {
         let old = self.devices.remove(resource).unwrap_or_default();
         let (mut healthy, mut unhealthy) = (DeviceIds::new(), DeviceIds::new());
@@ -27,11 +27,12 @@ impl Manager {
         self.devices.insert(resource.to_owned(), listed);
         self.healthy.insert(resource.to_owned(), healthy);
         self.unhealthy.insert(resource.to_owned(), unhealthy);
-        self.left_over.remove(resource);
+        self.status_only_capacities.remove(resource);
         affected.into_iter().collect()
     }
 
-    /// Moves all healthy ids to unhealthy. The health of each device stays as the plugin reported it.
+    /// Moves all healthy ids of a resource to the unhealthy ones. `devices` keeps the health that the
+    /// plugin reported.
     pub(super) fn mark_unhealthy(&mut self, resource: &str) {
         let lost = self.healthy.get_mut(resource).map(std::mem::take).unwrap_or_default();
         self.unhealthy.entry(resource.to_owned()).or_default().extend(lost);
@@ -41,10 +42,11 @@ impl Manager {
     pub(super) fn available(&self, resource: &str) -> DeviceIds {
         let healthy = self.healthy.get(resource).into_iter().flatten();
         let in_use = self.allocated.get(resource);
-        healthy.filter(|id| in_use.is_none_or(|used| !used.contains(*id))).cloned().collect()
+        healthy.filter(|id| in_use.is_none_or(|in_use| !in_use.contains(*id))).cloned().collect()
     }
 
-    /// True if the device manager handles the resource: a plugin listed it, or a container holds it.
+    /// True if the device manager allocates the resource: a plugin listed devices of it, the checkpoint
+    /// names it, or devices of it are in use.
     pub(crate) fn is_known(&self, resource: &str) -> bool {
         self.healthy.contains_key(resource) || self.allocated.contains_key(resource)
     }
@@ -55,7 +57,7 @@ impl Manager {
         devices.into_iter().any(|device| !device.nodes().is_empty())
     }
 
-    /// Capacity and allocatable of every resource on the node.
+    /// `(capacity, allocatable)` of every resource in the node's status.
     pub(crate) fn counts(&self) -> BTreeMap<String, (usize, usize)> {
         let mut counts = BTreeMap::<String, (usize, usize)>::new();
         for (resource, ids) in &self.healthy {
@@ -64,7 +66,7 @@ impl Manager {
         for (resource, ids) in &self.unhealthy {
             counts.entry(resource.clone()).or_default().0 += ids.len();
         }
-        for (resource, capacity) in &self.left_over {
+        for (resource, capacity) in &self.status_only_capacities {
             counts.entry(resource.clone()).or_insert((*capacity, *capacity));
         }
         counts
@@ -78,7 +80,7 @@ mod tests {
         *,
     };
 
-    fn sick(id: &str) -> Device {
+    fn unhealthy(id: &str) -> Device {
         Device { health: "Unhealthy".to_owned(), ..device(id, &[]) }
     }
 
@@ -89,21 +91,21 @@ mod tests {
     #[test]
     fn capacity_counts_all_devices_and_allocatable_the_healthy_ones() {
         let healthy = |id| device(id, &[]);
-        check(vec![healthy("a"), healthy("b"), sick("c")], (3, 2));
+        check(vec![healthy("a"), healthy("b"), unhealthy("c")], (3, 2));
         check(vec![healthy("a"), healthy("b")], (2, 2));
         check(vec![], (0, 0));
     }
 
     #[test]
-    fn only_the_exact_word_is_healthy() {
+    fn only_the_exact_word_healthy_makes_a_device_healthy() {
         for word in ["healthy", "", "HEALTHY", "Unknown"] {
             check(vec![Device { health: word.to_owned(), ..device("a", &[]) }], (1, 0));
         }
     }
 
     #[test]
-    fn a_duplicate_id_counts_in_both_sets_and_the_last_record_wins() {
-        let manager = manager(vec![device("a", &[]), sick("a"), device("b", &[])]);
+    fn a_duplicate_id_counts_in_both_sets_and_the_last_entry_wins() {
+        let manager = manager(vec![device("a", &[]), unhealthy("a"), device("b", &[])]);
         assert_eq!(manager.counts()[GPU], (3, 2));
         assert_eq!(manager.devices[GPU]["a"].health, "Unhealthy");
     }
@@ -117,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_synced_when_its_device_changes_health_or_reappears_but_not_when_it_goes() {
+    fn a_holder_is_synced_when_its_device_changes_health_or_is_listed_again_not_when_it_goes() {
         let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
         hold(&mut manager, "pod", "c", "a");
         let none: [&str; 0] = [];
-        assert_eq!(manager.list(GPU, vec![device("a", &[]), sick("b")]), none);
-        assert_eq!(manager.list(GPU, vec![sick("a")]), ["pod"]);
+        assert_eq!(manager.list(GPU, vec![device("a", &[]), unhealthy("b")]), none);
+        assert_eq!(manager.list(GPU, vec![unhealthy("a")]), ["pod"]);
         assert_eq!(manager.list(GPU, vec![]), none);
-        assert_eq!(manager.list(GPU, vec![sick("a")]), ["pod"]);
+        assert_eq!(manager.list(GPU, vec![unhealthy("a")]), ["pod"]);
     }
 }

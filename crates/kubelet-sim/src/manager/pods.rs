@@ -1,4 +1,4 @@
-//! Pods of the node from the kubelet's view, and the predicate that counts their requests.
+//! Pods of the node as the kubelet knows them, and the admission check that sums their requests.
 
 use std::collections::BTreeSet;
 
@@ -11,26 +11,26 @@ use crate::{
 /// A pod and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodRecord {
-    /// The pod at its binding.
+    /// The pod as bound to the node.
     pub(crate) pod: Pod,
-    /// State of the pod.
+    /// Phase of the pod.
     pub(crate) phase: PodPhase,
-    /// Running containers.
+    /// Names of the running containers.
     pub(crate) running: BTreeSet<String>,
-    /// Containers that ran at the start of this kubelet.
+    /// Names of the containers that ran when the kubelet started.
     pub(crate) running_at_start: BTreeSet<String>,
-    /// True if claims were prepared for the pod's current sandbox.
+    /// True if the pod's sandbox exists. The pod's claims are prepared before its creation.
     pub(crate) has_sandbox: bool,
-    /// True if all containers ended with success, and claims may be left to release.
+    /// True if all containers ended with success, before the release of the pod's claims.
     pub(crate) is_ending: bool,
 }
 
-/// A resource that the node has too little of.
+/// A resource of which the node has too little.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
 )]
-pub(crate) struct Insufficient {
+pub(crate) struct InsufficientResource {
     pub(crate) resource: String,
     requested: u64,
     used: u64,
@@ -51,7 +51,8 @@ impl PodRecord {
         }
     }
 
-    /// Records the success of all containers. A pod with claims ends after their release.
+    /// Records that all containers ended with success. The phase of an active pod with claims changes
+    /// after their release.
     pub(crate) fn containers_ended(&mut self) {
         self.running.clear();
         if self.pod.claims.is_empty() || !self.is_active() {
@@ -61,22 +62,23 @@ impl PodRecord {
         }
     }
 
-    /// True if the pod keeps its devices.
+    /// True if the pod has not ended. Active pods hold their devices.
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.phase, PodPhase::Pending | PodPhase::Admitted)
     }
 }
 
 impl Manager {
-    /// Adds a pod bound to this node. Until its rejection it counts as active.
+    /// Adds a pod bound to this node, or resets the phase of a known one. The pod is active until it
+    /// is rejected or ends.
     pub(crate) fn add_pod(&mut self, pod: Pod) {
         let uid = pod.uid.clone();
-        let known = self.pods.remove(&uid).unwrap_or_else(|| PodRecord::new(pod.clone()));
-        let record = PodRecord { pod, phase: PodPhase::Pending, ..known };
+        let former = self.pods.remove(&uid).unwrap_or_else(|| PodRecord::new(pod.clone()));
+        let record = PodRecord { pod, phase: PodPhase::Pending, ..former };
         self.pods.insert(uid, record);
     }
 
-    /// UIDs of the pods that keep their holdings.
+    /// UIDs of the active pods.
     pub(crate) fn active_pods(&self) -> BTreeSet<String> {
         let active = self.pods.iter().filter(|(_, record)| record.is_active());
         active.map(|(uid, _)| uid.clone()).collect()
@@ -89,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// Moves the pod to another phase, if it exists.
+    /// Sets the phase of a pod, if the pod exists. A pod that ended has no running containers.
     pub(crate) fn set_phase(&mut self, uid: &str, phase: PodPhase) {
         if let Some(record) = self.pods.get_mut(uid) {
             if matches!(phase, PodPhase::Failed { .. } | PodPhase::Succeeded) {
@@ -99,15 +101,15 @@ impl Manager {
         }
     }
 
-    /// True if the container runtime reported the container as running when the kubelet started.
+    /// True if the container ran when the kubelet started.
     pub(super) fn was_running_at_start(&self, pod: &str, container: &str) -> bool {
         self.pods.get(pod).is_some_and(|record| record.running_at_start.contains(container))
     }
 
-    /// Counts extended resources: the requests of all admitted pods must fit the node. For a pod
-    /// with devices, allocatable is raised to the allocated number. A resource unknown to the node
-    /// is not counted.
-    pub(crate) fn fits(&self, pod: &Pod) -> Result<(), Insufficient> {
+    /// Checks that the pod's extended resources fit the node: its requests plus those of all other
+    /// admitted pods are at most allocatable. For a pod that holds devices, allocatable is at least
+    /// the number of allocated devices. A resource unknown to the node is not checked.
+    pub(crate) fn fits(&self, pod: &Pod) -> Result<(), InsufficientResource> {
         let counts = self.counts();
         let used = self.used_by_others(&pod.uid);
         for (resource, requested) in pod.effective_limits() {
@@ -120,7 +122,7 @@ impl Manager {
             let Some(capacity) = allocatable.map(|count| count as u64) else { continue };
             let used = used.get(&resource).copied().unwrap_or(0);
             if requested > 0 && requested > capacity.saturating_sub(used) {
-                return Err(Insufficient { resource, requested, used, capacity });
+                return Err(InsufficientResource { resource, requested, used, capacity });
             }
         }
         Ok(())
@@ -152,16 +154,16 @@ mod tests {
         Pod { uid: name.to_owned(), ..pod }
     }
 
-    fn admitted(manager: &mut Manager, pod: Pod) {
+    fn admit(manager: &mut Manager, pod: Pod) {
         let uid = pod.uid.clone();
         manager.add_pod(pod);
         manager.set_phase(&uid, PodPhase::Admitted);
     }
 
     #[test]
-    fn what_admitted_pods_ask_for_must_fit_even_if_they_hold_nothing() {
+    fn requests_of_admitted_pods_count_even_without_allocated_devices() {
         let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
-        admitted(&mut manager, pod("early", 1));
+        admit(&mut manager, pod("early", 1));
         assert_eq!(manager.fits(&pod("p", 1)), Ok(()));
         let insufficient = manager.fits(&pod("p", 2)).expect_err("1 of 2 is used");
         assert_eq!(
@@ -171,16 +173,16 @@ mod tests {
     }
 
     #[test]
-    fn requests_beyond_counting_use_everything() {
+    fn a_sum_of_requests_beyond_u64_saturates() {
         let mut manager = manager(vec![device("a", &[])]);
-        admitted(&mut manager, pod("one", u64::MAX));
-        admitted(&mut manager, pod("two", u64::MAX));
+        admit(&mut manager, pod("one", u64::MAX));
+        admit(&mut manager, pod("two", u64::MAX));
         manager.fits(&pod("p", 1)).expect_err("nothing is left");
         manager.fits(&pod("p", u64::MAX)).expect_err("nothing is left");
     }
 
     #[test]
-    fn a_pod_that_holds_devices_fits_although_the_plugin_is_gone() {
+    fn a_pod_that_holds_devices_fits_although_the_plugin_is_lost() {
         let mut manager = manager(vec![device("a", &[])]);
         manager.mark_unhealthy(GPU);
         assert!(manager.fits(&pod("p", 1)).is_err());
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_that_the_node_does_not_know_is_not_counted() {
+    fn a_resource_that_the_node_does_not_know_is_not_checked() {
         let other = Pod::new("p").container(Container::new("c").limit("example.com/other", 9));
         assert_eq!(manager(vec![]).fits(&other), Ok(()));
     }

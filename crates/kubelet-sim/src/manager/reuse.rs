@@ -1,21 +1,21 @@
-//! Devices that finished init containers leave to later containers of their pod.
+//! Reuse of devices: later containers of a pod reuse the devices of its finished init containers.
 
 use std::collections::BTreeMap;
 
 use super::Manager;
 use crate::{device::DeviceIds, pod::InitRole};
 
-/// The real manager's `devicesToReuse`: the reusable devices of the pod admitted last.
+/// The real manager's `devicesToReuse`: reusable devices of the pod whose admission began last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reusable {
+pub(crate) struct ReusableDevices {
     pod: String,
     by_resource: BTreeMap<String, DeviceIds>,
 }
 
-// === impl Reusable ===
+// === impl ReusableDevices ===
 
-impl Reusable {
-    /// Devices that a container of this pod may reuse.
+impl ReusableDevices {
+    /// Devices of a resource that the pod's next container may reuse.
     pub(super) fn of(&self, pod: &str, resource: &str) -> DeviceIds {
         if self.pod != pod {
             return DeviceIds::new();
@@ -23,7 +23,8 @@ impl Reusable {
         self.by_resource.get(resource).cloned().unwrap_or_default()
     }
 
-    fn turn_to(&mut self, pod: &str) {
+    /// Clears the devices if they belong to another pod.
+    fn switch_to(&mut self, pod: &str) {
         if self.pod != pod {
             *self = Self { pod: pod.to_owned(), by_resource: BTreeMap::new() };
         }
@@ -31,32 +32,32 @@ impl Reusable {
 }
 
 impl Manager {
-    /// Drops the devices of any other pod: the next container belongs to this one.
-    pub(crate) fn turn_to_pod(&mut self, pod: &str) {
-        self.reusable.turn_to(pod);
+    /// Makes this pod the owner of the reusable devices. Clears those of another pod.
+    pub(crate) fn switch_to_pod(&mut self, pod: &str) {
+        self.reusable.switch_to(pod);
     }
 
-    /// Records a served container. The devices become reusable if the container ends before the
-    /// next one starts; otherwise they stop being reusable.
+    /// Updates the reusable devices after the allocation for a container. An init container that runs
+    /// to completion adds its devices; any other container removes its devices.
     pub(crate) fn container_served(&mut self, pod: &str, container: &str, role: Option<InitRole>) {
         match role {
-            Some(InitRole::RunsToCompletion) => self.lend(pod, container),
-            Some(InitRole::Sidecar) | None => self.keep(pod, container),
+            Some(InitRole::RunsToCompletion) => self.allow_reuse(pod, container),
+            Some(InitRole::Sidecar) | None => self.forbid_reuse(pod, container),
         }
     }
 
-    pub(super) fn lend(&mut self, pod: &str, container: &str) {
-        self.reusable.turn_to(pod);
-        for (resource, held) in self.holdings.container(pod, container).into_iter().flatten() {
-            self.reusable.by_resource.entry(resource.clone()).or_default().extend(held.ids());
+    pub(super) fn allow_reuse(&mut self, pod: &str, container: &str) {
+        self.reusable.switch_to(pod);
+        for (resource, holding) in self.holdings.container(pod, container).into_iter().flatten() {
+            self.reusable.by_resource.entry(resource.clone()).or_default().extend(holding.ids());
         }
     }
 
-    fn keep(&mut self, pod: &str, container: &str) {
-        for (resource, held) in self.holdings.container(pod, container).into_iter().flatten() {
+    fn forbid_reuse(&mut self, pod: &str, container: &str) {
+        for (resource, holding) in self.holdings.container(pod, container).into_iter().flatten() {
             if let Some(reusable) = self.reusable.by_resource.get_mut(resource) {
-                let kept = held.ids();
-                reusable.retain(|id| !kept.contains(id));
+                let exclusive = holding.ids();
+                reusable.retain(|id| !exclusive.contains(id));
             }
         }
     }
@@ -70,9 +71,9 @@ mod tests {
     };
 
     #[test]
-    fn devices_pass_from_init_containers_to_those_that_keep_them() {
+    fn containers_that_run_on_remove_the_devices_they_reuse() {
         let mut manager = manager(vec![]);
-        manager.turn_to_pod("pod");
+        manager.switch_to_pod("pod");
         hold(&mut manager, "pod", "init", "a b c");
         manager.container_served("pod", "init", Some(InitRole::RunsToCompletion));
         assert_eq!(manager.reusable.of("pod", GPU), ids("a b c"));
@@ -85,7 +86,7 @@ mod tests {
         manager.container_served("pod", "app", None);
         assert_eq!(manager.reusable.of("pod", GPU), ids("c"));
 
-        manager.turn_to_pod("next");
+        manager.switch_to_pod("next");
         assert_eq!(manager.reusable.of("pod", GPU), ids(""));
     }
 }

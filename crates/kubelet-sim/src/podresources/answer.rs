@@ -1,4 +1,4 @@
-//! Answers of the pod resources API, from the managers' state.
+//! Answers of the pod resources API, built from the managers' state.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,28 @@ use windlass_kubelet_api::podresources as wire;
 
 use crate::{
     dra::{Claim, PodClaim},
-    manager::{Held, Manager, PodRecord},
+    manager::{Holding, Manager, PodRecord},
     manager_task::ManagerTask,
     pod::Pod,
 };
 
-/// Active pods. Init containers that run to completion are left out, even with held devices.
+/// Active pods that the kubelet knows. Init containers that run to completion are left out, even if
+/// they hold devices.
 pub(super) fn list(task: &ManagerTask) -> Vec<wire::PodResources> {
     let active = task.manager.pods.values().filter(|record| record.is_active());
     let known = active.filter(|record| task.knows(&record.pod.uid));
     known.map(|record| pod_resources(task, &record.pod)).collect()
 }
 
-/// One active pod.
+/// The active pod with this name.
 pub(super) fn find(task: &ManagerTask, namespace: &str, name: &str) -> Option<wire::PodResources> {
     let mut active = task.manager.pods.values().filter(|record| PodRecord::is_active(record));
     let found = active.find(|record| record.pod.namespace == namespace && record.pod.name == name);
     found.map(|record| pod_resources(task, &record.pod))
 }
 
-/// Healthy devices, held ones too. Each NUMA node of a device is one entry, so a device whose
-/// topology has no nodes is missing.
+/// Healthy devices, allocated or not. A device has one entry per NUMA node, so a device whose topology
+/// has no nodes is missing. A device without topology has one entry.
 pub(super) fn allocatable(manager: &Manager) -> Vec<wire::ContainerDevices> {
     let mut devices = Vec::new();
     for (resource, healthy) in &manager.healthy {
@@ -47,7 +48,7 @@ fn pod_resources(task: &ManagerTask, pod: &Pod) -> wire::PodResources {
     let containers = pod.long_lived().map(|container| {
         let holdings = task.manager.holdings.container(&pod.uid, &container.name);
         let devices =
-            holdings.into_iter().flatten().flat_map(|(name, held)| held_devices(name, held));
+            holdings.into_iter().flatten().flat_map(|(name, holding)| held_devices(name, holding));
         wire::ContainerResources {
             name: container.name.clone(),
             devices: devices.collect(),
@@ -62,8 +63,8 @@ fn pod_resources(task: &ManagerTask, pod: &Pod) -> wire::PodResources {
     }
 }
 
-/// Each claim that the container uses, with all its devices, for any request. One unknown claim
-/// empties the list.
+/// Each claim that the container uses, with the devices of all its requests. If one of these claims is
+/// unknown, the list is empty.
 fn dynamic_resources(task: &ManagerTask, pod: &Pod, container: &str) -> Vec<wire::DynamicResource> {
     let used = pod.claims.iter().filter(|claim| claim.uses_of(container).next().is_some());
     let known = |claim: &PodClaim| task.dra.claims.get(&claim.id.namespace, &claim.id.name);
@@ -74,8 +75,8 @@ fn dynamic_resources(task: &ManagerTask, pod: &Pod, container: &str) -> Vec<wire
 fn dynamic_resource(claim: &Claim) -> wire::DynamicResource {
     let mut claim_resources = Vec::new();
     for (driver, state) in &claim.state.drivers {
-        // The real one collects names over all devices of a driver. So a device has the names of
-        // those before it too.
+        // The real kubelet accumulates the CDI names over a driver's devices. So each device also has
+        // the names of the devices before it.
         let mut cdi_devices = Vec::new();
         for device in state.devices.iter().flatten() {
             let names = device.cdi_device_ids.iter().flatten();
@@ -96,10 +97,10 @@ fn dynamic_resource(claim: &Claim) -> wire::DynamicResource {
     }
 }
 
-/// One entry for each device and NUMA node, as at the time of allocation.
-fn held_devices(resource: &str, held: &Held) -> Vec<wire::ContainerDevices> {
+/// One entry per device and NUMA node, with the nodes at the time of allocation.
+fn held_devices(resource: &str, holding: &Holding) -> Vec<wire::ContainerDevices> {
     let mut by_id = BTreeMap::<&String, Vec<i64>>::new();
-    for (node, ids) in &held.by_numa {
+    for (node, ids) in &holding.by_numa {
         for id in ids {
             by_id.entry(id).or_default().extend((*node >= 0).then_some(*node));
         }

@@ -1,8 +1,8 @@
-//! A token bucket: calls per second, and a burst.
+//! Token bucket: rate limit of calls per second, with a burst.
 
 use tokio::time::Instant;
 
-/// Tokens left, refilled as time passes.
+/// A token bucket, refilled as time passes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     per_second: f64,
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn ten_at_once_then_one_each_ten_milliseconds() {
+    async fn ten_calls_pass_at_once_then_one_per_ten_milliseconds() {
         let start = Instant::now();
         let mut bucket = Bucket::new(100, 10, start);
         assert_eq!((0..200).filter(|_| bucket.take(start)).count(), 10);

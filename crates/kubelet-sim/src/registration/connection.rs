@@ -1,9 +1,9 @@
-//! The life of one plugin's client: one task from `Register` to the end of its stream.
+//! Connection to one plugin: one task from `Register` to the end of the `ListAndWatch` stream.
 //!
 //! ```text
-//!  begun ─> dialling ─> asking options ─> connected: Register answers ─> watching ─> ended
-//!             │ 10 s        │ error, or closed
-//!             └─────────────┴─> failed: Register answers the text, the client is forgotten
+//!  begun ─> dial ─> GetDevicePluginOptions ─> connected: Register succeeds ─> ListAndWatch ─> ended
+//!            │ deadline         │ error, or closed
+//!            └──────────────────┴─> failed: Register fails, the client leaves the table
 //! ```
 //!
 //! After the dial, the end of another stream may close the connection.
@@ -21,7 +21,7 @@ use crate::{
     event::Event,
     fault::{Misbehaviour, StreamFault},
     manager::{Client, Endpoint},
-    manager_task::{Gone, ManagerHandle},
+    manager_task::{KubeletEnded, ManagerHandle},
     plugin::{Plugin, RpcError},
     status::PluginOptions,
 };
@@ -32,12 +32,12 @@ pub(super) struct Connection {
     pub(super) handle: ManagerHandle,
     pub(super) resource: String,
     pub(super) socket: PathBuf,
-    /// The deadline of the `Register` call, if it has one.
+    /// Deadline of the `Register` call, if it has one.
     pub(super) deadline: Option<Instant>,
     pub(super) faults: watch::Receiver<Misbehaviour>,
 }
 
-/// Reasons of a failed `Register`, in the kubelet's words.
+/// Reasons of a failed `Register`, with the kubelet's texts.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error("failed to dial device plugin: context deadline exceeded")]
@@ -51,28 +51,27 @@ pub(super) enum ConnectError {
 // === impl Connection ===
 
 impl Connection {
-    /// Connects, answers the waiting `Register`, then follows the stream. Only the kubelet's end
-    /// stops this early.
+    /// Connects, sends the result of `Register` to `reply`, then reads the stream until its end.
     pub(super) async fn run(self, reply: oneshot::Sender<Result<(), ConnectError>>) {
-        // A stopped kubelet has no listener for the result.
-        let _ = self.live(reply).await;
+        // An error means that the kubelet ended, which needs no handling here.
+        let _ = self.try_run(reply).await;
     }
 
-    async fn live(
+    async fn try_run(
         mut self,
         mut reply: oneshot::Sender<Result<(), ConnectError>>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), KubeletEnded> {
         let client = self.begin().await?;
         match self.connect(&client, &mut reply).await? {
             Err(error) => {
                 self.fail(client, &error).await?;
-                // The caller may have left.
+                // Sending fails if the `Register` call was cancelled.
                 let _ = reply.send(Err(error));
                 Ok(())
             }
             Ok((plugin, options)) => {
                 self.register(client.clone(), plugin.clone(), options).await?;
-                // The caller may have left; the plugin is registered all the same.
+                // Sending fails if the `Register` call was cancelled. The plugin stays registered.
                 let _ = reply.send(Ok(()));
                 let reason = self.watch(&plugin).await?;
                 let socket = self.socket;
@@ -81,17 +80,17 @@ impl Connection {
         }
     }
 
-    async fn begin(&self) -> Result<Client, Gone> {
+    async fn begin(&self) -> Result<Client, KubeletEnded> {
         let (resource, socket) = (self.resource.clone(), self.socket.clone());
         self.handle.update(move |task| task.manager.client_begins(&resource, &socket)).await
     }
 
-    /// Dials and asks for options, unless the `Register` call is given up meanwhile.
+    /// Dials and calls `GetDevicePluginOptions`. Fails if the `Register` call is cancelled.
     async fn connect(
         &self,
         client: &Client,
         reply: &mut oneshot::Sender<Result<(), ConnectError>>,
-    ) -> Result<Result<(Plugin, PluginOptions), ConnectError>, Gone> {
+    ) -> Result<Result<(Plugin, PluginOptions), ConnectError>, KubeletEnded> {
         let timeout = self.handle.read(|task| task.config.dial_timeout).await?;
         let close = CancellationToken::new();
         let plugin = tokio::select! {
@@ -101,8 +100,8 @@ impl Connection {
             },
             () = reply.closed() => return Ok(Err(ConnectError::DialCancelled)),
         };
-        let dialled = client.clone();
-        self.handle.update(move |task| task.manager.client_dialled(&dialled, close)).await?;
+        let client = client.clone();
+        self.handle.update(move |task| task.manager.client_dialled(&client, close)).await?;
         let options = tokio::select! {
             options = plugin.options(self.deadline) => options,
             () = reply.closed() => Err(RpcError::cancelled()),
@@ -110,22 +109,24 @@ impl Connection {
         Ok(options.map(|options| (plugin, options)).map_err(ConnectError::Options))
     }
 
-    async fn fail(&self, client: Client, error: &ConnectError) -> Result<(), Gone> {
+    /// Removes the client from the table, and logs the failure as an event.
+    async fn fail(&self, client: Client, error: &ConnectError) -> Result<(), KubeletEnded> {
         let resource = self.resource.clone();
         let message = error.to_string();
-        let forget = move |task: &mut crate::manager_task::ManagerTask| {
+        let fail = move |task: &mut crate::manager_task::ManagerTask| {
             task.manager.client_failed(&client);
             task.events.push(Event::RegistrationRefused { resource, message });
         };
-        self.handle.update(forget).await
+        self.handle.update(fail).await
     }
 
+    /// Makes the plugin the endpoint of its resource.
     async fn register(
         &self,
         client: Client,
         plugin: Plugin,
         options: PluginOptions,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), KubeletEnded> {
         let (resource, endpoint) = (self.resource.clone(), self.socket.clone());
         let register = move |task: &mut crate::manager_task::ManagerTask| {
             task.manager.client_connected(&client, Endpoint::connected(plugin, options));
@@ -134,8 +135,8 @@ impl Connection {
         self.handle.update(register).await
     }
 
-    /// Follows `ListAndWatch` until it ends. Returns the reason of the end.
-    async fn watch(&mut self, plugin: &Plugin) -> Result<String, Gone> {
+    /// Reads `ListAndWatch` until the stream ends. Returns the reason of the end.
+    async fn watch(&mut self, plugin: &Plugin) -> Result<String, KubeletEnded> {
         let mut stream = match plugin.watch().await {
             Ok(stream) => stream,
             Err(error) => return Ok(error.to_string()),
@@ -143,7 +144,7 @@ impl Connection {
         loop {
             let faults = &mut self.faults;
             let read = async {
-                // Without a sender the fault stays as it is.
+                // Without a sender the wait fails, and the stream is read.
                 let _ = faults.wait_for(|fault| fault.streams == StreamFault::None).await;
                 stream.message().await
             };

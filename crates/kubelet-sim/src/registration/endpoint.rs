@@ -1,9 +1,9 @@
-//! Path of a plugin's socket from its endpoint.
+//! Path of a plugin's socket, resolved from the endpoint in its `Register` request.
 
 use std::path::{Path, PathBuf};
 
-/// Joins as Go's `filepath.Join` does. `/abs` lies below the folder, `..` leads out of it, and an
-/// empty endpoint is the folder itself. The function reads no disk.
+/// Joins the folder and the endpoint, as Go's `filepath.Join` does: `/abs` is below the folder, `..`
+/// leads out of it, and an empty endpoint is the folder itself. Symbolic links are not resolved.
 pub(super) fn resolve(dir: &Path, endpoint: &str) -> PathBuf {
     let mut path = dir.to_owned();
     for part in endpoint.split('/') {

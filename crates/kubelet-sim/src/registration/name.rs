@@ -1,18 +1,18 @@
-//! Valid names of extended resources.
+//! Validation of extended resource names.
 //!
-//! The agent checks names too. The kubelet's checks are independent of the agent's, so that a test
-//! finds either one wrong.
+//! The agent validates names too, with its own code. So a test finds a defect in either validation.
 
-/// Prefix under which quota counts the resource. The name must leave room for this prefix.
+/// Prefix of a resource's name in resource quotas. The name with this prefix must be valid too.
 const QUOTA_PREFIX: &str = "requests.";
 
-/// Longest DNS subdomain (RFC 1123), prefix included.
+/// Longest DNS subdomain in bytes (RFC 1123), including the prefix.
 const MAX_SUBDOMAIN: usize = 253;
 
-/// Longest name part and longest DNS label.
-const MAX_LABEL: usize = 63;
+/// Longest name after the slash, in bytes.
+const MAX_NAME_PART: usize = 63;
 
-/// True if the kubelet takes the name: qualified, not Kubernetes' own, a label key even after quota's prefix.
+/// True if the kubelet accepts the name. It has the form `domain/name`, does not contain
+/// `kubernetes.io/`, does not begin with [`QUOTA_PREFIX`], and is a valid label key with this prefix.
 ///
 /// Source: `IsExtendedResourceName` in `pkg/apis/core/v1/helper`.
 pub(super) fn is_extended_resource(name: &str) -> bool {
@@ -24,8 +24,8 @@ pub(super) fn is_extended_resource(name: &str) -> bool {
         && is_name_part(part)
 }
 
-/// True for labels of lower-case letters, digits and inner dashes. The whole may have 253
-/// characters; unlike in DNS, a single label may too.
+/// True if each label consists of lower-case letters, digits and inner dashes. Unlike in DNS, a label
+/// has no limit of 63 characters of its own.
 fn is_subdomain(domain: &str) -> bool {
     domain.split('.').all(|label| {
         let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
@@ -35,9 +35,10 @@ fn is_subdomain(domain: &str) -> bool {
 
 fn is_name_part(part: &str) -> bool {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
-    part.len() <= MAX_LABEL && is_framed(part, |c| c.is_ascii_alphanumeric(), inner)
+    part.len() <= MAX_NAME_PART && is_framed(part, |c| c.is_ascii_alphanumeric(), inner)
 }
 
+/// True if the first and last byte satisfy `outer`, and the bytes between them `inner`.
 fn is_framed(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     match text.as_bytes() {
         [] => false,
@@ -57,15 +58,15 @@ mod tests {
     }
 
     #[test]
-    fn qualified_names_of_other_domains_are_taken() {
-        for good in ["a.com/x", "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "a/B_c.D-e", "0/0"] {
-            check(good, true);
+    fn qualified_names_of_other_domains_are_valid() {
+        for name in ["a.com/x", "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "a/B_c.D-e", "0/0"] {
+            check(name, true);
         }
     }
 
     #[test]
-    fn everything_else_is_refused() {
-        for bad in [
+    fn malformed_names_and_names_of_kubernetes_are_invalid() {
+        for name in [
             "gpu",
             "a.kubernetes.io/x",
             "kubernetes.io/x",
@@ -82,15 +83,14 @@ mod tests {
             "a_b.com/x",
             "a.com/ü",
         ] {
-            check(bad, false);
+            check(name, false);
         }
     }
 
     #[test]
     fn the_limits_are_63_for_the_name_and_244_for_the_domain() {
-        let exact = |length: usize| "a".repeat(length);
-        check(&format!("{}/x", exact(244)), true);
-        check(&format!("{}/x", exact(245)), false);
+        check(&format!("{}/x", "a".repeat(244)), true);
+        check(&format!("{}/x", "a".repeat(245)), false);
         check(&format!("a.com/{}", "x".repeat(63)), true);
         check(&format!("a.com/{}", "x".repeat(64)), false);
     }

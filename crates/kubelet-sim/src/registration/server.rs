@@ -26,29 +26,29 @@ use crate::{
     config::Config,
     event::Event,
     fault::{Misbehaviour, RegistrationFault},
+    incoming,
     manager_task::ManagerHandle,
-    severable,
 };
 
-/// Most digits of a `TimeoutValue` (gRPC over HTTP/2, "Requests"). A longer value is invalid.
+/// Maximum number of digits of a `TimeoutValue` (gRPC over HTTP/2, "Requests").
 const MAX_TIMEOUT_DIGITS: usize = 8;
 
-/// Dependencies of the server.
+/// Inputs of the registration server.
 #[derive(Clone, Debug)]
-pub(crate) struct Listening {
+pub(crate) struct ServerContext {
     pub(crate) handle: ManagerHandle,
     pub(crate) config: Arc<Config>,
     pub(crate) faults: watch::Receiver<Misbehaviour>,
-    /// Cuts every connection, as the end of a process does.
+    /// Closes the listener and all connections, as the end of a process does.
     pub(crate) ended: CancellationToken,
 }
 
-/// Serves on this listener until the kubelet ends.
-pub(crate) async fn serve(listener: UnixListener, listening: Listening) {
-    let ended = listening.ended.clone();
-    let incoming = severable::incoming(listener, ended.clone());
+/// Serves on this listener until `context.ended` is cancelled.
+pub(crate) async fn serve(listener: UnixListener, context: ServerContext) {
+    let ended = context.ended.clone();
+    let incoming = incoming::connections(listener, ended.clone());
     let server = server()
-        .add_service(RegistrationServer::new(Registrar { listening }))
+        .add_service(RegistrationServer::new(Registrar { context }))
         .add_service(DevicePluginServer::new(NotAPlugin))
         .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
     if let Err(error) = server.await {
@@ -57,7 +57,7 @@ pub(crate) async fn serve(listener: UnixListener, listening: Listening) {
 }
 
 struct Registrar {
-    listening: Listening,
+    context: ServerContext,
 }
 
 // === impl Registrar ===
@@ -70,17 +70,17 @@ impl Registration for Registrar {
     ) -> Result<Response<wire::Empty>, Status> {
         let deadline = deadline(&request);
         let request = request.into_inner();
-        self.misbehave(&request.resource_name).await?;
+        self.apply_fault(&request.resource_name).await?;
         if let Err(message) = check(&request) {
             return Err(self.refuse(request.resource_name, message).await);
         }
-        let dir = self.listening.config.plugin_dir();
+        let dir = self.context.config.plugin_dir();
         let connection = Connection {
-            handle: self.listening.handle.clone(),
+            handle: self.context.handle.clone(),
             socket: endpoint::resolve(&dir, &request.endpoint),
             resource: request.resource_name,
             deadline,
-            faults: self.listening.faults.clone(),
+            faults: self.context.faults.clone(),
         };
         match self.connect(connection).await {
             Some(Ok(())) => Ok(Response::new(wire::Empty {})),
@@ -91,41 +91,45 @@ impl Registration for Registrar {
 }
 
 impl Registrar {
-    async fn misbehave(&self, resource: &str) -> Result<(), Status> {
-        let fault = self.listening.faults.borrow().registration.clone();
+    /// Applies the injected registration fault, if there is one.
+    async fn apply_fault(&self, resource: &str) -> Result<(), Status> {
+        let fault = self.context.faults.borrow().registration.clone();
         match fault {
             RegistrationFault::None => Ok(()),
             RegistrationFault::Refuse(message) => {
                 Err(self.refuse(resource.to_owned(), message).await)
             }
             RegistrationFault::Hang => {
-                self.listening.ended.cancelled().await;
+                self.context.ended.cancelled().await;
                 Err(Status::unavailable("the kubelet was stopped"))
             }
         }
     }
 
+    /// Logs a failed registration as an event. Returns the status for the plugin.
     async fn refuse(&self, resource: String, message: String) -> Status {
         let status = Status::unknown(message.clone());
-        let note = move |task: &crate::manager_task::ManagerTask| {
+        let log = move |task: &crate::manager_task::ManagerTask| {
             task.events.push(Event::RegistrationRefused { resource, message });
         };
-        // A stopped kubelet still answers, if the connection lasts.
-        let _ = self.listening.handle.read(note).await;
+        // A stopped kubelet logs nothing, but may still answer.
+        let _ = self.context.handle.read(log).await;
         status
     }
 
-    /// Hands the connection to the manager task; `None` if the kubelet ends first.
+    /// Runs the connection in a task of its own, and waits for the result of the registration. `None` if
+    /// the kubelet ends first.
     async fn connect(&self, connection: Connection) -> Option<Result<(), ConnectError>> {
         let (reply, result) = oneshot::channel();
         let spawn = move |task: &mut crate::manager_task::ManagerTask| {
             task.connections.spawn(connection.run(reply));
         };
-        self.listening.handle.update(spawn).await.ok()?;
+        self.context.handle.update(spawn).await.ok()?;
         result.await.ok()
     }
 }
 
+/// Checks the API version and the resource name. The error is the kubelet's text.
 fn check(request: &wire::RegisterRequest) -> Result<(), String> {
     if request.version != VERSION {
         return Err(format!(
@@ -139,13 +143,13 @@ fn check(request: &wire::RegisterRequest) -> Result<(), String> {
     Ok(())
 }
 
-/// Time at which the caller stops waiting, from its `grpc-timeout`.
+/// Deadline of a call, from its header `grpc-timeout`.
 fn deadline(request: &Request<wire::RegisterRequest>) -> Option<Instant> {
     let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
     Instant::now().checked_add(timeout(text)?)
 }
 
-/// Parses one to eight digits and a unit. Any other text is no timeout, in tonic too.
+/// Parses one to eight digits and a unit. Any other text means no timeout, as in tonic.
 fn timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > MAX_TIMEOUT_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -163,7 +167,8 @@ fn timeout(text: &str) -> Option<Duration> {
     })
 }
 
-/// Go's answer to an unknown service: a plugin may register `kubelet.sock`.
+/// Device plugin service that fails each call with Go's error for an unknown service. The kubelet calls
+/// it if a plugin registers `kubelet.sock` as its endpoint.
 struct NotAPlugin;
 
 impl NotAPlugin {

@@ -1,43 +1,44 @@
-//! Topology hints: the sets of NUMA nodes that could serve a request for one resource.
+//! Topology hints: the sets of NUMA nodes that can serve a request for one resource.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::NumaMask;
 use crate::{
     device::{Device, DeviceIds},
-    manager::Vanished,
+    manager::UnlistedDevice,
 };
 
-/// One possible set of nodes.
+/// One set of NUMA nodes that can serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hint {
-    /// The nodes; `None` leaves the choice open.
+    /// The nodes; `None` allows any nodes.
     pub(crate) affinity: Option<NumaMask>,
-    /// True if no narrower set could ever serve the request.
+    /// True if no smaller set of nodes has enough devices, free or not.
     pub(crate) preferred: bool,
 }
 
 /// Hints of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hints {
-    /// No device of the resource has topology.
+    /// No device of the resource has a NUMA node, so any nodes serve.
     NoPreference,
-    /// The request cannot be served.
+    /// Too few devices are free, or the request differs from the held devices in number.
     Unsatisfiable,
-    /// One of these sets. An empty list means the same as [`Hints::Unsatisfiable`].
+    /// Sets of nodes that can serve the request. An empty list means [`Hints::Unsatisfiable`].
     Masks(Vec<Hint>),
 }
 
-/// A request for devices of one resource, and the existing devices.
+/// A request for devices of one resource, and the devices to serve it from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand<'a> {
     /// NUMA nodes of the machine.
     pub(crate) machine: &'a [i64],
-    /// All devices, busy and unhealthy ones too.
+    /// All listed devices by id, including allocated and unhealthy ones.
     pub(crate) devices: &'a BTreeMap<String, Device>,
-    /// Free devices.
+    /// Free devices, or the devices that the container or pod holds already.
     pub(crate) available: &'a DeviceIds,
-    /// Devices of the pod's finished init containers, which must be taken.
+    /// Reusable devices of the pod's init containers. A hint must include a node of each, as far as
+    /// they have topology.
     pub(crate) reusable: &'a DeviceIds,
     /// Number of requested devices.
     pub(crate) size: usize,
@@ -46,9 +47,9 @@ pub(crate) struct Demand<'a> {
 // === impl Demand ===
 
 impl Demand<'_> {
-    /// Every mask that can serve the request. The preferred masks are as narrow as any mask with
-    /// enough devices, free or not.
-    pub(crate) fn hints(&self) -> Result<Vec<Hint>, Vanished> {
+    /// Every mask that can serve the request. A mask is preferred if no smaller mask has enough devices,
+    /// free or not.
+    pub(crate) fn hints(&self) -> Result<Vec<Hint>, UnlistedDevice> {
         let nodes = self.nodes_with_devices();
         let masks = NumaMask::subsets(&nodes);
         let narrowest = self.narrowest(&masks, nodes.len());
@@ -62,16 +63,17 @@ impl Demand<'_> {
         Ok(hints)
     }
 
-    /// Nodes that have devices of this resource, or all nodes if none has. Before 1.36, the kubelet
-    /// always took all nodes, with the same hints at a higher price.
+    /// Nodes of the machine that have devices of this resource; all nodes if none has. Before 1.36, the
+    /// kubelet always took all nodes, which takes longer and results in the same hints.
     fn nodes_with_devices(&self) -> Vec<i64> {
-        let hosting: BTreeSet<i64> =
+        let listed: BTreeSet<i64> =
             self.devices.values().flat_map(Device::nodes).copied().collect();
-        let known: Vec<i64> =
-            hosting.into_iter().filter(|node| self.machine.contains(node)).collect();
-        if known.is_empty() { self.machine.to_vec() } else { known }
+        let nodes: Vec<i64> =
+            listed.into_iter().filter(|node| self.machine.contains(node)).collect();
+        if nodes.is_empty() { self.machine.to_vec() } else { nodes }
     }
 
+    /// Number of nodes in the smallest mask with enough devices, free or not; at most `upper`.
     fn narrowest(&self, masks: &[NumaMask], upper: usize) -> usize {
         masks
             .iter()
@@ -84,7 +86,8 @@ impl Demand<'_> {
             .map_or(upper, |count| count.min(upper))
     }
 
-    fn serves(&self, mask: NumaMask) -> Result<bool, Vanished> {
+    /// True if the mask includes a node of each reusable device with topology, and has enough devices.
+    fn serves(&self, mask: NumaMask) -> Result<bool, UnlistedDevice> {
         let mut matching = 0;
         for id in self.reusable {
             let device = self.device(id)?;
@@ -104,8 +107,8 @@ impl Demand<'_> {
         Ok(matching >= self.size)
     }
 
-    fn device(&self, id: &str) -> Result<&Device, Vanished> {
-        self.devices.get(id).ok_or_else(|| Vanished { id: id.to_owned() })
+    fn device(&self, id: &str) -> Result<&Device, UnlistedDevice> {
+        self.devices.get(id).ok_or_else(|| UnlistedDevice { id: id.to_owned() })
     }
 }
 
@@ -113,7 +116,7 @@ impl Demand<'_> {
 mod tests {
     use super::*;
 
-    /// Devices `a`, `b`, ... on these nodes, in order.
+    /// Devices `a`, `b`, ...; `nodes` has the NUMA nodes of each.
     fn devices(nodes: &[&[i64]]) -> BTreeMap<String, Device> {
         ('a'..)
             .zip(nodes)
@@ -129,7 +132,7 @@ mod tests {
         names.chars().map(String::from).collect()
     }
 
-    /// Compares hints as text: nodes, with a star if preferred.
+    /// Compares hints as text: the node numbers, then a star if the hint is preferred.
     fn check(devices: &BTreeMap<String, Device>, sets: (&str, &str, usize), expected: &[&str]) {
         let (available, reusable, size) = sets;
         let demand = Demand {
@@ -141,7 +144,7 @@ mod tests {
         };
         let found: Vec<String> = demand
             .hints()
-            .expect("nothing vanished")
+            .expect("all devices are listed")
             .iter()
             .map(|hint| {
                 let mask = hint.affinity.expect("hints of a demand have a mask");
@@ -154,26 +157,26 @@ mod tests {
     }
 
     #[test]
-    fn masks_with_enough_free_devices_are_offered_and_the_narrowest_possible_preferred() {
+    fn masks_with_enough_free_devices_are_hints_and_the_smallest_possible_ones_preferred() {
         let spread = devices(&[&[0], &[0], &[1], &[1]]);
         check(&spread, ("abcd", "", 1), &["0*", "1*", "01"]);
         check(&spread, ("abcd", "", 2), &["0*", "1*", "01"]);
         check(&spread, ("abcd", "", 3), &["01*"]);
         check(&spread, ("acd", "", 2), &["1*", "01"]);
-        // One node could hold two, but its devices are busy: no hint is preferred.
+        // Each node has two devices, but one of them is allocated. So no hint is preferred.
         check(&spread, ("ac", "", 2), &["01"]);
         check(&spread, ("a", "", 2), &[]);
     }
 
     #[test]
-    fn reusable_devices_must_all_lie_in_the_mask() {
+    fn a_mask_must_include_all_reusable_devices() {
         let spread = devices(&[&[0], &[0], &[1], &[1]]);
         check(&spread, ("bcd", "a", 2), &["0*", "01"]);
         check(&spread, ("bd", "ac", 2), &["01"]);
     }
 
     #[test]
-    fn nodes_that_the_machine_lacks_are_dropped() {
+    fn nodes_that_the_machine_lacks_are_ignored() {
         check(&devices(&[&[0], &[7], &[7]]), ("abc", "", 1), &["0*"]);
         check(&devices(&[&[0], &[7], &[7]]), ("abc", "", 2), &[]);
     }
@@ -196,6 +199,6 @@ mod tests {
         let none = DeviceIds::new();
         let demand =
             Demand { machine: &[0], devices: &listed, available: &held, reusable: &none, size: 1 };
-        assert_eq!(demand.hints(), Err(Vanished { id: "z".to_owned() }));
+        assert_eq!(demand.hints(), Err(UnlistedDevice { id: "z".to_owned() }));
     }
 }

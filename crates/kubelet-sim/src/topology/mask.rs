@@ -1,13 +1,13 @@
 //! A set of NUMA nodes.
 
-/// NUMA nodes 0 to 63. The real kubelet cannot express others either.
+/// A set of NUMA nodes from 0 to 63. The real kubelet's bit mask has the same range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NumaMask(u64);
 
 // === impl NumaMask ===
 
 impl NumaMask {
-    /// The mask with these nodes, without nodes outside of 0 to 63.
+    /// The mask of these nodes. Nodes outside of 0 to 63 are ignored.
     pub fn of(nodes: impl IntoIterator<Item = i64>) -> Self {
         Self(nodes.into_iter().fold(0, |bits, node| bits | bit(node)))
     }
@@ -17,12 +17,12 @@ impl NumaMask {
         self.0 & bit(node) != 0
     }
 
-    /// True if one of the nodes is in the mask.
+    /// True if at least one of the nodes is in the mask.
     pub fn intersects(self, nodes: &[i64]) -> bool {
         nodes.iter().any(|node| self.contains(*node))
     }
 
-    /// Number of nodes.
+    /// Number of nodes in the mask.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
@@ -33,13 +33,13 @@ impl NumaMask {
         Self(self.0 & other.0)
     }
 
-    /// The mask with fewer nodes; of equally many, the one with the lower nodes.
+    /// The mask with fewer nodes. Of equally large ones, the one whose bits are the smaller number.
     #[must_use]
     pub fn narrowest(self, other: Self) -> Self {
-        if other.width() < self.width() { other } else { self }
+        if other.sort_key() < self.sort_key() { other } else { self }
     }
 
-    /// Every non-empty mask over these nodes, narrow ones first.
+    /// Every non-empty subset of these nodes, sorted by number of nodes, then as a number.
     pub fn subsets(nodes: &[i64]) -> Vec<Self> {
         let every = Self::of(nodes.iter().copied()).0;
         let mut found = Vec::new();
@@ -48,16 +48,17 @@ impl NumaMask {
             found.push(Self(subset));
             subset = (subset - 1) & every;
         }
-        found.sort_by_key(|mask| mask.width());
+        found.sort_by_key(|mask| mask.sort_key());
         found
     }
 
-    /// Sort key: number of nodes, then low nodes first.
-    fn width(self) -> (u32, u64) {
+    /// Sort key: number of nodes, then the bits as a number.
+    fn sort_key(self) -> (u32, u64) {
         (self.count(), self.0)
     }
 }
 
+/// Bit of a node; 0 for a node outside of 0 to 63.
 fn bit(node: i64) -> u64 {
     u32::try_from(node).ok().and_then(|node| 1_u64.checked_shl(node)).unwrap_or(0)
 }
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subsets_come_narrow_first() {
+    fn small_subsets_come_first() {
         let of = |nodes: &[i64]| NumaMask::of(nodes.iter().copied());
         let expected = [&[0][..], &[1], &[3], &[0, 1], &[0, 3], &[1, 3], &[0, 1, 3]].map(of);
         assert_eq!(NumaMask::subsets(&[0, 1, 3]), expected);
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_do_not_fit_are_in_no_mask() {
+    fn nodes_outside_of_0_to_63_are_in_no_mask() {
         assert_eq!(NumaMask::of([-1, 64, i64::MAX]).count(), 0);
         assert!(!NumaMask::of([0, 63]).contains(-1));
         assert!(NumaMask::of([0, 63]).intersects(&[-1, 63]));

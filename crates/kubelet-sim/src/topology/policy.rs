@@ -1,48 +1,48 @@
-//! Merge of the hints of all resources, and admission by the result.
+//! Topology policies: merge the hints of all resources, and admit or reject by the merged hint.
 //!
-//! Facts from `pkg/kubelet/cm/topologymanager` of Kubernetes 1.36 (`policy.go`).
+//! Source: `pkg/kubelet/cm/topologymanager` of Kubernetes 1.36 (`policy.go`).
 
 use super::{Hint, Hints, NumaMask};
 
 /// The kubelet's `topologyManagerPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyPolicy {
-    /// The policy collects no hints.
+    /// `none`: hints are ignored.
     #[default]
     None,
-    /// The best hint is used, preferred or not.
+    /// `best-effort`: the best merged hint applies, preferred or not.
     BestEffort,
-    /// Only a preferred hint admits the container.
+    /// `restricted`: admission requires a preferred merged hint.
     Restricted,
-    /// Only a preferred hint of one node admits the container.
+    /// `single-numa-node`: admission requires a preferred merged hint of one node.
     SingleNumaNode,
 }
 
 /// The kubelet's `topologyManagerScope`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyScope {
-    /// A hint for each container.
+    /// `container`: one merged hint per container.
     #[default]
     Container,
-    /// One hint for all containers of a pod.
+    /// `pod`: one merged hint for all containers of a pod.
     Pod,
 }
 
-/// Result of a policy for the hints.
+/// Decision of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// NUMA nodes of the devices.
+    /// NUMA nodes to take devices from; `None` for any.
     pub(crate) affinity: Option<NumaMask>,
-    /// True if the container is admitted.
+    /// True if the policy admits the container or pod.
     pub(crate) admitted: bool,
 }
 
-/// Merges the hints of all resources on a machine with the nodes of `machine`.
-pub(crate) fn merge(policy: TopologyPolicy, machine: NumaMask, wishes: &[Hints]) -> Verdict {
-    let options: Vec<Vec<Hint>> = if wishes.is_empty() {
+/// Merges the hints of all resources and applies the policy. `machine` has all nodes of the machine.
+pub(crate) fn merge(policy: TopologyPolicy, machine: NumaMask, hints: &[Hints]) -> Verdict {
+    let options: Vec<Vec<Hint>> = if hints.is_empty() {
         vec![vec![Hint { affinity: None, preferred: true }]]
     } else {
-        wishes.iter().map(options).collect()
+        hints.iter().map(options).collect()
     };
     match policy {
         TopologyPolicy::None => Verdict { affinity: None, admitted: true },
@@ -62,14 +62,16 @@ pub(crate) fn merge(policy: TopologyPolicy, machine: NumaMask, wishes: &[Hints])
     }
 }
 
-fn options(wish: &Hints) -> Vec<Hint> {
-    match wish {
+/// Hints of one resource as a non-empty list.
+fn options(hints: &Hints) -> Vec<Hint> {
+    match hints {
         Hints::NoPreference => vec![Hint { affinity: None, preferred: true }],
         Hints::Masks(hints) if !hints.is_empty() => hints.clone(),
         Hints::Masks(_) | Hints::Unsatisfiable => vec![Hint { affinity: None, preferred: false }],
     }
 }
 
+/// Preferred hints of one node, or of any nodes.
 fn single_node(hints: Vec<Hint>) -> Vec<Hint> {
     hints
         .into_iter()
@@ -77,7 +79,8 @@ fn single_node(hints: Vec<Hint>) -> Vec<Hint> {
         .collect()
 }
 
-/// The best merge of one hint of each resource; without any, all nodes, not preferred.
+/// The best merge of one hint per resource. If no merge contains a node: all nodes of the machine, not
+/// preferred.
 fn best(machine: NumaMask, options: &[Vec<Hint>]) -> Hint {
     let widest_need = widest_need(options);
     permutations(options)
@@ -88,7 +91,7 @@ fn best(machine: NumaMask, options: &[Vec<Hint>]) -> Hint {
         .unwrap_or(Hint { affinity: Some(machine), preferred: false })
 }
 
-/// The largest number of nodes that a resource needs at best.
+/// The maximum, over all resources, of the number of nodes in the resource's smallest hint.
 fn widest_need(options: &[Vec<Hint>]) -> u32 {
     options
         .iter()
@@ -99,6 +102,7 @@ fn widest_need(options: &[Vec<Hint>]) -> u32 {
         .unwrap_or(0)
 }
 
+/// All lists with one hint per resource.
 fn permutations(options: &[Vec<Hint>]) -> Vec<Vec<Hint>> {
     options.iter().fold(vec![Vec::new()], |prefixes, hints| {
         let extend = |prefix: &Vec<Hint>| {
@@ -109,7 +113,8 @@ fn permutations(options: &[Vec<Hint>]) -> Vec<Vec<Hint>> {
     })
 }
 
-/// The nodes in all masks. The hint is preferred if all hints are and their masks are equal.
+/// Merges one hint per resource: the intersection of all masks. The merged hint is preferred if all
+/// hints are preferred and all masks are equal.
 fn merge_one(machine: NumaMask, hints: &[Hint]) -> Hint {
     let masks: Vec<NumaMask> = hints.iter().filter_map(|hint| hint.affinity).collect();
     let equal = masks.windows(2).all(|pair| pair[0] == pair[1]);
@@ -118,9 +123,12 @@ fn merge_one(machine: NumaMask, hints: &[Hint]) -> Hint {
     Hint { affinity: Some(merged), preferred }
 }
 
-/// The better hint: preferred ones first, then narrow ones. Among hints that are not preferred, the
-/// best is as wide as the neediest resource. Then comes the widest one below, then the narrowest
-/// one above.
+/// The better of two merged hints. A preferred hint beats others. Of two preferred hints, the smaller
+/// one is better. Of two hints that are not preferred, the order is:
+///
+/// 1. hints with `widest_need` nodes,
+/// 2. smaller hints, the largest of them first,
+/// 3. larger hints, the smallest of them first.
 fn better(current: Hint, candidate: Hint, widest_need: u32) -> Hint {
     use std::cmp::Ordering::{Equal, Greater, Less};
 
@@ -130,12 +138,12 @@ fn better(current: Hint, candidate: Hint, widest_need: u32) -> Hint {
     if current.preferred {
         return narrower(current, candidate);
     }
-    let (have, offered) = (mask(current).count(), mask(candidate).count());
-    match (have.cmp(&widest_need), offered.cmp(&widest_need)) {
+    let (current_count, candidate_count) = (mask(current).count(), mask(candidate).count());
+    match (current_count.cmp(&widest_need), candidate_count.cmp(&widest_need)) {
         (Greater, _) | (Equal, Equal) => narrower(current, candidate),
         (Equal, _) | (Less, Greater) => current,
         (Less, Equal) => candidate,
-        (Less, Less) => match offered.cmp(&have) {
+        (Less, Less) => match candidate_count.cmp(&current_count) {
             Greater => candidate,
             Less => current,
             Equal => narrower(current, candidate),
@@ -144,10 +152,11 @@ fn better(current: Hint, candidate: Hint, widest_need: u32) -> Hint {
 }
 
 fn narrower(current: Hint, candidate: Hint) -> Hint {
-    let (have, offered) = (mask(current), mask(candidate));
-    if have.narrowest(offered) == have { current } else { candidate }
+    let current_mask = mask(current);
+    if current_mask.narrowest(mask(candidate)) == current_mask { current } else { candidate }
 }
 
+/// Nodes of a merged hint, which always has an affinity.
 fn mask(merged: Hint) -> NumaMask {
     merged.affinity.unwrap_or_default()
 }
@@ -162,7 +171,8 @@ mod tests {
         NumaMask::of(nodes.iter().copied())
     }
 
-    fn wish(hints: &[(&[i64], bool)]) -> Hints {
+    /// Hints of one resource, as nodes and preference.
+    fn masks(hints: &[(&[i64], bool)]) -> Hints {
         Hints::Masks(
             hints
                 .iter()
@@ -174,16 +184,17 @@ mod tests {
         )
     }
 
-    fn check(policy: TopologyPolicy, wishes: &[Hints], expected: (Option<&[i64]>, bool)) {
-        let verdict = merge(policy, nodes(&[0, 1]), wishes);
+    /// Checks the affinity and the admission on a machine with nodes 0 and 1.
+    fn check(policy: TopologyPolicy, hints: &[Hints], expected: (Option<&[i64]>, bool)) {
+        let verdict = merge(policy, nodes(&[0, 1]), hints);
         let (affinity, admitted) = expected;
         let expected = Verdict { affinity: affinity.map(nodes), admitted };
-        assert_eq!(verdict, expected, "{policy:?} {wishes:?}");
+        assert_eq!(verdict, expected, "{policy:?} {hints:?}");
     }
 
     #[test]
     fn an_aligned_request_is_admitted_by_every_policy_on_the_lowest_node() {
-        let aligned = [wish(&[(&[0], true), (&[1], true), (&[0, 1], false)])];
+        let aligned = [masks(&[(&[0], true), (&[1], true), (&[0, 1], false)])];
         check(NoPolicy, &aligned, (None, true));
         for policy in [BestEffort, Restricted, SingleNumaNode] {
             check(policy, &aligned, (Some(&[0]), true));
@@ -192,32 +203,32 @@ mod tests {
 
     #[test]
     fn a_request_that_must_cross_nodes_is_refused_by_single_numa_node_only() {
-        let crossing = [wish(&[(&[0, 1], true)])];
+        let crossing = [masks(&[(&[0, 1], true)])];
         check(BestEffort, &crossing, (Some(&[0, 1]), true));
         check(Restricted, &crossing, (Some(&[0, 1]), true));
         check(SingleNumaNode, &crossing, (None, false));
     }
 
     #[test]
-    fn a_request_that_crosses_nodes_only_now_is_refused_by_restricted_too() {
-        let misaligned = [wish(&[(&[0, 1], false)])];
+    fn a_request_that_crosses_nodes_for_lack_of_free_devices_is_refused_by_restricted_too() {
+        let misaligned = [masks(&[(&[0, 1], false)])];
         check(BestEffort, &misaligned, (Some(&[0, 1]), true));
         check(Restricted, &misaligned, (Some(&[0, 1]), false));
         check(SingleNumaNode, &misaligned, (None, false));
     }
 
     #[test]
-    fn an_unsatisfiable_request_is_best_effort_on_all_nodes() {
-        for wish in [Hints::Unsatisfiable, Hints::Masks(Vec::new())] {
-            check(BestEffort, std::slice::from_ref(&wish), (Some(&[0, 1]), true));
-            check(Restricted, std::slice::from_ref(&wish), (Some(&[0, 1]), false));
-            check(SingleNumaNode, &[wish], (None, false));
+    fn best_effort_admits_an_unsatisfiable_request_on_all_nodes() {
+        for hints in [Hints::Unsatisfiable, Hints::Masks(Vec::new())] {
+            check(BestEffort, std::slice::from_ref(&hints), (Some(&[0, 1]), true));
+            check(Restricted, std::slice::from_ref(&hints), (Some(&[0, 1]), false));
+            check(SingleNumaNode, &[hints], (None, false));
         }
     }
 
     #[test]
     fn resources_without_preference_follow_the_others() {
-        let mixed = [Hints::NoPreference, wish(&[(&[1], true), (&[0, 1], false)])];
+        let mixed = [Hints::NoPreference, masks(&[(&[1], true), (&[0, 1], false)])];
         for policy in [BestEffort, Restricted, SingleNumaNode] {
             check(policy, &mixed, (Some(&[1]), true));
         }
@@ -226,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn two_resources_meet_on_the_node_that_both_prefer() {
-        let meeting = [
-            wish(&[(&[0], true), (&[1], true), (&[0, 1], false)]),
-            wish(&[(&[1], true), (&[0, 1], false)]),
+    fn two_resources_get_the_node_that_both_prefer() {
+        let common = [
+            masks(&[(&[0], true), (&[1], true), (&[0, 1], false)]),
+            masks(&[(&[1], true), (&[0, 1], false)]),
         ];
-        check(Restricted, &meeting, (Some(&[1]), true));
-        let apart = [wish(&[(&[0], true)]), wish(&[(&[1], true)])];
-        check(Restricted, &apart, (Some(&[0, 1]), false));
+        check(Restricted, &common, (Some(&[1]), true));
+        let disjoint = [masks(&[(&[0], true)]), masks(&[(&[1], true)])];
+        check(Restricted, &disjoint, (Some(&[0, 1]), false));
     }
 }

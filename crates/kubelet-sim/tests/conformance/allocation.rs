@@ -1,4 +1,4 @@
-//! Admission: devices of each pod, and the exact texts of rejections.
+//! Admission: allocated devices, grants, and the exact texts of rejections.
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::{
@@ -11,37 +11,37 @@ use super::{
     support::{DEADLINE, GPU, NIC, Node, SHORT, device, devices, ids, pod},
 };
 
+/// A node, and a plugin with this number of healthy devices.
 async fn node_with(count: usize) -> (Node, Plugin) {
     let node = Node::start();
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(count)).await;
-    node.counts(GPU, count, count).await;
+    node.wait_for_counts(GPU, count, count).await;
     plugin.take_calls();
     (node, plugin)
 }
 
+/// A container response with one environment variable.
 fn env(name: &str, value: &str) -> ContainerAllocateResponse {
     let envs = [(name.to_owned(), value.to_owned())].into();
     ContainerAllocateResponse { envs, ..Default::default() }
 }
 
-/// Catalogue row 48.
 #[tokio::test]
-async fn a_request_is_one_allocate_with_one_container_and_all_ids() {
+async fn a_request_makes_one_allocate_call_with_one_container_and_all_ids() {
     let (node, plugin) = node_with(2).await;
     let admission = node.kubelet.admit(pod("pod", GPU, 2)).await.expect("admitted");
-    let allotment = admission.allotment("c", GPU).expect("held");
+    let allotment = admission.allotment("c", GPU).expect("allocated");
     assert_eq!(allotment.ids(), ids("d0 d1"));
     assert_eq!(allotment.grant.envs["VISIBLE"], "d0,d1");
     assert_eq!(plugin.calls(), [Call::Allocate(vec![vec!["d0".to_owned(), "d1".to_owned()]])]);
 }
 
-/// Catalogue row 49.
 #[tokio::test]
-async fn too_few_free_devices_are_refused_without_a_call() {
+async fn a_request_for_too_many_devices_is_rejected_without_a_call() {
     let (node, plugin) = node_with(3).await;
     node.admit("first", GPU, 2).await;
     plugin.take_calls();
-    node.refuse(
+    node.expect_allocation_error(
         ("second", 2),
         "requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1",
     )
@@ -49,70 +49,72 @@ async fn too_few_free_devices_are_refused_without_a_call() {
     assert_eq!(plugin.calls(), []);
 }
 
-/// Catalogue row 50.
 #[tokio::test]
-async fn a_resource_that_never_registered_is_admitted_without_devices() {
+async fn a_pod_with_an_unregistered_resource_is_admitted_without_devices() {
     let node = Node::start();
     assert_eq!(node.admit("pod", GPU, 2).await, ids(""));
     assert!(node.kubelet.node().pods["pod-uid"].is_admitted());
 }
 
-/// Catalogue row 51.
 #[tokio::test]
-async fn without_a_healthy_device_even_a_request_for_none_is_refused() {
+async fn without_a_healthy_device_even_a_request_for_no_devices_is_rejected() {
     let (node, plugin) = node_with(1).await;
-    plugin.show(vec![device("d0", "Unhealthy")]);
-    node.counts(GPU, 1, 0).await;
+    plugin.set_devices(vec![device("d0", "Unhealthy")]);
+    node.wait_for_counts(GPU, 1, 0).await;
     for size in [1, 0] {
         let cause = "no healthy devices present; cannot allocate unhealthy devices example.com/gpu";
-        node.refuse(("pod", size), cause).await;
+        node.expect_allocation_error(("pod", size), cause).await;
     }
 }
 
-/// Catalogue row 53.
 #[tokio::test]
-async fn a_pod_cannot_change_its_mind() {
+async fn a_pod_admitted_again_with_another_quantity_is_rejected() {
     let (node, _plugin) = node_with(2).await;
     node.admit("pod", GPU, 1).await;
-    node.refuse(
+    node.expect_allocation_error(
         ("pod", 2),
         "pod \"pod-uid\" container \"c\" changed request for resource \"example.com/gpu\" from 1 to 2",
     )
     .await;
 }
 
-/// Catalogue row 56.
 #[tokio::test]
-async fn a_resource_that_is_held_but_no_longer_registered_cannot_be_allocated() {
+async fn an_expired_resource_that_a_pod_still_holds_cannot_be_allocated() {
     let node = Node::start_with(|config| config.grace_period = SHORT);
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(2)).await;
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     node.admit("holder", GPU, 1).await;
     plugin.end_streams(Ok(()));
-    node.counts(GPU, 0, 0).await;
-    node.refuse(("late", 1), "cannot allocate unregistered device example.com/gpu").await;
+    node.wait_for_counts(GPU, 0, 0).await;
+    node.expect_allocation_error(
+        ("late", 1),
+        "cannot allocate unregistered device example.com/gpu",
+    )
+    .await;
 }
 
-/// Catalogue row 57.
 #[tokio::test]
 async fn an_error_of_allocate_is_the_pods_message_and_frees_the_devices() {
     let (node, plugin) = node_with(2).await;
     plugin.script().allocate = Allocate::Fail(Status::failed_precondition("MIG is off"));
-    node.refuse(("pod", 2), "rpc error: code = FailedPrecondition desc = MIG is off").await;
+    node.expect_allocation_error(
+        ("pod", 2),
+        "rpc error: code = FailedPrecondition desc = MIG is off",
+    )
+    .await;
     plugin.script().allocate = Allocate::Ids;
     assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
 }
 
-/// Catalogue row 58.
 #[tokio::test]
-async fn an_answer_without_container_leaks_the_devices_until_a_pod_is_collected() {
+async fn an_answer_without_container_response_leaks_devices_until_a_pods_devices_are_freed() {
     let (node, plugin) = node_with(3).await;
     node.admit("short-lived", GPU, 1).await;
     plugin.script().allocate = Allocate::Answer(Vec::new());
-    node.refuse(("pod", 1), "no containers return in allocation response ").await;
+    node.expect_allocation_error(("pod", 1), "no containers return in allocation response ").await;
     plugin.script().allocate = Allocate::Ids;
     assert_eq!(node.in_use(GPU), ids("d0 d1"));
-    node.refuse(
+    node.expect_allocation_error(
         ("next", 2),
         "requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1",
     )
@@ -121,31 +123,29 @@ async fn an_answer_without_container_leaks_the_devices_until_a_pod_is_collected(
     assert_eq!(node.admit("last", GPU, 3).await, ids("d0 d1 d2"));
 }
 
-/// Catalogue row 59.
 #[tokio::test]
 async fn of_two_container_responses_the_first_is_used() {
     let (node, plugin) = node_with(1).await;
     plugin.script().allocate = Allocate::Answer(vec![env("E", "first"), env("E", "second")]);
     let admission = node.kubelet.admit(pod("pod", GPU, 1)).await.expect("admitted");
-    assert_eq!(admission.allotment("c", GPU).expect("held").grant.envs["E"], "first");
+    assert_eq!(admission.allotment("c", GPU).expect("allocated").grant.envs["E"], "first");
 }
 
-/// Catalogue row 63, without the health check.
 #[tokio::test]
-async fn a_hanging_allocate_keeps_other_pods_waiting() {
+async fn a_hanging_allocate_blocks_the_admission_of_other_pods() {
     let (node, plugin) = node_with(2).await;
-    plugin.script().ignores = Some(Method::Allocate);
-    let innocent = async {
-        let waiting = tokio::time::timeout(SHORT, node.kubelet.admit(Pod::new("innocent")));
-        waiting.await.expect_err("it waits for its turn");
+    plugin.script().unanswered = Some(Method::Allocate);
+    let other = async {
+        let waiting = tokio::time::timeout(SHORT, node.kubelet.admit(Pod::new("other")));
+        waiting.await.expect_err("the first admission blocks it");
         node.kubelet.stop().await;
     };
-    let (stuck, ()) = tokio::join!(biased; node.kubelet.admit(pod("stuck", GPU, 1)), innocent);
+    let (stuck, ()) = tokio::join!(biased; node.kubelet.admit(pod("stuck", GPU, 1)), other);
     assert_eq!(stuck.expect_err("stopped").reason, Reason::KubeletGone);
 }
 
 #[tokio::test]
-async fn a_call_that_is_under_way_when_the_stream_ends_fails_with_the_connection() {
+async fn the_end_of_the_stream_fails_a_call_in_progress() {
     let is_allocate = |call: &Call| matches!(call, Call::Allocate(_));
     check_closing(Method::Allocate, is_allocate, "").await;
     let is_preferred = |call: &Call| matches!(call, Call::Preferred { .. });
@@ -153,33 +153,33 @@ async fn a_call_that_is_under_way_when_the_stream_ends_fails_with_the_connection
     check_closing(Method::Preferred, is_preferred, prefix).await;
 }
 
-async fn check_closing(ignored: Method, is_ignored: impl Fn(&Call) -> bool, prefix: &str) {
+/// Ends the stream during an unanswered call of `method`. Expects that the call fails at once.
+async fn check_closing(method: Method, is_call: impl Fn(&Call) -> bool, prefix: &str) {
     let (node, plugin) = node_with(2).await;
     let options =
         DevicePluginOptions { get_preferred_allocation_available: true, ..Default::default() };
     plugin.script().options = Ok(options);
     plugin.register().await.expect("registered");
-    plugin.script().ignores = Some(ignored);
+    plugin.script().unanswered = Some(method);
     let ending = async {
-        plugin.called(is_ignored).await;
+        plugin.wait_for_call(is_call).await;
         plugin.end_streams(Ok(()));
     };
     let closing = "rpc error: code = Canceled desc = grpc: the client connection is closing";
     let cause = format!("{prefix}{closing}");
-    let both = async { tokio::join!(node.refuse(("pod", 1), &cause), ending) };
-    tokio::time::timeout(DEADLINE, both).await.expect("the call does not outlive its connection");
-    node.counts(GPU, 2, 0).await;
+    let both = async { tokio::join!(node.expect_allocation_error(("pod", 1), &cause), ending) };
+    tokio::time::timeout(DEADLINE, both).await.expect("the call ends with its connection");
+    node.wait_for_counts(GPU, 2, 0).await;
     assert_eq!(node.in_use(GPU), ids(""));
 }
 
-/// Catalogue row 64.
 #[tokio::test]
-async fn a_pod_that_the_node_rejects_after_allocate_is_freed_later_without_a_word() {
+async fn a_pod_that_does_not_fit_the_node_is_rejected_after_allocate_and_freed_later() {
     let node = Node::start();
     node.admit("early", GPU, 2).await;
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(2)).await;
-    node.counts(GPU, 2, 2).await;
-    let rejection = node.reject("pod", GPU, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
+    let rejection = node.expect_rejection("pod", GPU, 2).await;
     assert_eq!(rejection.reason, Reason::OutOf(GPU.to_owned()));
     assert_eq!(rejection.reason.to_string(), "OutOfexample.com/gpu");
     assert_eq!(
@@ -192,35 +192,32 @@ async fn a_pod_that_the_node_rejects_after_allocate_is_freed_later_without_a_wor
     assert!(plugin.calls().iter().filter(|call| matches!(call, Call::Allocate(_))).count() == 2);
 }
 
-/// Catalogue row 65.
 #[tokio::test]
-async fn when_the_second_resource_fails_the_first_one_stays_taken_until_collected() {
+async fn if_the_second_resource_fails_the_first_one_stays_allocated_until_garbage_collection() {
     let (node, gpus) = node_with(1).await;
     let nics = Plugin::registered(&node.kubelet, NIC, devices(1)).await;
-    node.counts(NIC, 1, 1).await;
+    node.wait_for_counts(NIC, 1, 1).await;
     nics.script().allocate = Allocate::Fail(Status::internal("no link"));
     let both = Pod::new("pod").container(Container::new("c").limit(GPU, 1).limit(NIC, 1));
     node.kubelet.admit(both).await.expect_err("rejected");
     assert_eq!((node.in_use(GPU), node.in_use(NIC)), (ids("d0"), ids("")));
     assert_eq!(gpus.calls().len(), 1);
-    assert_eq!(node.admit("next", GPU, 1).await, ids("d0"), "the rejected pod was collected");
+    assert_eq!(node.admit("next", GPU, 1).await, ids("d0"), "the rejected pod's device is free");
 }
 
-/// Catalogue row 66.
 #[tokio::test]
 async fn app_containers_reuse_an_init_containers_devices() {
     let (node, _plugin) = node_with(2).await;
     let of = |name: &str, size| Container::new(name).limit(GPU, size);
     let pod = Pod::new("pod").init(of("i", 2)).container(of("a", 1)).container(of("b", 1));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    let held = |name| admission.allotment(name, GPU).expect("held").ids();
-    assert_eq!(held("i"), ids("d0 d1"));
-    assert_eq!((held("a"), held("b")), (ids("d0"), ids("d1")));
+    let allocated = |name| admission.allotment(name, GPU).expect("allocated").ids();
+    assert_eq!(allocated("i"), ids("d0 d1"));
+    assert_eq!((allocated("a"), allocated("b")), (ids("d0"), ids("d1")));
 }
 
-/// Catalogue row 67.
 #[tokio::test]
-async fn sidecars_keep_what_they_take_from_an_init_container() {
+async fn devices_that_sidecars_reuse_are_not_reused_by_app_containers() {
     let (node, _plugin) = node_with(6).await;
     let of = |name: &str, size| Container::new(name).limit(GPU, size);
     let pod = Pod::new("pod")
@@ -230,17 +227,17 @@ async fn sidecars_keep_what_they_take_from_an_init_container() {
         .container(of("a1", 1))
         .container(of("a2", 2));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    let held = |name| admission.allotment(name, GPU).expect("held").ids();
-    assert_eq!((held("i"), held("s1"), held("s2")), (ids("d0 d1 d2"), ids("d0"), ids("d1 d2")));
-    assert_eq!((held("a1"), held("a2")), (ids("d3"), ids("d4 d5")));
+    let allocated = |name| admission.allotment(name, GPU).expect("allocated").ids();
+    let inits = (allocated("i"), allocated("s1"), allocated("s2"));
+    assert_eq!(inits, (ids("d0 d1 d2"), ids("d0"), ids("d1 d2")));
+    assert_eq!((allocated("a1"), allocated("a2")), (ids("d3"), ids("d4 d5")));
 }
 
-/// Catalogue rows 68, 69.
 #[tokio::test]
 async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
     let (node, gpus) = node_with(1).await;
     let nics = Plugin::registered(&node.kubelet, NIC, devices(1)).await;
-    node.counts(NIC, 1, 1).await;
+    node.wait_for_counts(NIC, 1, 1).await;
     let answer = |host: &str, names: &[&str]| {
         let mount =
             Mount { container_path: "/m".to_owned(), host_path: host.to_owned(), read_only: true };
@@ -260,15 +257,14 @@ async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
     assert_eq!(grant.cdi_devices, ["v/c=b", "v/c=a", "v/c=n"]);
 }
 
-/// Catalogue row 42, trap 3.
 #[tokio::test]
-async fn a_device_that_vanishes_during_allocate_is_the_kubelets_end() {
+async fn a_device_that_leaves_the_list_during_allocate_panics_the_kubelet() {
     let (node, plugin) = node_with(1).await;
-    plugin.script().allocate = Allocate::Vanish;
-    let rejection = node.reject("pod", GPU, 1).await;
+    plugin.script().allocate = Allocate::DropDevices;
+    let rejection = node.expect_rejection("pod", GPU, 1).await;
     assert_eq!(rejection.reason, Reason::KubeletGone);
     assert!(rejection.message.contains("nil pointer dereference"), "{}", rejection.message);
-    node.event(|event| matches!(event, Event::Panicked { .. })).await;
+    node.wait_for_event(|event| matches!(event, Event::Panicked { .. })).await;
     assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
 
     plugin.script().allocate = Allocate::Ids;
@@ -276,27 +272,26 @@ async fn a_device_that_vanishes_during_allocate_is_the_kubelets_end() {
     assert_eq!(node.kubelet.node().kubelet, Condition::Running);
 }
 
-/// Catalogue row 89.
 #[tokio::test]
 async fn a_checkpoint_that_cannot_be_written_rejects_the_pod() {
     let (node, _plugin) = node_with(1).await;
     let file = node.kubelet.config().plugin_dir().join("kubelet_internal_checkpoint");
-    std::fs::remove_file(&file).expect("it was written");
-    std::fs::create_dir(&file).expect("in its place");
-    let rejection = node.reject("pod", GPU, 1).await;
+    std::fs::remove_file(&file).expect("the checkpoint exists");
+    std::fs::create_dir(&file).expect("a folder in its place");
+    let rejection = node.expect_rejection("pod", GPU, 1).await;
     let beginning = "Pod was rejected: Allocate failed due to failed to write checkpoint file \"kubelet_internal_checkpoint\": ";
     assert!(rejection.message.starts_with(beginning), "{}", rejection.message);
 }
 
 #[tokio::test]
-async fn calls_that_the_kubelet_never_makes_can_be_made_by_hand() {
+async fn a_test_can_make_calls_that_a_kubelet_does_not_make() {
     let (node, plugin) = node_with(1).await;
     let mut client = node.kubelet.plugin(GPU).await.expect("connected");
-    let odd = windlass_kubelet_api::deviceplugin::ContainerAllocateRequest {
+    let container = windlass_kubelet_api::deviceplugin::ContainerAllocateRequest {
         devices_ids: vec!["unknown".to_owned(), "unknown".to_owned()],
     };
     let request = windlass_kubelet_api::deviceplugin::AllocateRequest {
-        container_requests: vec![odd.clone(), odd],
+        container_requests: vec![container.clone(), container],
     };
     let answer = tokio::time::timeout(DEADLINE, client.allocate(request)).await;
     let answer = answer.expect("in time").expect("answered").into_inner();

@@ -1,4 +1,4 @@
-//! Go clients, whose `:authority` is a socket path, reach the registration socket.
+//! `:authority` of Go clients: the path of the registration socket, which hyper alone does not accept.
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -14,8 +14,8 @@ use super::{
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// `/var/lib/kubelet/device-plugins/kubelet.sock` in the Huffman code of RFC 7541 appendix B, as
-/// Go's encoder writes it.
+/// Encodes a path in the Huffman code of RFC 7541 appendix B, as Go's encoder does. The table has only
+/// the characters of `/var/lib/kubelet/device-plugins/kubelet.sock`.
 fn huffman(text: &str) -> Vec<u8> {
     let code = |byte| match byte {
         b'/' => (0x18, 6),
@@ -54,12 +54,13 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
+/// A literal field with incremental indexing. Its name is an entry of the static table.
 fn literal(index: u8, value: &[u8]) -> Vec<u8> {
     let length = u8::try_from(value.len()).expect("short");
     [&[0x40 | index, length], value].concat()
 }
 
-/// A `Register` call as grpc-go writes it, with a path as authority.
+/// A `Register` call as grpc-go writes it. `authority` is the encoded field.
 fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
     let name = |name: &str, value: &[u8]| {
         let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("short");
@@ -89,7 +90,6 @@ fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
     [PREFACE, &frame(4, 0, 0, &[]), &call].concat()
 }
 
-/// Catalogue row 25, in the other direction.
 #[tokio::test]
 async fn a_go_client_registers_although_its_authority_is_a_path() {
     let path = "/var/lib/kubelet/device-plugins/kubelet.sock";
@@ -103,25 +103,26 @@ async fn a_go_client_registers_although_its_authority_is_a_path() {
     ] {
         let node = Node::start();
         let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
-        plugin.show(devices(1));
+        plugin.set_devices(devices(1));
         let socket = node.kubelet.config().registration_socket();
         let mut stream = UnixStream::connect(socket).await.expect("connected");
         stream.write_all(&register(&plugin, &authority)).await.expect("sent");
-        node.counts(GPU, 1, 1).await;
-        node.event(|event| matches!(event, Event::Registered { .. })).await;
+        node.wait_for_counts(GPU, 1, 1).await;
+        node.wait_for_event(|event| matches!(event, Event::Registered { .. })).await;
         let answer = tokio::time::timeout(DEADLINE, read_to_trailers(&mut stream)).await;
-        assert!(answer.expect("in time"), "no RST_STREAM");
+        assert!(answer.expect("in time"), "the call is not reset");
     }
 }
 
-/// True if the call ended with trailers; false after a reset.
+/// Reads until the end of the call. True if it ends with trailers, false if the server resets the call or
+/// closes the connection (`RST_STREAM`, `GOAWAY`).
 async fn read_to_trailers(stream: &mut UnixStream) -> bool {
     loop {
         let mut header = [0; 9];
         stream.read_exact(&mut header).await.expect("a frame");
         let length = header[..3].iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
         let mut payload = vec![0; length];
-        stream.read_exact(&mut payload).await.expect("its payload");
+        stream.read_exact(&mut payload).await.expect("the frame's payload");
         let (kind, flags) = (header[3], header[4]);
         match kind {
             3 | 7 => return false,
@@ -131,13 +132,14 @@ async fn read_to_trailers(stream: &mut UnixStream) -> bool {
     }
 }
 
-/// The dynamic tables of sender and receiver stay in step, even after evictions.
+/// 200 requests fill the dynamic table several times. So it evicts entries, and the requests still decode.
 #[tokio::test]
 async fn an_h2_client_sends_many_requests_through_the_shim() {
     const REQUESTS: usize = 200;
-    let (near, far) = tokio::io::duplex(1024);
+    let (client_end, server_end) = tokio::io::duplex(1024);
     let server = async {
-        let mut server = h2::server::handshake(Shim::new(far)).await.expect("shaken");
+        let mut server =
+            h2::server::handshake(Shim::new(server_end)).await.expect("HTTP/2 handshake");
         let mut seen = Vec::new();
         while let Some(accepted) = server.accept().await {
             let (request, mut answer) = accepted.expect("accepted");
@@ -148,7 +150,8 @@ async fn an_h2_client_sends_many_requests_through_the_shim() {
         seen
     };
     let client = async {
-        let (mut requests, connection) = h2::client::handshake(near).await.expect("shaken");
+        let (mut requests, connection) =
+            h2::client::handshake(client_end).await.expect("HTTP/2 handshake");
         let send = async move {
             for number in 0..REQUESTS {
                 requests = requests.ready().await.expect("ready");
@@ -164,7 +167,7 @@ async fn an_h2_client_sends_many_requests_through_the_shim() {
                 response.await.expect("answered");
             }
         };
-        tokio::join!(send, async { connection.await.expect("closed well") });
+        tokio::join!(send, async { connection.await.expect("closed without error") });
     };
     let both = async { tokio::join!(server, client) };
     let (seen, ()) = tokio::time::timeout(DEADLINE, both).await.expect("in time");

@@ -31,14 +31,15 @@ pub(crate) enum Call {
 /// Script of the plugin's answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    /// Method without an answer, in precedence over the other fields.
-    pub(crate) ignores: Option<Method>,
+    /// Method that the plugin never answers. Takes precedence over the other fields.
+    pub(crate) unanswered: Option<Method>,
     pub(crate) options: Result<wire::DevicePluginOptions, Status>,
     pub(crate) preferred: Result<Vec<String>, Status>,
     pub(crate) allocate: Allocate,
     pub(crate) pre_start: PreStart,
 }
 
+/// Method that can be left unanswered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Options,
@@ -46,28 +47,30 @@ pub(crate) enum Method {
     Allocate,
 }
 
+/// Behaviour of `Allocate`.
 #[derive(Clone, Debug)]
 pub(crate) enum Allocate {
-    /// One response for each container request, with the ids in an environment variable.
+    /// Returns one response per container request, with the ids in the environment variable `VISIBLE`.
     Ids,
-    /// Exactly these container responses.
+    /// Returns exactly these container responses.
     Answer(Vec<wire::ContainerAllocateResponse>),
     Fail(Status),
-    /// Drops the devices from the list, waits until the kubelet has seen it, then answers.
-    Vanish,
+    /// Sends an empty list, waits until the kubelet has received it, then returns the same as `Ids`.
+    DropDevices,
 }
 
+/// Behaviour of `PreStartContainer`.
 #[derive(Clone, Debug)]
 pub(crate) enum PreStart {
-    Fine,
+    Succeed,
     Fail(Status),
     Hang,
 }
 
-/// Content of every stream.
+/// Content of every `ListAndWatch` stream.
 #[derive(Clone, Debug)]
-enum Show {
-    Nothing,
+enum StreamContent {
+    NoList,
     Devices(Vec<wire::Device>),
     End(Result<(), Status>),
 }
@@ -84,9 +87,9 @@ pub(crate) struct Plugin {
 struct Shared {
     script: Mutex<Script>,
     calls: watch::Sender<Vec<Call>>,
-    show: watch::Sender<Show>,
+    content: watch::Sender<StreamContent>,
     open_streams: watch::Sender<usize>,
-    lists_seen: Mutex<Option<windlass_kubelet_sim::EventReader>>,
+    kubelet_events: Mutex<Option<windlass_kubelet_sim::EventReader>>,
 }
 
 struct Service(Arc<Shared>);
@@ -96,11 +99,11 @@ struct OpenStream(Arc<Shared>);
 impl Default for Script {
     fn default() -> Self {
         Self {
-            ignores: None,
+            unanswered: None,
             options: Ok(wire::DevicePluginOptions::default()),
             preferred: Ok(Vec::new()),
             allocate: Allocate::Ids,
-            pre_start: PreStart::Fine,
+            pre_start: PreStart::Succeed,
         }
     }
 }
@@ -115,9 +118,9 @@ impl Plugin {
         let shared = Arc::new(Shared {
             script: Mutex::new(Script::default()),
             calls: watch::Sender::new(Vec::new()),
-            show: watch::Sender::new(Show::Nothing),
+            content: watch::Sender::new(StreamContent::NoList),
             open_streams: watch::Sender::new(0),
-            lists_seen: Mutex::new(Some(kubelet.calls())),
+            kubelet_events: Mutex::new(Some(kubelet.calls())),
         });
         let mut plugin = Self {
             resource: resource.to_owned(),
@@ -130,7 +133,7 @@ impl Plugin {
         plugin
     }
 
-    /// Serves, shows these devices and registers.
+    /// Serves, sets the devices and registers.
     pub(crate) async fn registered(
         kubelet: &Kubelet,
         resource: &str,
@@ -138,7 +141,7 @@ impl Plugin {
     ) -> Self {
         let endpoint = format!("{}.sock", resource.replace('/', "_"));
         let plugin = Self::serve(kubelet, resource, &endpoint);
-        plugin.show(devices);
+        plugin.set_devices(devices);
         plugin.register().await.expect("registered");
         plugin
     }
@@ -155,19 +158,20 @@ impl Plugin {
         });
     }
 
-    /// Binds the deleted socket again.
+    /// Binds a new socket in place of the deleted one.
     pub(crate) fn rebind(&mut self, kubelet: &Kubelet) {
         let path = kubelet.config().plugin_dir().join(&self.endpoint);
         self.bind(&path);
     }
 
-    pub(crate) fn show(&self, devices: Vec<wire::Device>) {
-        self.shared.show.send_replace(Show::Devices(devices));
+    /// Sends a list on every stream, current and future.
+    pub(crate) fn set_devices(&self, devices: Vec<wire::Device>) {
+        self.shared.content.send_replace(StreamContent::Devices(devices));
     }
 
-    /// Ends every open stream with this result, and every new one at once.
-    pub(crate) fn end_streams(&self, how: Result<(), Status>) {
-        self.shared.show.send_replace(Show::End(how));
+    /// Ends every open stream with this result. New streams end at once.
+    pub(crate) fn end_streams(&self, result: Result<(), Status>) {
+        self.shared.content.send_replace(StreamContent::End(result));
     }
 
     pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
@@ -178,29 +182,29 @@ impl Plugin {
         self.shared.calls.borrow().clone()
     }
 
-    /// Calls since the last `take_calls`.
+    /// Calls since the last `take_calls`, or all calls so far.
     pub(crate) fn take_calls(&self) -> Vec<Call> {
         self.shared.calls.send_replace(Vec::new())
     }
 
-    /// Waits until a matching call arrived.
-    pub(crate) async fn called(&self, is_it: impl Fn(&Call) -> bool) {
+    /// Waits until a call arrived that fulfils the condition.
+    pub(crate) async fn wait_for_call(&self, condition: impl Fn(&Call) -> bool) {
         let mut calls = self.shared.calls.subscribe();
-        let waiting = calls.wait_for(|calls| calls.iter().any(&is_it));
+        let waiting = calls.wait_for(|calls| calls.iter().any(&condition));
         tokio::time::timeout(super::support::DEADLINE, waiting)
             .await
-            .unwrap_or_else(|_| panic!("called in time"))
-            .expect("the sender lives");
+            .unwrap_or_else(|_| panic!("no such call in time"))
+            .expect("the sender exists");
     }
 
     /// Waits until this many streams are open.
-    pub(crate) async fn streams(&self, count: usize) {
+    pub(crate) async fn wait_for_streams(&self, count: usize) {
         let mut open = self.shared.open_streams.subscribe();
         let waiting = open.wait_for(|open| *open == count);
         tokio::time::timeout(super::support::DEADLINE, waiting)
             .await
-            .unwrap_or_else(|_| panic!("{count} streams in time"))
-            .expect("the sender lives");
+            .unwrap_or_else(|_| panic!("not {count} streams in time"))
+            .expect("the sender exists");
     }
 
     pub(crate) async fn register(&self) -> Result<(), Status> {
@@ -233,26 +237,30 @@ pub(crate) async fn register(
 // === impl Service ===
 
 impl Service {
-    fn script_now(&self) -> Script {
+    fn current_script(&self) -> Script {
         self.0.script.lock().expect("no test panicked here").clone()
     }
 
-    async fn note(&self, method: Method, call: Call) -> Script {
+    /// Records a call, and returns the current script. Never returns if the script leaves the method
+    /// unanswered.
+    async fn record_call(&self, method: Method, call: Call) -> Script {
         self.0.calls.send_modify(|calls| calls.push(call));
-        let script = self.script_now();
-        if script.ignores == Some(method) {
+        let script = self.current_script();
+        if script.unanswered == Some(method) {
             std::future::pending::<()>().await;
         }
         script
     }
 
-    async fn vanish(&self) {
-        let kubelet = self.0.lists_seen.lock().expect("not poisoned").take().expect("once");
+    /// Sends an empty list, and waits until the kubelet has received it.
+    async fn drop_devices(&self) {
+        let events = self.0.kubelet_events.lock().expect("not poisoned").take();
+        let events = events.expect("the devices are dropped once");
         let is_empty_list = |event: &windlass_kubelet_sim::Event| matches!(event, windlass_kubelet_sim::Event::ListReceived { devices, .. } if devices.is_empty());
-        self.0.show.send_replace(Show::Devices(Vec::new()));
-        let seen =
-            kubelet.wait_for(|events| events.iter().any(is_empty_list), super::support::DEADLINE);
-        seen.await.expect("the empty list arrived");
+        self.0.content.send_replace(StreamContent::Devices(Vec::new()));
+        let received =
+            events.wait_for(|events| events.iter().any(is_empty_list), super::support::DEADLINE);
+        received.await.expect("the empty list arrived");
     }
 }
 
@@ -271,7 +279,7 @@ impl DevicePlugin for Service {
         &self,
         _: Request<wire::Empty>,
     ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        self.note(Method::Options, Call::Options).await.options.map(Response::new)
+        self.record_call(Method::Options, Call::Options).await.options.map(Response::new)
     }
 
     async fn list_and_watch(
@@ -281,16 +289,21 @@ impl DevicePlugin for Service {
         self.0.calls.send_modify(|calls| calls.push(Call::ListAndWatch));
         self.0.open_streams.send_modify(|open| *open += 1);
         let open = OpenStream(Arc::clone(&self.0));
-        let shows = WatchStream::new(self.0.show.subscribe());
-        let ended = |show: &Show| matches!(show, Show::End(Ok(())));
-        let stream = shows.take_while(move |show| !ended(show)).filter_map(move |show| {
-            let _keep = &open;
-            match show {
-                Show::Nothing => None,
-                Show::Devices(devices) => Some(Ok(wire::ListAndWatchResponse { devices })),
-                Show::End(how) => Some(Err(how.expect_err("Ok ends before"))),
-            }
-        });
+        let contents = WatchStream::new(self.0.content.subscribe());
+        let ended = |content: &StreamContent| matches!(content, StreamContent::End(Ok(())));
+        let stream =
+            contents.take_while(move |content| !ended(content)).filter_map(move |content| {
+                let _held_by_the_stream = &open;
+                match content {
+                    StreamContent::NoList => None,
+                    StreamContent::Devices(devices) => {
+                        Some(Ok(wire::ListAndWatchResponse { devices }))
+                    }
+                    StreamContent::End(result) => {
+                        Some(Err(result.expect_err("Ok ends the stream")))
+                    }
+                }
+            });
         Ok(Response::new(Box::pin(stream)))
     }
 
@@ -304,7 +317,7 @@ impl DevicePlugin for Service {
             must_include: request.must_include_device_i_ds,
             size: request.allocation_size,
         };
-        let device_i_ds = self.note(Method::Preferred, call).await.preferred?;
+        let device_i_ds = self.record_call(Method::Preferred, call).await.preferred?;
         let answer = wire::ContainerPreferredAllocationResponse { device_i_ds };
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![answer] }))
     }
@@ -319,13 +332,13 @@ impl DevicePlugin for Service {
             .into_iter()
             .map(|container| container.devices_ids)
             .collect();
-        let script = self.note(Method::Allocate, Call::Allocate(ids.clone())).await;
+        let script = self.record_call(Method::Allocate, Call::Allocate(ids.clone())).await;
         let container_responses = match script.allocate {
             Allocate::Ids => ids.iter().map(|ids| visible(ids)).collect(),
             Allocate::Answer(responses) => responses,
             Allocate::Fail(status) => return Err(status),
-            Allocate::Vanish => {
-                self.vanish().await;
+            Allocate::DropDevices => {
+                self.drop_devices().await;
                 ids.iter().map(|ids| visible(ids)).collect()
             }
         };
@@ -338,16 +351,16 @@ impl DevicePlugin for Service {
     ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
         let call = Call::PreStart(request.into_inner().devices_ids);
         self.0.calls.send_modify(|calls| calls.push(call));
-        let pre_start = self.script_now().pre_start;
+        let pre_start = self.current_script().pre_start;
         match pre_start {
-            PreStart::Fine => Ok(Response::new(wire::PreStartContainerResponse {})),
+            PreStart::Succeed => Ok(Response::new(wire::PreStartContainerResponse {})),
             PreStart::Fail(status) => Err(status),
             PreStart::Hang => std::future::pending().await,
         }
     }
 }
 
-/// The ids in an environment variable, as most plugins grant them.
+/// A container response with the ids in the environment variable `VISIBLE`.
 fn visible(ids: &[String]) -> wire::ContainerAllocateResponse {
     let envs = [("VISIBLE".to_owned(), ids.join(","))].into();
     wire::ContainerAllocateResponse { envs, ..Default::default() }

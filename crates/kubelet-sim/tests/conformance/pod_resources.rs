@@ -1,4 +1,4 @@
-//! The pod resources API.
+//! The pod resources API: `List`, `Get`, `GetAllocatableResources` and the rate limit.
 
 use tonic::{Code, transport::Channel};
 use windlass_kubelet_api::{
@@ -27,58 +27,55 @@ async fn list(node: &Node) -> Vec<PodResources> {
     client(node).await.list(request).await.expect("listed").into_inner().pod_resources
 }
 
-/// Ids with their NUMA nodes.
-fn shown(devices: &[ContainerDevices]) -> Vec<(&str, Option<i64>)> {
+/// Ids of the devices, each with its NUMA node.
+fn ids_and_nodes(devices: &[ContainerDevices]) -> Vec<(&str, Option<i64>)> {
     let node =
         |device: &ContainerDevices| device.topology.as_ref().map(|topology| topology.nodes[0].id);
     devices.iter().map(|device| (&*device.device_ids[0], node(device))).collect()
 }
 
-/// Catalogue rows 94, 97.
 #[tokio::test]
-async fn list_shows_each_device_once_per_node_for_containers_that_live_on() {
+async fn list_has_an_entry_per_device_and_node_and_omits_finished_init_containers() {
     let node = Node::start();
-    let list_of = vec![on_nodes("both", &[0, 1]), device("plain", "Healthy")];
-    let plugin = Plugin::registered(&node.kubelet, GPU, list_of).await;
-    node.counts(GPU, 2, 2).await;
+    let devices = vec![on_nodes("both", &[0, 1]), device("plain", "Healthy")];
+    let plugin = Plugin::registered(&node.kubelet, GPU, devices).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     let pod = Pod::new("pod")
         .init(Container::new("init").limit(GPU, 2))
         .sidecar(Container::new("side").limit(GPU, 1))
         .container(Container::new("app").limit(GPU, 1));
     node.kubelet.admit(pod).await.expect("admitted");
     plugin.end_streams(Ok(()));
-    node.counts(GPU, 2, 0).await;
+    node.wait_for_counts(GPU, 2, 0).await;
 
     let pods = list(&node).await;
     assert_eq!((&*pods[0].name, &*pods[0].namespace), ("pod", "default"));
     let containers = &pods[0].containers;
     assert_eq!(containers.iter().map(|c| &*c.name).collect::<Vec<_>>(), ["side", "app"]);
-    assert_eq!(shown(&containers[0].devices), [("both", Some(0)), ("both", Some(1))]);
-    assert_eq!(shown(&containers[1].devices), [("plain", None)]);
+    assert_eq!(ids_and_nodes(&containers[0].devices), [("both", Some(0)), ("both", Some(1))]);
+    assert_eq!(ids_and_nodes(&containers[1].devices), [("plain", None)]);
 
     node.kubelet.finish("pod-uid").await;
     assert_eq!(list(&node).await, []);
 }
 
-/// Catalogue rows 46, 47.
 #[tokio::test]
-async fn allocatable_shows_healthy_devices_and_loses_those_with_an_empty_topology() {
+async fn get_allocatable_resources_omits_unhealthy_devices_and_those_with_an_empty_topology() {
     let node = Node::start();
     let devices = vec![
         on_nodes("a", &[1]),
         on_nodes("empty", &[]),
         device("plain", "Healthy"),
-        device("sick", "Unhealthy"),
+        device("unhealthy", "Unhealthy"),
     ];
     let _plugin = Plugin::registered(&node.kubelet, GPU, devices).await;
-    node.counts(GPU, 4, 3).await;
+    node.wait_for_counts(GPU, 4, 3).await;
     node.admit("pod", GPU, 1).await;
     let request = AllocatableResourcesRequest {};
     let answer = client(&node).await.get_allocatable_resources(request).await.expect("answered");
-    assert_eq!(shown(&answer.into_inner().devices), [("a", Some(1)), ("plain", None)]);
+    assert_eq!(ids_and_nodes(&answer.into_inner().devices), [("a", Some(1)), ("plain", None)]);
 }
 
-/// Catalogue row 95.
 #[tokio::test]
 async fn get_finds_active_pods_only() {
     let node = Node::start();
@@ -95,10 +92,9 @@ async fn get_finds_active_pods_only() {
     assert_eq!(missing.message(), "pod gone in namespace default not found");
 }
 
-/// Catalogue row 96.
 #[tokio::test]
-async fn too_many_calls_are_turned_away() {
-    // The bucket is never refilled, so slow calls change nothing.
+async fn calls_beyond_the_burst_are_rejected() {
+    // The bucket is never refilled, so the test does not depend on the duration of the calls.
     let node = Node::start_with(|config| config.pod_resources_qps = 0);
     let mut client = client(&node).await;
     let mut refused = Vec::new();
@@ -112,14 +108,13 @@ async fn too_many_calls_are_turned_away() {
     assert_eq!(refused[0].message(), "rejected by rate limit");
 }
 
-/// Catalogue row 98.
 #[tokio::test]
 async fn list_is_the_same_after_a_restart() {
     let node = Node::start();
     let mut all = devices(1);
     all.push(on_nodes("n", &[1]));
     let _plugin = Plugin::registered(&node.kubelet, GPU, all).await;
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     node.admit("pod", GPU, 2).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     let before = list(&node).await;
@@ -128,18 +123,18 @@ async fn list_is_the_same_after_a_restart() {
 }
 
 #[tokio::test]
-async fn list_shows_the_devices_of_claims_with_the_names_of_those_before_them() {
+async fn list_accumulates_the_cdi_names_of_a_claims_devices() {
     let node = Node::start();
     let driver = Driver::registered(&node, DRIVER).await;
     driver.script().devices = 2;
     let extended = PodClaim::new("extended", ClaimId::new("extended")).driver(DRIVER);
-    let both = pod_of("pod", "claim", &[DRIVER])
+    let pod = pod_of("pod", "claim", &[DRIVER])
         .container(Container::new("idle"))
         .claim(extended.request_used_by("request-0", "c").for_extended_resources());
-    node.kubelet.admit(both).await.expect("admitted");
+    node.kubelet.admit(pod).await.expect("admitted");
     assert_eq!(list(&node).await[0].containers[0].dynamic_resources, [], "not prepared yet");
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(grant.cdi_devices.len(), 3, "two of the one, a request of the other");
+    assert_eq!(grant.cdi_devices.len(), 3, "two devices of one claim, one of the other");
     let health = &node.kubelet.node().pods["pod-uid"].containers["c"].claim_health;
     assert_eq!(health.keys().collect::<Vec<_>>(), ["claim:devices"]);
 

@@ -1,4 +1,4 @@
-//! `Register`: checks, texts, and the effect of a second registration on the first.
+//! `Register`: checks, error texts, and the effect of a second registration on the first.
 
 use tonic::{Code, Status};
 use windlass_kubelet_api::{
@@ -16,14 +16,13 @@ use super::{
     support::{DEADLINE, GPU, NIC, Node, SHORT, device, devices},
 };
 
-fn refused(outcome: Result<(), Status>, expected: &str) {
+fn check_refused(outcome: Result<(), Status>, expected: &str) {
     let status = outcome.expect_err("refused");
     assert_eq!((status.code(), status.message()), (Code::Unknown, expected));
 }
 
-/// Catalogue row 1.
 #[tokio::test]
-async fn a_valid_registration_is_answered_after_options_were_asked() {
+async fn a_valid_registration_succeeds_after_the_call_for_options() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.register().await.expect("registered");
@@ -32,14 +31,13 @@ async fn a_valid_registration_is_answered_after_options_were_asked() {
     assert!(matches!(registrations[GPU], Registration::Connected { .. }), "{registrations:?}");
 }
 
-/// Catalogue row 2.
 #[tokio::test]
 async fn another_version_is_refused_without_dialling() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     for version in ["v1beta2", "", "v1alpha"] {
         let request = RegisterRequest { version: version.to_owned(), ..plugin.request() };
-        refused(
+        check_refused(
             plugin.register_as(request).await,
             &format!(
                 "requested API version \"{version}\" is not supported by kubelet. Supported version is [\"v1beta1\"]"
@@ -49,25 +47,24 @@ async fn another_version_is_refused_without_dialling() {
     assert!(plugin.calls().is_empty());
 }
 
-/// Catalogue rows 3, 4.
 #[tokio::test]
 async fn names_that_are_no_extended_resources_are_refused() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     let too_long = format!("{}/x", "a".repeat(245));
-    let bad = ["gpu", "a.kubernetes.io/x", "requests.a/x", "A.com/x", "a.com/x/y", &too_long];
-    for name in bad {
+    let invalid = ["gpu", "a.kubernetes.io/x", "requests.a/x", "A.com/x", "a.com/x/y", &too_long];
+    for name in invalid {
         let request = RegisterRequest { resource_name: name.to_owned(), ..plugin.request() };
         let expected = format!("the ResourceName \"{name}\" is invalid");
-        refused(plugin.register_as(request).await, &expected);
+        check_refused(plugin.register_as(request).await, &expected);
     }
     let resource_name = format!("{}/x", "a".repeat(244));
-    plugin.register_as(RegisterRequest { resource_name, ..plugin.request() }).await.expect("taken");
+    let request = RegisterRequest { resource_name, ..plugin.request() };
+    plugin.register_as(request).await.expect("a valid name");
 }
 
-/// Catalogue row 5.
 #[tokio::test]
-async fn a_missing_endpoint_fails_when_the_dial_timeout_is_over() {
+async fn registration_of_a_missing_socket_fails_after_the_dial_timeout() {
     let node = Node::start_with(|config| config.dial_timeout = SHORT);
     let started = tokio::time::Instant::now();
     for endpoint in ["missing.sock", ""] {
@@ -79,43 +76,40 @@ async fn a_missing_endpoint_fails_when_the_dial_timeout_is_over() {
         };
         let socket = node.kubelet.config().registration_socket();
         let expected = "failed to dial device plugin: context deadline exceeded";
-        refused(register(&socket, request).await, expected);
+        check_refused(register(&socket, request).await, expected);
     }
     assert!(started.elapsed() >= SHORT * 2);
 }
 
-/// Catalogue row 6.
 #[tokio::test]
-async fn endpoints_lead_into_folders_and_out_of_the_plugin_folder() {
+async fn an_endpoint_may_be_in_a_subfolder_or_outside_of_the_plugin_folder() {
     let node = Node::start();
-    for (served, told) in
+    for (socket, endpoint) in
         [("sub/x.sock", "sub/x.sock"), ("abs.sock", "/abs.sock"), ("../up.sock", "../up.sock")]
     {
-        let plugin = Plugin::serve(&node.kubelet, GPU, served);
-        let request = RegisterRequest { endpoint: told.to_owned(), ..plugin.request() };
+        let plugin = Plugin::serve(&node.kubelet, GPU, socket);
+        let request = RegisterRequest { endpoint: endpoint.to_owned(), ..plugin.request() };
         plugin.register_as(request).await.expect("registered");
     }
 }
 
-/// Catalogue row 7.
 #[tokio::test]
-async fn the_kubelets_own_socket_is_no_plugin() {
+async fn registration_of_the_kubelets_own_socket_fails() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     let request = RegisterRequest { endpoint: "kubelet.sock".to_owned(), ..plugin.request() };
-    refused(
+    check_refused(
         plugin.register_as(request).await,
         "failed to get device plugin options: rpc error: code = Unimplemented desc = unknown service v1beta1.DevicePlugin",
     );
 }
 
-/// Catalogue row 10.
 #[tokio::test]
-async fn without_options_there_is_no_list_and_no_resource() {
+async fn a_failed_call_for_options_leaves_no_list_and_no_resource() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.script().options = Err(Status::internal("broken"));
-    refused(
+    check_refused(
         plugin.register().await,
         "failed to get device plugin options: rpc error: code = Internal desc = broken",
     );
@@ -124,43 +118,40 @@ async fn without_options_there_is_no_list_and_no_resource() {
     assert!(status.resources.is_empty() && status.registrations.is_empty());
 }
 
-/// Catalogue rows 11, 71.
 #[tokio::test]
-async fn only_the_options_call_counts_not_the_registers_options() {
+async fn the_options_in_the_register_request_are_ignored() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
-    plugin.show(devices(2));
+    plugin.set_devices(devices(2));
     let options =
         DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
     let request = RegisterRequest { options: Some(options), ..plugin.request() };
     plugin.register_as(request).await.expect("registered");
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     node.admit("pod", GPU, 1).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     let calls = plugin.calls();
     assert!(!calls.iter().any(|call| matches!(call, Call::Preferred { .. } | Call::PreStart(_))));
 }
 
-/// Catalogue row 12.
 #[tokio::test]
 async fn a_registered_resource_is_absent_until_its_first_list() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.register().await.expect("registered");
-    plugin.streams(1).await;
+    plugin.wait_for_streams(1).await;
     assert_eq!(node.kubelet.node().counts(GPU), None);
-    plugin.show(devices(1));
-    node.counts(GPU, 1, 1).await;
+    plugin.set_devices(devices(1));
+    node.wait_for_counts(GPU, 1, 1).await;
 }
 
-/// Catalogue row 13.
 #[tokio::test]
 async fn a_plugin_that_registers_twice_has_two_open_streams() {
     let node = Node::start();
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     plugin.register().await.expect("again");
-    plugin.streams(2).await;
-    plugin.show(devices(3));
+    plugin.wait_for_streams(2).await;
+    plugin.set_devices(devices(3));
     let both = |events: &[Event]| {
         let is_new = |event: &&Event| matches!(event, Event::ListReceived { devices, .. } if devices.len() == 3);
         events.iter().filter(is_new).count() == 2
@@ -168,88 +159,85 @@ async fn a_plugin_that_registers_twice_has_two_open_streams() {
     node.kubelet.calls().wait_for(both, DEADLINE).await.expect("both streams are read");
 }
 
+/// Two plugins of one resource: the first with one device, the second, registered later, with two.
 async fn two_plugins(node: &Node) -> [Plugin; 2] {
     let first = Plugin::serve(&node.kubelet, GPU, "one.sock");
-    first.show(devices(1));
+    first.set_devices(devices(1));
     first.register().await.expect("registered");
-    node.counts(GPU, 1, 1).await;
+    node.wait_for_counts(GPU, 1, 1).await;
     let second = Plugin::serve(&node.kubelet, GPU, "two.sock");
-    second.show(devices(2));
+    second.set_devices(devices(2));
     second.register().await.expect("registered");
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     [first, second]
 }
 
-/// Catalogue row 14.
 #[tokio::test]
-async fn up_to_1_36_the_end_of_the_old_plugin_cancels_the_new_one() {
+async fn up_to_1_36_the_end_of_the_old_stream_disconnects_the_new_plugin() {
     let node = Node::start();
     let [first, second] = two_plugins(&node).await;
     first.end_streams(Ok(()));
-    node.counts(GPU, 2, 0).await;
-    second.streams(0).await;
-    second.show(devices(5));
+    node.wait_for_counts(GPU, 2, 0).await;
+    second.wait_for_streams(0).await;
+    second.set_devices(devices(5));
     assert_eq!(node.kubelet.node().counts(GPU), Some((2, 0)));
 }
 
-/// Catalogue row 15.
 #[tokio::test]
-async fn from_1_37_the_end_of_the_old_plugin_changes_nothing() {
+async fn from_1_37_the_end_of_the_old_stream_changes_nothing() {
     let node = Node::start_with(|config| config.release = Release::From1_37);
     let [first, second] = two_plugins(&node).await;
     first.end_streams(Ok(()));
-    node.event(|event| matches!(event, Event::StreamEnded { .. })).await;
+    node.wait_for_event(|event| matches!(event, Event::StreamEnded { .. })).await;
     assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
-    second.show(devices(5));
-    node.counts(GPU, 5, 5).await;
+    second.set_devices(devices(5));
+    node.wait_for_counts(GPU, 5, 5).await;
 }
 
-/// Catalogue row 17.
 #[tokio::test]
 async fn a_new_plugins_list_replaces_the_old_ones() {
     let node = Node::start();
     let _first = Plugin::registered(&node.kubelet, GPU, devices(3)).await;
-    node.counts(GPU, 3, 3).await;
+    node.wait_for_counts(GPU, 3, 3).await;
     let other = Plugin::serve(&node.kubelet, GPU, "other.sock");
-    other.show(vec![device("x", "Healthy")]);
+    other.set_devices(vec![device("x", "Healthy")]);
     other.register().await.expect("registered");
-    node.counts(GPU, 1, 1).await;
+    node.wait_for_counts(GPU, 1, 1).await;
     assert!(node.kubelet.node().resources[GPU].devices.contains_key("x"));
 }
 
-/// Catalogue row 18.
 #[tokio::test]
-async fn a_failed_second_registration_makes_a_zombie_of_the_first() {
+async fn after_a_failed_second_registration_the_end_of_the_stream_changes_nothing() {
     let node = Node::start_with(|config| config.dial_timeout = SHORT);
     let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
-    node.counts(GPU, 1, 1).await;
+    node.wait_for_counts(GPU, 1, 1).await;
     let request = RegisterRequest { endpoint: "missing.sock".to_owned(), ..first.request() };
     first.register_as(request).await.expect_err("no such socket");
     first.script().allocate = Allocate::Fail(Status::unavailable("dead"));
     first.end_streams(Err(Status::unavailable("dying")));
-    node.event(|event| matches!(event, Event::StreamEnded { .. })).await;
+    node.wait_for_event(|event| matches!(event, Event::StreamEnded { .. })).await;
     assert_eq!(node.kubelet.node().counts(GPU), Some((1, 1)));
-    node.refuse(("pod", 1), "rpc error: code = Unavailable desc = dead").await;
+    node.expect_allocation_error(("pod", 1), "rpc error: code = Unavailable desc = dead").await;
 }
 
 #[tokio::test]
-async fn registration_can_be_refused_or_left_hanging() {
+async fn a_fault_can_refuse_registrations_or_leave_them_unanswered() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
-    let refuse = RegistrationFault::Refuse("not today".to_owned());
-    node.kubelet.misbehave(Misbehaviour { registration: refuse, ..Misbehaviour::default() });
-    refused(plugin.register().await, "not today");
+    let registration = RegistrationFault::Refuse("not today".to_owned());
+    node.kubelet.misbehave(Misbehaviour { registration, ..Misbehaviour::default() });
+    check_refused(plugin.register().await, "not today");
 
     let hang = RegistrationFault::Hang;
     node.kubelet.misbehave(Misbehaviour { registration: hang, ..Misbehaviour::default() });
-    tokio::time::timeout(SHORT, plugin.register()).await.expect_err("it hangs");
+    tokio::time::timeout(SHORT, plugin.register()).await.expect_err("no answer");
 
     node.kubelet.misbehave(Misbehaviour::default());
     plugin.register().await.expect("registered");
 }
 
 #[tokio::test]
-async fn a_register_call_that_is_given_up_registers_nothing() {
+async fn a_cancelled_register_call_registers_nothing() {
     let node = Node::start();
     let socket = node.kubelet.config().registration_socket();
     let request = RegisterRequest {
@@ -258,12 +246,12 @@ async fn a_register_call_that_is_given_up_registers_nothing() {
         resource_name: GPU.to_owned(),
         options: None,
     };
-    tokio::time::timeout(SHORT, register(&socket, request)).await.expect_err("given up");
+    tokio::time::timeout(SHORT, register(&socket, request)).await.expect_err("cancelled");
     let is_cancelled = |event: &Event| matches!(event, Event::RegistrationRefused { message, .. } if message == "failed to dial device plugin: context canceled");
-    node.event(is_cancelled).await;
-    // The late plugin is never dialled.
+    node.wait_for_event(is_cancelled).await;
+    // The kubelet no longer dials the socket.
     let late = Plugin::serve(&node.kubelet, GPU, "late.sock");
-    late.show(devices(1));
+    late.set_devices(devices(1));
     let status = node.kubelet.node();
     assert!(status.registrations.is_empty() && status.resources.is_empty(), "{status:?}");
     let registered = |event: &Event| matches!(event, Event::Registered { .. });
@@ -271,58 +259,58 @@ async fn a_register_call_that_is_given_up_registers_nothing() {
     assert_eq!(late.calls(), []);
 }
 
-/// Trap 1, between `Register` and the connection.
+/// The old stream ends between `Register` and the connection to the new plugin.
 #[tokio::test]
-async fn a_plugin_that_is_still_dialled_when_the_old_stream_ends_works_and_dies_unnoticed() {
+async fn a_plugin_still_being_dialled_when_the_old_stream_ends_works_and_its_end_changes_nothing() {
     let node = Node::start();
     let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
-    node.counts(GPU, 1, 1).await;
+    node.wait_for_counts(GPU, 1, 1).await;
     let socket = node.kubelet.config().registration_socket();
     let request = RegisterRequest { endpoint: "two.sock".to_owned(), ..first.request() };
     let meanwhile = async {
-        // Whole registrations that begin later: by their end the kubelet dials the first one.
+        // These registrations begin later. By their end, the kubelet has begun to dial `two.sock`.
         for _ in 0..3 {
             Plugin::serve(&node.kubelet, NIC, "nic.sock").register().await.expect("registered");
         }
         first.end_streams(Ok(()));
-        node.counts(GPU, 1, 0).await;
+        node.wait_for_counts(GPU, 1, 0).await;
         let second = Plugin::serve(&node.kubelet, GPU, "two.sock");
-        second.show(devices(2));
+        second.set_devices(devices(2));
         second
     };
     let (outcome, second) = tokio::join!(biased; register(&socket, request), meanwhile);
     outcome.expect("registered");
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
 
     second.end_streams(Ok(()));
-    let is_its_end = |event: &Event| matches!(event, Event::StreamEnded { endpoint, .. } if endpoint.ends_with("two.sock"));
-    node.event(is_its_end).await;
+    let is_second_end = |event: &Event| matches!(event, Event::StreamEnded { endpoint, .. } if endpoint.ends_with("two.sock"));
+    node.wait_for_event(is_second_end).await;
     assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
 }
 
-/// Trap 1, a moment later: the newer plugin's connection exists and can be closed.
+/// The old stream ends after the connection to the new plugin, before its options.
 #[tokio::test]
-async fn a_plugin_that_is_asked_for_options_when_the_old_stream_ends_is_not_registered() {
+async fn a_plugin_without_an_answer_for_options_when_the_old_stream_ends_is_not_registered() {
     let node = Node::start();
     let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
-    node.counts(GPU, 1, 1).await;
+    node.wait_for_counts(GPU, 1, 1).await;
     let second = Plugin::serve(&node.kubelet, GPU, "two.sock");
-    second.script().ignores = Some(Method::Options);
+    second.script().unanswered = Some(Method::Options);
     let ending = async {
-        second.called(|call| *call == Call::Options).await;
+        second.wait_for_call(|call| *call == Call::Options).await;
         first.end_streams(Ok(()));
     };
     let both = async { tokio::join!(second.register(), ending) };
     let (outcome, ()) = tokio::time::timeout(DEADLINE, both).await.expect("Register is answered");
-    refused(
+    check_refused(
         outcome,
         "failed to get device plugin options: rpc error: code = Canceled desc = grpc: the client connection is closing",
     );
-    node.counts(GPU, 1, 0).await;
+    node.wait_for_counts(GPU, 1, 0).await;
 }
 
 #[tokio::test]
-async fn a_deadline_beyond_counting_is_no_deadline() {
+async fn an_invalid_or_very_long_deadline_does_not_fail_the_call() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     let socket = SocketPath::new(node.kubelet.config().registration_socket()).expect("short");
@@ -337,10 +325,10 @@ async fn a_deadline_beyond_counting_is_no_deadline() {
 #[tokio::test]
 async fn a_second_kubelet_on_the_same_root_is_refused() {
     let node = Node::start();
-    let second = Kubelet::start(Config::new(node.dir.path())).expect_err("taken");
+    let second = Kubelet::start(Config::new(node.dir.path())).expect_err("the root is locked");
     let KubeletError::Directory(cause) = second else { panic!("{second}") };
     assert!(cause.to_string().starts_with("another embedded kubelet runs on"), "{cause}");
     let Node { kubelet, dir } = node;
     kubelet.shutdown().await;
-    Kubelet::start(Config::new(dir.path())).expect("free again");
+    Kubelet::start(Config::new(dir.path())).expect("the root is unlocked");
 }

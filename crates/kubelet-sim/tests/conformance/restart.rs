@@ -1,4 +1,4 @@
-//! Restarts: deleted files, restored state, surviving pods.
+//! Kubelet restarts: deleted files, restored state, pods that are admitted again.
 
 use std::os::unix::fs::symlink;
 
@@ -10,13 +10,14 @@ use super::{
     support::{GPU, Node, device, devices, ids, pod},
 };
 
-/// Checkpoint of a live kubelet 1.36.2.
+/// Checkpoint of a real kubelet 1.36.2.
 const GOLDEN: &str = include_str!("../../../kubelet-api/tests/kubelet-checkpoint-golden.json");
 
+/// A node with an admitted pod that holds `d0`, one of two devices.
 async fn node_with_pod() -> (Node, Plugin) {
     let node = Node::start();
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(2)).await;
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     node.admit("pod", GPU, 1).await;
     plugin.take_calls();
     (node, plugin)
@@ -26,7 +27,8 @@ fn phase(node: &Node, uid: &str) -> PodPhase {
     node.kubelet.node().pods[uid].phase.clone()
 }
 
-fn rejected(node: &Node, cause: &str) {
+/// Expects that the pod failed with this text.
+fn check_rejected(node: &Node, cause: &str) {
     let PodPhase::Failed { reason, message } = phase(node, "pod-uid") else {
         panic!("{:?}", phase(node, "pod-uid"));
     };
@@ -37,53 +39,52 @@ fn rejected(node: &Node, cause: &str) {
     );
 }
 
-/// Catalogue row 83.
 #[tokio::test]
-async fn a_restart_wipes_all_sockets_and_a_plugin_that_comes_back_has_its_counts_back() {
+async fn a_restart_deletes_all_sockets_and_a_new_registration_restores_the_counts() {
     let (node, mut plugin) = node_with_pod().await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     let socket = node.kubelet.config().plugin_dir().join(&plugin.endpoint);
     node.kubelet.restart().await.expect("restarted");
     assert!(!socket.exists());
-    plugin.streams(0).await;
+    plugin.wait_for_streams(0).await;
     assert_eq!(node.kubelet.node().counts(GPU), Some((0, 0)));
     let registration = node.kubelet.node().registrations[GPU].clone();
     assert_eq!(registration, Registration::Stopped { endpoint: None });
 
     plugin.rebind(&node.kubelet);
     plugin.register().await.expect("registered");
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     assert_eq!(node.in_use(GPU), ids("d0"));
 }
 
 #[tokio::test]
-async fn a_restart_that_fails_keeps_the_pods_for_one_that_succeeds() {
+async fn a_failed_restart_keeps_the_pods_for_the_next_restart() {
     let (node, _plugin) = node_with_pod().await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     let socket = node.kubelet.config().registration_socket();
-    std::fs::remove_file(&socket).expect("it was bound");
-    std::fs::create_dir(&socket).expect("in its place");
+    std::fs::remove_file(&socket).expect("the socket exists");
+    std::fs::create_dir(&socket).expect("a folder in its place");
     for _ in 0..2 {
-        node.kubelet.restart().await.expect_err("a folder is in the way");
+        node.kubelet.restart().await.expect_err("a folder has the socket's path");
         assert_eq!(node.kubelet.node().kubelet, Condition::Stopped);
     }
-    let gone = node.kubelet.admit(pod("late", GPU, 1)).await.expect_err("nobody is there");
-    assert_eq!(gone.reason, Reason::KubeletGone);
+    let rejection = node.kubelet.admit(pod("late", GPU, 1)).await.expect_err("a stopped kubelet");
+    assert_eq!(rejection.reason, Reason::KubeletGone);
 
-    std::fs::remove_dir(&socket).expect("out of the way");
+    std::fs::remove_dir(&socket).expect("the folder is empty");
     node.kubelet.restart().await.expect("restarted");
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
     assert_eq!(node.in_use(GPU), ids("d0"));
 }
 
 #[tokio::test]
-async fn a_stop_that_is_given_up_is_completed_by_the_next_call() {
+async fn the_next_call_completes_a_cancelled_stop() {
     let (node, _plugin) = node_with_pod().await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     for _ in 0..3 {
         tokio::select! {
             biased;
-            () = node.kubelet.stop() => panic!("its tasks end later"),
+            () = node.kubelet.stop() => panic!("the tasks end later"),
             () = std::future::ready(()) => {}
         }
     }
@@ -94,7 +95,7 @@ async fn a_stop_that_is_given_up_is_completed_by_the_next_call() {
 }
 
 #[tokio::test]
-async fn stops_restarts_and_changes_at_the_same_time_lose_nothing() {
+async fn concurrent_stops_restarts_and_deletions_lose_no_effect() {
     let (node, _plugin) = node_with_pod().await;
     let kubelet = &node.kubelet;
     kubelet.start_container("pod-uid", "c").await.expect("started");
@@ -107,17 +108,16 @@ async fn stops_restarts_and_changes_at_the_same_time_lose_nothing() {
         kubelet.stop(),
     );
     first.and(second).expect("both restarted");
-    assert_eq!(kubelet.node().kubelet, Condition::Stopped, "the last one counts");
+    assert_eq!(kubelet.node().kubelet, Condition::Stopped, "the last call is a stop");
     kubelet.restart().await.expect("restarted");
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
     assert!(!kubelet.node().pods.contains_key("other-uid"));
-    let events = |wanted: Event| kubelet.calls().count(move |event| *event == wanted);
-    assert_eq!((events(Event::Started), events(Event::Stopped)), (4, 3));
+    let count = |expected: Event| kubelet.calls().count(move |event| *event == expected);
+    assert_eq!((count(Event::Started), count(Event::Stopped)), (4, 3));
 }
 
-/// Catalogue row 54.
 #[tokio::test]
-async fn a_running_container_is_left_alone_by_a_restart() {
+async fn a_pod_with_a_running_container_keeps_its_devices_in_a_restart() {
     let (node, _plugin) = node_with_pod().await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     node.kubelet.restart().await.expect("restarted");
@@ -125,33 +125,30 @@ async fn a_running_container_is_left_alone_by_a_restart() {
     assert_eq!(node.in_use(GPU), ids("d0"));
 }
 
-/// Catalogue rows 55, 91.
 #[tokio::test]
-async fn after_a_reboot_pods_that_come_before_their_plugin_are_rejected() {
+async fn after_a_reboot_a_pod_admitted_before_its_plugin_registers_is_rejected() {
     let (node, _plugin) = node_with_pod().await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     node.kubelet.reboot().await.expect("rebooted");
-    rejected(
+    check_rejected(
         &node,
         "no healthy devices present; cannot allocate unhealthy devices example.com/gpu",
     );
 }
 
-/// Catalogue row 52.
 #[tokio::test]
 async fn a_pod_that_lost_its_device_is_not_admitted_again() {
     let (node, plugin) = node_with_pod().await;
-    plugin.show(vec![device("d0", "Unhealthy"), device("d1", "Healthy")]);
-    node.counts(GPU, 2, 1).await;
+    plugin.set_devices(vec![device("d0", "Unhealthy"), device("d1", "Healthy")]);
+    node.wait_for_counts(GPU, 2, 1).await;
     let again = node.kubelet.admit(pod("pod", GPU, 1)).await;
-    again.expect_err("its device is sick");
-    rejected(
+    again.expect_err("the pod's device is unhealthy");
+    check_rejected(
         &node,
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu",
     );
 }
 
-/// Catalogue row 92.
 #[tokio::test]
 async fn a_pod_that_succeeded_is_not_admitted_again_and_its_devices_are_free() {
     let (node, mut plugin) = node_with_pod().await;
@@ -160,43 +157,40 @@ async fn a_pod_that_succeeded_is_not_admitted_again_and_its_devices_are_free() {
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Succeeded);
     plugin.rebind(&node.kubelet);
     plugin.register().await.expect("registered");
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
 }
 
-/// Catalogue row 90.
 #[tokio::test]
-async fn a_pod_deleted_while_the_kubelet_was_down_is_freed_at_the_first_collection() {
+async fn garbage_collection_frees_the_devices_of_a_pod_deleted_while_the_kubelet_was_stopped() {
     let (node, mut plugin) = node_with_pod().await;
     node.kubelet.stop().await;
     node.kubelet.delete("pod-uid").await;
     node.kubelet.restart().await.expect("restarted");
-    assert_eq!(node.in_use(GPU), ids("d0"), "nothing was collected yet");
+    assert_eq!(node.in_use(GPU), ids("d0"), "no garbage collection yet");
     plugin.rebind(&node.kubelet);
     plugin.register().await.expect("registered");
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
 }
 
-/// Catalogue row 93.
 #[tokio::test]
-async fn files_and_folders_survive_a_start_and_links_to_sockets_do_not() {
+async fn a_start_deletes_sockets_and_links_to_sockets_and_no_other_files() {
     let node = Node::start();
     let dir = node.kubelet.config().plugin_dir();
     let deep = Plugin::serve(&node.kubelet, GPU, "sub/deep.sock");
     let flat = Plugin::serve(&node.kubelet, GPU, "flat.sock");
-    std::fs::write(dir.join("file"), "precious").expect("written");
+    std::fs::write(dir.join("file"), "content").expect("written");
     symlink(dir.join("sub/deep.sock"), dir.join("link")).expect("linked");
     node.kubelet.restart().await.expect("restarted");
-    let left = |name: &str| std::fs::symlink_metadata(dir.join(name)).is_ok();
-    assert!(left("file") && left("sub/deep.sock") && left("kubelet.sock"));
-    assert!(!left("flat.sock") && !left("link"));
+    let exists = |name: &str| std::fs::symlink_metadata(dir.join(name)).is_ok();
+    assert!(exists("file") && exists("sub/deep.sock") && exists("kubelet.sock"));
+    assert!(!exists("flat.sock") && !exists("link"));
     drop((deep, flat));
 }
 
-/// Catalogue row 87.
 #[tokio::test]
-async fn a_live_kubelets_checkpoint_is_taken_over() {
+async fn a_real_kubelets_checkpoint_is_restored() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let plugins = dir.path().join("device-plugins");
     std::fs::create_dir_all(&plugins).expect("a folder");
@@ -208,9 +202,8 @@ async fn a_live_kubelets_checkpoint_is_taken_over() {
     assert_eq!(node.kubelet.calls().count(ignored), 0);
 }
 
-/// Catalogue row 88.
 #[tokio::test]
-async fn one_changed_byte_empties_the_state_and_the_kubelet_starts() {
+async fn a_kubelet_with_a_corrupt_checkpoint_starts_with_an_empty_state() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let plugins = dir.path().join("device-plugins");
     std::fs::create_dir_all(&plugins).expect("a folder");
@@ -222,25 +215,25 @@ async fn one_changed_byte_empties_the_state_and_the_kubelet_starts() {
 }
 
 #[tokio::test]
-async fn a_lost_checkpoint_leaves_the_nodes_counts_and_an_empty_folder_does_not() {
+async fn a_lost_checkpoint_keeps_the_nodes_counts_and_an_empty_folder_resets_them() {
     let (node, _plugin) = node_with_pod().await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     let folder = node.kubelet.config().plugin_dir();
     node.kubelet.stop().await;
-    std::fs::remove_file(folder.join(FILE)).expect("it was written");
+    std::fs::remove_file(folder.join(FILE)).expect("the checkpoint exists");
     node.kubelet.restart().await.expect("restarted");
     assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
 
     node.kubelet.stop().await;
-    std::fs::remove_dir_all(&folder).expect("with all sockets");
-    std::fs::create_dir(&folder).expect("empty");
+    std::fs::remove_dir_all(&folder).expect("the folder exists");
+    std::fs::create_dir(&folder).expect("an empty folder");
     node.kubelet.restart().await.expect("restarted");
     assert_eq!(node.kubelet.node().counts(GPU), Some((0, 0)));
 }
 
 #[tokio::test]
-async fn the_checkpoint_is_written_on_lists_and_allocations_and_not_when_a_pod_goes() {
+async fn lists_and_allocations_write_the_checkpoint_and_the_deletion_of_a_pod_does_not() {
     let (node, plugin) = node_with_pod().await;
     let written = || node.kubelet.calls().count(|event| *event == Event::CheckpointWritten);
     assert_eq!(written(), 2, "one list, one allocation");
@@ -252,17 +245,16 @@ async fn the_checkpoint_is_written_on_lists_and_allocations_and_not_when_a_pod_g
     };
     let entry = &read().pods.expect("one holder")[0];
     assert_eq!((&*entry.pod_uid, &*entry.resource_name), ("pod-uid", GPU));
-    plugin.show(devices(1));
-    node.counts(GPU, 1, 1).await;
-    assert!(read().pods.is_some(), "only a collection forgets the pod");
+    plugin.set_devices(devices(1));
+    node.wait_for_counts(GPU, 1, 1).await;
+    assert!(read().pods.is_some(), "only a garbage collection removes the pod");
 }
 
-/// Catalogue row 85, from the plugin's view.
 #[tokio::test]
-async fn the_registration_socket_can_be_replaced_under_a_plugins_eyes() {
+async fn the_registration_socket_can_be_replaced_without_a_restart() {
     let (node, plugin) = node_with_pod().await;
     node.kubelet.replace_registration_socket(2).expect("replaced");
-    plugin.register().await.expect("registered on the newest");
+    plugin.register().await.expect("registered on the newest socket");
     assert_eq!(plugin.calls()[0], Call::Options);
     node.kubelet.delete_sockets().expect("deleted");
     assert!(!node.kubelet.config().registration_socket().exists());

@@ -1,4 +1,4 @@
-//! `PreStartContainer`, and restarts of containers.
+//! Starts of containers: `PreStartContainer`, container restarts, and failures.
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::DevicePluginOptions;
@@ -9,28 +9,28 @@ use super::{
     support::{GPU, Node, SHORT, devices, pod},
 };
 
-/// A node with a pod whose plugin wants `PreStartContainer`.
+/// A node with an admitted pod. Its plugin requires `PreStartContainer`.
 async fn node_with_pod(size: u64) -> (Node, Plugin) {
     let node = Node::start_with(|config| config.pre_start_timeout = SHORT);
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
-    plugin.show(devices(2));
+    plugin.set_devices(devices(2));
     plugin.script().options =
         Ok(DevicePluginOptions { pre_start_required: true, ..Default::default() });
     plugin.register().await.expect("registered");
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     node.kubelet.admit(pod("pod", GPU, size)).await.expect("admitted");
     plugin.take_calls();
     (node, plugin)
 }
 
-async fn fails(node: &Node, expected: &str) {
+/// Expects that the container's start fails with this text.
+async fn expect_start_error(node: &Node, expected: &str) {
     let error = node.kubelet.start_container("pod-uid", "c").await.expect_err("not started");
     assert_eq!(error, StartError::CreateContainerConfig(expected.to_owned()));
 }
 
-/// Catalogue rows 80, 103.
 #[tokio::test]
-async fn every_start_is_announced_with_the_same_devices_and_no_allocate() {
+async fn every_start_calls_pre_start_with_the_same_devices_and_no_allocate() {
     let (node, plugin) = node_with_pod(2).await;
     for _ in 0..2 {
         let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
@@ -41,36 +41,35 @@ async fn every_start_is_announced_with_the_same_devices_and_no_allocate() {
     }
 }
 
-/// Catalogue row 80.
 #[tokio::test]
-async fn a_request_for_none_is_not_announced() {
+async fn a_request_for_no_devices_calls_no_pre_start() {
     let (node, plugin) = node_with_pod(0).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(plugin.calls(), []);
 }
 
-/// Catalogue row 81.
 #[tokio::test]
-async fn an_error_a_hang_and_a_lost_plugin_keep_the_container_waiting() {
+async fn an_error_a_timeout_and_a_lost_plugin_fail_the_start() {
     let (node, plugin) = node_with_pod(1).await;
-    let failed = "device plugin PreStartContainer rpc failed with err: ";
+    let check = async |cause: &str| {
+        let prefix = "device plugin PreStartContainer rpc failed with err: ";
+        expect_start_error(&node, &format!("{prefix}{cause}")).await;
+    };
     plugin.script().pre_start = PreStart::Fail(Status::internal("reset failed"));
-    fails(&node, &format!("{failed}rpc error: code = Internal desc = reset failed")).await;
+    check("rpc error: code = Internal desc = reset failed").await;
     plugin.script().pre_start = PreStart::Hang;
-    let late = "rpc error: code = DeadlineExceeded desc = context deadline exceeded";
-    fails(&node, &format!("{failed}{late}")).await;
+    check("rpc error: code = DeadlineExceeded desc = context deadline exceeded").await;
     plugin.end_streams(Ok(()));
-    node.counts(GPU, 2, 0).await;
-    fails(&node, &format!("{failed}endpoint &{{{GPU}}} has been stopped")).await;
+    node.wait_for_counts(GPU, 2, 0).await;
+    check(&format!("endpoint &{{{GPU}}} has been stopped")).await;
 
-    plugin.show(devices(2));
-    plugin.script().pre_start = PreStart::Fine;
+    plugin.set_devices(devices(2));
+    plugin.script().pre_start = PreStart::Succeed;
     plugin.register().await.expect("registered");
-    node.counts(GPU, 2, 2).await;
+    node.wait_for_counts(GPU, 2, 2).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
 }
 
-/// Catalogue row 82.
 #[tokio::test]
 async fn after_a_kubelet_restart_the_call_is_skipped_until_the_plugin_registers() {
     let (node, plugin) = node_with_pod(1).await;
@@ -86,7 +85,7 @@ async fn a_pod_admitted_before_its_plugin_gets_devices_when_it_starts() {
     let node = Node::start();
     node.kubelet.admit(pod("pod", GPU, 1)).await.expect("admitted without devices");
     let _plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
-    node.counts(GPU, 1, 1).await;
+    node.wait_for_counts(GPU, 1, 1).await;
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(grant.envs["VISIBLE"], "d0");
 }
@@ -96,7 +95,7 @@ async fn containers_of_pods_that_were_rejected_or_have_ended_do_not_start() {
     let (node, plugin) = node_with_pod(1).await;
     let not_admitted = |uid: &str| StartError::NotAdmitted(uid.to_owned());
     let start = |uid| node.kubelet.start_container(uid, "c");
-    node.reject("big", GPU, 9).await;
+    node.expect_rejection("big", GPU, 9).await;
     assert_eq!(start("big-uid").await, Err(not_admitted("big-uid")));
     node.kubelet.finish("pod-uid").await;
     assert_eq!(start("pod-uid").await, Err(not_admitted("pod-uid")));
@@ -105,19 +104,19 @@ async fn containers_of_pods_that_were_rejected_or_have_ended_do_not_start() {
 }
 
 #[tokio::test]
-async fn a_device_that_vanishes_while_a_start_allocates_it_ends_the_kubelet_and_the_start() {
+async fn a_device_that_leaves_the_list_during_the_starts_allocate_panics_the_kubelet() {
     let node = Node::start();
     node.kubelet.admit(pod("pod", GPU, 1)).await.expect("admitted without devices");
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
-    node.counts(GPU, 1, 1).await;
-    plugin.script().allocate = Allocate::Vanish;
-    let error = node.kubelet.start_container("pod-uid", "c").await.expect_err("a dead kubelet");
+    node.wait_for_counts(GPU, 1, 1).await;
+    plugin.script().allocate = Allocate::DropDevices;
+    let error = node.kubelet.start_container("pod-uid", "c").await.expect_err("a panic");
     assert_eq!(error, StartError::Stopped("pod-uid".to_owned()));
     assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
 }
 
 #[tokio::test]
-async fn a_container_that_is_not_there_does_not_start() {
+async fn an_unknown_container_does_not_start() {
     let node = Node::start();
     let error = node.kubelet.start_container("nobody", "c").await.expect_err("unknown");
     assert_eq!(error.to_string(), "pod nobody has no container c on this node");

@@ -1,4 +1,4 @@
-//! A kubelet in a temporary folder, and shorthands for the tests.
+//! Test kit: a kubelet in a temporary folder, with helpers for waits, pods and devices.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,16 +8,16 @@ use windlass_kubelet_sim::{
     Allotment, Config, Container, DeviceIds, Event, Kubelet, NodeStatus, Pod, Rejection,
 };
 
-/// Longest wait for an immediate event.
+/// Deadline of waits that normally end at once.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
-/// A time limit that tests wait out.
+/// Time limit that tests let pass.
 pub(crate) const SHORT: Duration = Duration::from_millis(100);
 
 pub(crate) const GPU: &str = "example.com/gpu";
 pub(crate) const NIC: &str = "example.com/nic";
 
-/// A kubelet and its folder.
+/// A kubelet and its root folder.
 pub(crate) struct Node {
     pub(crate) kubelet: Kubelet,
     pub(crate) dir: TempDir,
@@ -28,7 +28,7 @@ impl Node {
         Self::start_with(|_| ())
     }
 
-    /// Starts with changed settings.
+    /// Starts with a changed configuration.
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         Self::start_in(dir, change)
@@ -43,18 +43,25 @@ impl Node {
         Self { kubelet, dir }
     }
 
-    /// Waits until a resource has this capacity and allocatable.
-    pub(crate) async fn counts(&self, resource: &str, capacity: usize, allocatable: usize) {
+    /// Waits until a resource of the node has this capacity and allocatable.
+    pub(crate) async fn wait_for_counts(
+        &self,
+        resource: &str,
+        capacity: usize,
+        allocatable: usize,
+    ) {
         self.wait(|node| node.counts(resource) == Some((capacity, allocatable))).await;
     }
 
+    /// Waits until the node's status fulfils a condition.
     pub(crate) async fn wait(&self, condition: impl FnMut(&NodeStatus) -> bool) {
-        if let Err(late) = self.kubelet.wait_for(condition, DEADLINE).await {
-            panic!("{late}");
+        if let Err(timeout) = self.kubelet.wait_for(condition, DEADLINE).await {
+            panic!("{timeout}");
         }
     }
 
-    pub(crate) async fn event(&self, condition: impl Fn(&Event) -> bool) {
+    /// Waits until the event log has an event that fulfils a condition.
+    pub(crate) async fn wait_for_event(&self, condition: impl Fn(&Event) -> bool) {
         let any = |events: &[Event]| events.iter().any(&condition);
         if let Err(events) = self.kubelet.calls().wait_for(any, DEADLINE).await {
             panic!("no such event: {events:#?}");
@@ -68,19 +75,25 @@ impl Node {
     }
 
     /// Expects a pod with one container to be rejected.
-    pub(crate) async fn reject(&self, name: &str, resource: &str, size: u64) -> Rejection {
+    pub(crate) async fn expect_rejection(
+        &self,
+        name: &str,
+        resource: &str,
+        size: u64,
+    ) -> Rejection {
         self.kubelet.admit(pod(name, resource, size)).await.expect_err("rejected")
     }
 
-    /// Expects that allocation fails for exactly this reason.
-    pub(crate) async fn refuse(&self, (name, size): (&str, u64), cause: &str) {
-        let rejection = self.reject(name, GPU, size).await;
+    /// Expects that the allocation for a pod fails with exactly this text.
+    pub(crate) async fn expect_allocation_error(&self, (name, size): (&str, u64), cause: &str) {
+        let rejection = self.expect_rejection(name, GPU, size).await;
         assert_eq!(rejection.reason.to_string(), "UnexpectedAdmissionError");
         let expected =
             format!("Pod was rejected: Allocate failed due to {cause}, which is unexpected");
         assert_eq!(rejection.message, expected);
     }
 
+    /// Ids of a resource's allocated devices.
     pub(crate) fn in_use(&self, resource: &str) -> DeviceIds {
         let node = self.kubelet.node();
         node.resources.get(resource).map(|status| status.in_use.clone()).unwrap_or_default()

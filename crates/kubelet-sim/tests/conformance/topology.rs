@@ -1,4 +1,4 @@
-//! Topology policies, from the list to the pod.
+//! Topology policies and scopes: allocated devices, and rejections.
 
 use windlass_kubelet_api::{checkpoint::FILE, deviceplugin::Device};
 use windlass_kubelet_sim::{Reason, Rejection, TopologyPolicy, TopologyScope};
@@ -8,24 +8,23 @@ use super::{
     support::{GPU, Node, ids, on_nodes, pod},
 };
 
-/// Two devices on each of two nodes.
+/// A kubelet with this policy, and a plugin with two devices on each of two NUMA nodes.
 async fn node(policy: TopologyPolicy) -> (Node, Plugin) {
     let node = Node::start_with(|config| config.topology = policy);
     let list = (0..4).map(|index| on_nodes(&format!("d{index}"), &[index / 2])).collect();
     let plugin = Plugin::registered(&node.kubelet, GPU, list).await;
-    node.counts(GPU, 4, 4).await;
+    node.wait_for_counts(GPU, 4, 4).await;
     (node, plugin)
 }
 
-fn misaligned(rejection: &Rejection) {
+fn check_misaligned(rejection: &Rejection) {
     assert_eq!(rejection.reason, Reason::TopologyAffinityError);
     let expected = "Pod was rejected: Resources cannot be allocated with Topology locality";
     assert_eq!(rejection.message, expected);
 }
 
-/// Catalogue row 99.
 #[tokio::test]
-async fn a_pod_gets_devices_of_one_node_where_they_fit() {
+async fn a_pod_gets_devices_of_one_numa_node_if_possible() {
     for policy in
         [TopologyPolicy::BestEffort, TopologyPolicy::Restricted, TopologyPolicy::SingleNumaNode]
     {
@@ -35,37 +34,34 @@ async fn a_pod_gets_devices_of_one_node_where_they_fit() {
     }
 }
 
-/// Catalogue row 100.
 #[tokio::test]
-async fn devices_that_are_enough_but_apart_are_refused_by_restricted() {
-    let half_sick = || {
+async fn restricted_rejects_devices_of_two_nodes_if_one_node_could_have_enough() {
+    let half_unhealthy = || {
         [("d0", 0, "Healthy"), ("d1", 0, "Unhealthy"), ("d2", 1, "Healthy"), ("d3", 1, "Unhealthy")]
             .map(|(id, node, health)| Device { health: health.to_owned(), ..on_nodes(id, &[node]) })
     };
     let pair = async |policy| {
         let (node, plugin) = node(policy).await;
-        plugin.show(half_sick().to_vec());
-        node.counts(GPU, 4, 2).await;
+        plugin.set_devices(half_unhealthy().to_vec());
+        node.wait_for_counts(GPU, 4, 2).await;
         node.kubelet.admit(pod("pair", GPU, 2)).await
     };
-    let admission = pair(TopologyPolicy::BestEffort).await.expect("there are two");
-    assert_eq!(admission.allotment("c", GPU).expect("held").ids(), ids("d0 d2"));
-    misaligned(&pair(TopologyPolicy::Restricted).await.expect_err("on two nodes"));
+    let admission = pair(TopologyPolicy::BestEffort).await.expect("two healthy devices");
+    assert_eq!(admission.allotment("c", GPU).expect("allocated").ids(), ids("d0 d2"));
+    check_misaligned(&pair(TopologyPolicy::Restricted).await.expect_err("on two nodes"));
 }
 
-/// Catalogue row 100.
 #[tokio::test]
-async fn devices_that_must_come_from_two_nodes_are_refused_by_single_numa_node() {
-    let (free, _plugin) = node(TopologyPolicy::Restricted).await;
-    assert_eq!(free.admit("three", GPU, 3).await.len(), 3, "no node could ever have three");
-    let (strict, _plugin) = node(TopologyPolicy::SingleNumaNode).await;
-    misaligned(&strict.reject("three", GPU, 3).await);
-    assert_eq!(strict.admit("two", GPU, 2).await, ids("d0 d1"));
+async fn only_single_numa_node_rejects_devices_that_must_come_from_two_nodes() {
+    let (restricted, _plugin) = node(TopologyPolicy::Restricted).await;
+    assert_eq!(restricted.admit("three", GPU, 3).await.len(), 3, "no node has three devices");
+    let (single, _plugin) = node(TopologyPolicy::SingleNumaNode).await;
+    check_misaligned(&single.expect_rejection("three", GPU, 3).await);
+    assert_eq!(single.admit("two", GPU, 2).await, ids("d0 d1"));
 }
 
-/// Catalogue row 101.
 #[tokio::test]
-async fn without_a_policy_nodes_do_not_matter_and_are_still_recorded() {
+async fn policy_none_ignores_numa_nodes_but_records_them() {
     let (node, _plugin) = node(TopologyPolicy::None).await;
     assert_eq!(node.admit("one", GPU, 1).await, ids("d0"));
     assert_eq!(node.admit("two", GPU, 2).await, ids("d1 d2"));
@@ -82,14 +78,14 @@ async fn scope_pod_aligns_all_containers_together() {
     });
     let list = (0..4).map(|index| on_nodes(&format!("d{index}"), &[index / 2])).collect();
     let _plugin = Plugin::registered(&node.kubelet, GPU, list).await;
-    node.counts(GPU, 4, 4).await;
+    node.wait_for_counts(GPU, 4, 4).await;
     let of = |name: &str| windlass_kubelet_sim::Container::new(name).limit(GPU, 1);
     let pair =
         |name: &str| windlass_kubelet_sim::Pod::new(name).container(of("a")).container(of("b"));
     node.admit("one", GPU, 1).await;
     let admission = node.kubelet.admit(pair("pair")).await.expect("admitted on node 1");
-    let held = |name| admission.allotment(name, GPU).expect("held").ids();
-    assert_eq!((held("a"), held("b")), (ids("d2"), ids("d3")));
+    let allocated = |name| admission.allotment(name, GPU).expect("allocated").ids();
+    assert_eq!((allocated("a"), allocated("b")), (ids("d2"), ids("d3")));
     let rejection = node.kubelet.admit(pair("late")).await.expect_err("one device is left");
     assert_eq!(rejection.reason, Reason::TopologyAffinityError);
 }

@@ -1,8 +1,8 @@
-//! Lists of devices as scripts write them: `d0 d1! d2? d3@0,1 d4@`.
+//! Parser of the scripts' device lists: `d0 d1! d2? d3@0,1 d4@`.
 
 use windlass_kubelet_api::deviceplugin as wire;
 
-/// The devices of a list, each with its health and its NUMA nodes.
+/// Parses a list. `!` and `?` after an id are the health `Unhealthy` and `healthy`; NUMA nodes follow `@`.
 pub(crate) fn parse(list: &str) -> Vec<wire::Device> {
     list.split_whitespace().map(device).collect()
 }
@@ -21,7 +21,7 @@ fn device(text: &str) -> wire::Device {
     };
     let topology = nodes.map(|nodes| {
         let nodes = nodes.split(',').filter(|node| !node.is_empty());
-        let node = |id: &str| wire::NumaNode { id: id.parse().expect("a number of a node") };
+        let node = |id: &str| wire::NumaNode { id: id.parse().expect("a node number") };
         wire::TopologyInfo { nodes: nodes.map(node).collect() }
     });
     wire::Device { id: id.to_owned(), health: health.to_owned(), topology }

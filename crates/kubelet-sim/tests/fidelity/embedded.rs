@@ -10,12 +10,12 @@ use windlass_kubelet_sim::{Config, Health, InitRole, Kubelet, Pod, PodPhase, Sta
 
 use super::node::{Node, Outcome};
 
-/// An embedded kubelet in a folder of its own, and a container runtime's knowledge of its pods.
+/// An embedded kubelet in its own folder, and the pods and environments that a container runtime knows.
 pub(crate) struct Embedded {
     kubelet: Kubelet,
     /// Pods by name.
     pods: BTreeMap<String, Pod>,
-    /// Environments by pod and container.
+    /// Environment variables by pod and container.
     environments: BTreeMap<(String, String), BTreeMap<String, String>>,
     dir: TempDir,
 }
@@ -47,8 +47,8 @@ impl Embedded {
     async fn start_container(&mut self, pod: &Pod, container: &str) -> Result<(), Outcome> {
         match self.kubelet.start_container(&pod.uid, container).await {
             Ok(grant) => {
-                let place = (pod.name.clone(), container.to_owned());
-                self.environments.insert(place, grant.envs);
+                let key = (pod.name.clone(), container.to_owned());
+                self.environments.insert(key, grant.envs);
                 Ok(())
             }
             Err(StartError::CreateContainerConfig(message)) => Err(Outcome::Waiting {
@@ -61,7 +61,7 @@ impl Embedded {
     }
 
     fn pod(&self, name: &str) -> Pod {
-        self.pods.get(name).expect("the script runs it before").clone()
+        self.pods.get(name).expect("an earlier step runs the pod").clone()
     }
 }
 
@@ -70,7 +70,7 @@ impl Node for Embedded {
         self.dir.path()
     }
 
-    fn suffix(&self) -> &'static str {
+    fn pod_name_suffix(&self) -> &'static str {
         ""
     }
 
@@ -85,7 +85,7 @@ impl Node for Embedded {
         }
     }
 
-    async fn recovers(&mut self, pod: &str) -> Outcome {
+    async fn wait_for_recovery(&mut self, pod: &str) -> Outcome {
         let pod = self.pod(pod);
         self.start_containers(&pod).await
     }
@@ -97,13 +97,13 @@ impl Node for Embedded {
     }
 
     async fn delete(&mut self, pod: &str) {
-        let pod = self.pods.remove(pod).expect("the script runs it before");
+        let pod = self.pods.remove(pod).expect("an earlier step runs the pod");
         self.kubelet.delete(&pod.uid).await;
     }
 
     async fn environment(&self, pod: &str, container: &str) -> BTreeMap<String, String> {
-        let place = (pod.to_owned(), container.to_owned());
-        self.environments.get(&place).cloned().unwrap_or_default()
+        let key = (pod.to_owned(), container.to_owned());
+        self.environments.get(&key).cloned().unwrap_or_default()
     }
 
     async fn health(&self, pod: &str, container: &str) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! A script's view of a kubelet, embedded or real.
+//! Interface of the comparison to a node with a kubelet, embedded or real.
 
 use std::{
     collections::BTreeMap,
@@ -8,42 +8,43 @@ use std::{
 
 use windlass_kubelet_sim::Pod;
 
-/// A node with a kubelet only.
+/// A node with a kubelet, without an API server.
 pub(crate) trait Node {
-    /// The kubelet's root: its sockets and checkpoints lie below.
+    /// The kubelet's root folder.
     fn root(&self) -> &Path;
 
-    /// Suffix of pod names on this node.
-    fn suffix(&self) -> &'static str;
+    /// Suffix that this kubelet adds to the names of pods.
+    fn pod_name_suffix(&self) -> &'static str;
 
-    /// Hands a pod to the kubelet and waits until its containers run, or one cannot be started.
+    /// Passes a pod to the kubelet. Waits until all its containers run, the pod is rejected, or a
+    /// container fails to start.
     async fn run(&mut self, pod: &Pod) -> Outcome;
 
-    /// Waits until the container that failed to start runs.
-    async fn recovers(&mut self, pod: &str) -> Outcome;
+    /// Waits until the pod no longer has a container that fails to start.
+    async fn wait_for_recovery(&mut self, pod: &str) -> Outcome;
 
     /// Ends a container and waits until it runs again.
     async fn restart_container(&mut self, pod: &str, container: &str);
 
-    /// Deletes a pod and waits until its containers have ended, if there is a kubelet to end them.
+    /// Deletes a pod. If the kubelet runs, waits until the pod's containers have ended.
     async fn delete(&mut self, pod: &str);
 
-    /// Environment of a container's first start.
+    /// Environment variables of a container's first start.
     async fn environment(&self, pod: &str, container: &str) -> BTreeMap<String, String>;
 
-    /// `allocatedResourcesStatus` of a container, as `resource id health`, in order.
+    /// `allocatedResourcesStatus` of a container, as sorted lines `resource id health`.
     async fn health(&self, pod: &str, container: &str) -> Vec<String>;
 
-    /// Capacity and allocatable of the node, by resource.
+    /// `(capacity, allocatable)` of the node, by resource.
     async fn counts(&mut self) -> BTreeMap<String, (u64, u64)>;
 
-    /// Ends the kubelet's process, which leaves containers alone.
+    /// Ends the kubelet's process. Containers continue.
     async fn stop_kubelet(&mut self);
 
-    /// Ends all running containers, while there is no kubelet.
+    /// Ends all running containers, while the kubelet is stopped.
     async fn end_containers(&mut self);
 
-    /// Starts the next process, and returns the outcome of each pod.
+    /// Starts the kubelet again. Returns the outcome of each pod, by name.
     async fn start_kubelet(&mut self) -> BTreeMap<String, Outcome>;
 
     /// Folder of the plugins' sockets.
@@ -52,20 +53,15 @@ pub(crate) trait Node {
     }
 }
 
-/// Outcome of a pod.
+/// Outcome of a pod's admission and start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
+    /// All app containers run.
     Running,
-    Rejected {
-        reason: String,
-        message: String,
-    },
+    /// The kubelet rejected the pod.
+    Rejected { reason: String, message: String },
     /// A container fails to start.
-    Waiting {
-        container: String,
-        reason: String,
-        message: String,
-    },
+    Waiting { container: String, reason: String, message: String },
 }
 
 // === impl Outcome ===

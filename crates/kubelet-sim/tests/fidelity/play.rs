@@ -1,4 +1,4 @@
-//! Player of a script on a node, with a transcript of each step.
+//! Runs a script on a node, and writes the transcript.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, time::Duration};
 
@@ -6,53 +6,55 @@ use windlass_kubelet_api::checkpoint::FILE;
 use windlass_kubelet_sim::Pod;
 
 use super::{
-    look::{self, Look},
     node::{Node, Outcome},
+    observation::{self, Observation},
     plugin::Plugin,
     script::{Script, Step},
 };
 
-/// Longest wait for any event: a kubelet syncs its pods every few seconds.
+/// Deadline of each step. A real kubelet syncs its pods only every few seconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Transcript of a script, for people to read and for comparison.
+/// Runs a script. Returns its transcript: each step, its outcome, the plugin calls, and the changes of
+/// the kubelet's visible state.
 pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String {
     let (plugins, calls) = (BTreeMap::new(), BTreeMap::new());
-    let mut stage = Stage { node, plugins, calls, is_down: false };
-    let mut seen = Look::default();
+    let mut player = Player { node, plugins, calls, is_down: false };
+    let mut previous = Observation::default();
     let mut text = String::new();
     for step in &script.steps {
         writeln!(text, "{step}").expect("into a string");
-        let playing = tokio::time::timeout(LIMIT, stage.play(step));
-        let said = playing.await.unwrap_or_else(|_| "did not happen in time".to_owned());
-        let root = stage.node.root().display().to_string();
-        for line in said.replace(&root, "ROOT").lines() {
+        let outcome = tokio::time::timeout(LIMIT, player.play(step)).await;
+        let outcome = outcome.unwrap_or_else(|_| "did not happen in time".to_owned());
+        let root = player.node.root().display().to_string();
+        for line in outcome.replace(&root, "ROOT").lines() {
             writeln!(text, "  {line}").expect("into a string");
         }
-        text.push_str(&stage.new_calls());
-        if step.is_awaited() && !stage.is_down {
-            let looking = tokio::time::timeout(LIMIT, Look::at(stage.node));
-            let now = looking.await.expect("the kubelet tells the same twice");
-            text.push_str(&now.since(&seen));
-            seen = now;
+        text.push_str(&player.new_calls());
+        if step.is_complete() && !player.is_down {
+            let observing = tokio::time::timeout(LIMIT, Observation::stable(player.node));
+            let current = observing.await.expect("the kubelet's state becomes stable");
+            text.push_str(&current.changes_since(&previous));
+            previous = current;
         }
     }
     text
 }
 
-struct Stage<'a, N> {
+/// A node and the plugins of a script.
+struct Player<'a, N> {
     node: &'a mut N,
     plugins: BTreeMap<&'static str, Plugin>,
-    /// Number of reported calls, by plugin.
+    /// Number of calls in the transcript so far, by plugin.
     calls: BTreeMap<&'static str, usize>,
-    /// True while there is no kubelet.
+    /// True while the kubelet is stopped.
     is_down: bool,
 }
 
-// === impl Stage ===
+// === impl Player ===
 
-impl<N: Node> Stage<'_, N> {
-    /// Performs one step, and describes its outcome.
+impl<N: Node> Player<'_, N> {
+    /// Runs one step, and describes its outcome.
     async fn play(&mut self, step: &Step) -> String {
         match step {
             Step::Serve { plugin, resource, wants } => {
@@ -68,24 +70,26 @@ impl<N: Node> Stage<'_, N> {
                 return answer(self.plugin(plugin).register_as(resource, version).await);
             }
             Step::List(plugin, devices) => self.plugin(plugin).list(devices),
-            Step::Behave(plugin, manner) => self.plugin(plugin).behave(*manner),
+            Step::Behave(plugin, behaviour) => self.plugin(plugin).behave(*behaviour),
             Step::EndStreams(plugin) => self.plugin(plugin).end_streams(),
             Step::Die(name) => {
-                let plugin = self.plugins.get_mut(name).expect("the script lets it serve before");
+                let plugin = self.plugins.get_mut(name).expect("an earlier step serves the plugin");
                 plugin.die();
             }
-            Step::Streams(plugin, count) => self.plugin(plugin).streams(*count).await,
-            Step::Healthy(resource, ids) => self.healthy(resource, ids).await,
+            Step::WaitForStreams(plugin, count) => {
+                self.plugin(plugin).wait_for_streams(*count).await;
+            }
+            Step::WaitForHealthy(resource, ids) => self.wait_for_healthy(resource, ids).await,
             Step::Run(pod) => return self.run(pod).await,
             Step::RestartContainer(pod, container) => {
                 self.node.restart_container(pod, container).await;
             }
             Step::Delete(pod) => self.node.delete(pod).await,
-            Step::Reports { pod, container, health } => {
-                self.reports((pod, container), health).await;
+            Step::WaitForHealth { pod, container, health } => {
+                self.wait_for_health((pod, container), health).await;
             }
             Step::Count => return self.count().await,
-            Step::Get(pod) => return look::get(self.node, pod).await,
+            Step::Get(pod) => return observation::get(self.node, pod).await,
             Step::StopKubelet => {
                 self.node.stop_kubelet().await;
                 self.is_down = true;
@@ -95,7 +99,7 @@ impl<N: Node> Stage<'_, N> {
             Step::StartKubelet => {
                 let pods = self.node.start_kubelet().await.into_iter();
                 self.is_down = false;
-                let pods: Vec<_> = pods.map(|(pod, end)| format!("{pod}: {end}")).collect();
+                let pods: Vec<_> = pods.map(|(pod, outcome)| format!("{pod}: {outcome}")).collect();
                 return pods.join("\n");
             }
         }
@@ -103,24 +107,25 @@ impl<N: Node> Stage<'_, N> {
     }
 
     fn plugin(&self, name: &str) -> &Plugin {
-        self.plugins.get(name).expect("the script lets it serve before")
+        self.plugins.get(name).expect("an earlier step serves the plugin")
     }
 
-    /// Outcome of the pod, and grants of its containers.
+    /// Runs a pod. Describes its outcome, and the environment variables that plugins granted.
     async fn run(&mut self, pod: &Pod) -> String {
         let mut outcome = self.node.run(pod).await;
         let mut lines = vec![outcome.to_string()];
         if matches!(outcome, Outcome::Waiting { .. }) {
-            outcome = self.node.recovers(&pod.name).await;
+            outcome = self.node.wait_for_recovery(&pod.name).await;
             lines.push(outcome.to_string());
         }
         if outcome == Outcome::Running {
             let inits = pod.init_containers.iter().map(|init| &init.container);
             for container in inits.chain(&pod.containers) {
-                let found = self.node.environment(&pod.name, &container.name).await;
-                let ours = found.into_iter().filter(|(name, _)| name.starts_with("DEVICES_"));
+                let variables = self.node.environment(&pod.name, &container.name).await;
+                let granted =
+                    variables.into_iter().filter(|(name, _)| name.starts_with("DEVICES_"));
                 lines.extend(
-                    ours.map(|(name, ids)| format!("{} finds {name}={ids}", container.name)),
+                    granted.map(|(name, ids)| format!("{} finds {name}={ids}", container.name)),
                 );
             }
         }
@@ -135,13 +140,13 @@ impl<N: Node> Stage<'_, N> {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    async fn healthy(&self, resource: &str, ids: &str) {
-        while look::healthy(self.node, resource).await != ids {
+    async fn wait_for_healthy(&self, resource: &str, ids: &str) {
+        while observation::healthy(self.node, resource).await != ids {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    async fn reports(&self, (pod, container): (&str, &str), health: &str) {
+    async fn wait_for_health(&self, (pod, container): (&str, &str), health: &str) {
         while self.node.health(pod, container).await.join(", ") != health {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -149,22 +154,22 @@ impl<N: Node> Stage<'_, N> {
 
     fn break_checkpoint(&self) {
         let path = self.node.plugin_dir().join(FILE);
-        let json = fs::read_to_string(&path).expect("a kubelet wrote it");
+        let json = fs::read_to_string(&path).expect("the kubelet wrote a checkpoint");
         let broken = json.replacen("example.com", "exbmple.com", 1);
-        assert_ne!(json, broken, "it names a resource");
+        assert_ne!(json, broken, "the checkpoint names a resource");
         fs::write(path, broken).expect("written");
     }
 
-    /// Calls without a report so far, each plugin's in their order.
+    /// Calls since the last `new_calls`, by plugin, in their order.
     fn new_calls(&mut self) -> String {
         let mut text = String::new();
         for (name, plugin) in &self.plugins {
-            let told = self.calls.entry(name).or_default();
+            let reported = self.calls.entry(name).or_default();
             let calls = plugin.calls();
-            for call in &calls[*told..] {
+            for call in &calls[*reported..] {
                 writeln!(text, "  -> {name}: {call}").expect("into a string");
             }
-            *told = calls.len();
+            *reported = calls.len();
         }
         text
     }

@@ -1,4 +1,4 @@
-//! A device plugin that follows the script, and records each call.
+//! A device plugin that behaves as the script says, and records each call.
 
 use std::{
     collections::BTreeSet,
@@ -27,10 +27,10 @@ use windlass_kubelet_api::{
 
 use super::{
     devices,
-    script::{Manner, Wants},
+    script::{Behaviour, OptionalCall},
 };
 
-/// A plugin with a socket of its own.
+/// A plugin with its own socket.
 pub(crate) struct Plugin {
     resource: &'static str,
     dir: PathBuf,
@@ -39,7 +39,7 @@ pub(crate) struct Plugin {
     process: Process,
 }
 
-/// A server with all of its connections.
+/// A gRPC server in its own thread. Its end closes all connections, as the end of a process does.
 struct Process {
     thread: Option<JoinHandle<()>>,
     end: CancellationToken,
@@ -47,17 +47,17 @@ struct Process {
 
 struct Shared {
     name: &'static str,
-    wants: Wants,
-    manner: Mutex<Manner>,
+    wanted: OptionalCall,
+    behaviour: Mutex<Behaviour>,
     calls: watch::Sender<Vec<String>>,
-    show: watch::Sender<Show>,
+    content: watch::Sender<StreamContent>,
     streams: watch::Sender<usize>,
 }
 
-/// Content of each stream.
+/// Content of each `ListAndWatch` stream.
 #[derive(Clone, Debug)]
-enum Show {
-    Nothing,
+enum StreamContent {
+    NoList,
     Devices(Vec<wire::Device>),
     End,
 }
@@ -69,19 +69,19 @@ struct OpenStream(Arc<Shared>);
 // === impl Plugin ===
 
 impl Plugin {
-    /// Serves on a socket in the kubelet's folder.
+    /// Serves on a socket in the plugin folder.
     pub(crate) fn serve(
         dir: &Path,
         name: &'static str,
         resource: &'static str,
-        wants: Wants,
+        wanted: OptionalCall,
     ) -> Self {
         let shared = Arc::new(Shared {
             name,
-            wants,
-            manner: Mutex::new(Manner::Right),
+            wanted,
+            behaviour: Mutex::new(Behaviour::Right),
             calls: watch::Sender::new(Vec::new()),
-            show: watch::Sender::new(Show::Nothing),
+            content: watch::Sender::new(StreamContent::NoList),
             streams: watch::Sender::new(0),
         });
         let endpoint = format!("{name}.sock");
@@ -92,9 +92,10 @@ impl Plugin {
     /// Registers, and waits for the `ListAndWatch` that follows.
     pub(crate) async fn register(&self) -> Result<(), String> {
         let mut calls = self.shared.calls.subscribe();
-        let before = watches(&calls.borrow());
+        let before = count_streams(&calls.borrow());
         self.register_as(self.resource, wire::VERSION).await?;
-        calls.wait_for(|calls| watches(calls) > before).await.expect("its sender lives");
+        let is_new = |calls: &Vec<String>| count_streams(calls) > before;
+        calls.wait_for(is_new).await.expect("the sender exists");
         Ok(())
     }
 
@@ -112,21 +113,21 @@ impl Plugin {
     }
 
     pub(crate) fn list(&self, devices: &str) {
-        self.shared.show.send_replace(Show::Devices(devices::parse(devices)));
+        self.shared.content.send_replace(StreamContent::Devices(devices::parse(devices)));
     }
 
     pub(crate) fn end_streams(&self) {
-        self.shared.show.send_replace(Show::End);
+        self.shared.content.send_replace(StreamContent::End);
     }
 
-    pub(crate) fn behave(&self, manner: Manner) {
-        *self.shared.manner.lock().expect("nobody panicked with it") = manner;
+    pub(crate) fn behave(&self, behaviour: Behaviour) {
+        *self.shared.behaviour.lock().expect("nobody panicked with it") = behaviour;
     }
 
     /// Waits until this many streams are open.
-    pub(crate) async fn streams(&self, count: usize) {
+    pub(crate) async fn wait_for_streams(&self, count: usize) {
         let mut streams = self.shared.streams.subscribe();
-        streams.wait_for(|open| *open == count).await.expect("its sender lives");
+        streams.wait_for(|open| *open == count).await.expect("the sender exists");
     }
 
     /// Calls so far.
@@ -137,19 +138,20 @@ impl Plugin {
     /// Ends the process, and removes its socket.
     pub(crate) fn die(&mut self) {
         self.process.kill();
-        // A restarted kubelet has deleted the socket.
+        // The file is missing if a restarted kubelet deleted it.
         let _ = fs::remove_file(self.dir.join(&self.endpoint));
     }
 }
 
-fn watches(calls: &[String]) -> usize {
+/// Number of `ListAndWatch` calls.
+fn count_streams(calls: &[String]) -> usize {
     calls.iter().filter(|call| *call == "ListAndWatch").count()
 }
 
 // === impl Process ===
 
 impl Process {
-    /// Serves in a runtime of its own, which ends all of its tasks.
+    /// Serves in its own tokio runtime. The end of the runtime ends all its tasks.
     fn serve(socket: &Path, service: Service) -> Self {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -163,17 +165,17 @@ impl Process {
             let service = DevicePluginServer::new(service);
             let serving = Server::builder().add_service(service).serve_with_incoming(incoming);
             if let Some(served) = runtime.block_on(ended.run_until_cancelled_owned(serving)) {
-                served.expect("served until its end");
+                served.expect("served until the end");
             }
         });
         Self { thread: Some(thread), end }
     }
 
-    /// Returns when the last connection is closed.
+    /// Ends the server. Returns when the last connection is closed.
     fn kill(&mut self) {
         self.end.cancel();
         if let Some(thread) = self.thread.take() {
-            thread.join().expect("it did not panic");
+            thread.join().expect("the server did not panic");
         }
     }
 }
@@ -187,9 +189,10 @@ impl Drop for Process {
 // === impl Service ===
 
 impl Service {
-    fn note(&self, call: String) -> Manner {
+    /// Records a call. Returns the plugin's current behaviour.
+    fn record_call(&self, call: String) -> Behaviour {
         self.0.calls.send_modify(|calls| calls.push(call));
-        *self.0.manner.lock().expect("nobody panicked with it")
+        *self.0.behaviour.lock().expect("nobody panicked with it")
     }
 }
 
@@ -208,12 +211,12 @@ impl DevicePlugin for Service {
         &self,
         _: Request<wire::Empty>,
     ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        if self.note("GetDevicePluginOptions".to_owned()) == Manner::OptionsFail {
+        if self.record_call("GetDevicePluginOptions".to_owned()) == Behaviour::OptionsFail {
             return Err(Status::internal("no options today"));
         }
         Ok(Response::new(wire::DevicePluginOptions {
-            pre_start_required: self.0.wants == Wants::PreStart,
-            get_preferred_allocation_available: self.0.wants == Wants::Preference,
+            pre_start_required: self.0.wanted == OptionalCall::PreStart,
+            get_preferred_allocation_available: self.0.wanted == OptionalCall::Preference,
         }))
     }
 
@@ -222,16 +225,20 @@ impl DevicePlugin for Service {
         _: Request<wire::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         self.0.streams.send_modify(|open| *open += 1);
-        self.note("ListAndWatch".to_owned());
+        self.record_call("ListAndWatch".to_owned());
         let open = OpenStream(Arc::clone(&self.0));
-        let shows = WatchStream::new(self.0.show.subscribe());
-        let stream = shows.take_while(|show| !matches!(show, Show::End)).filter_map(move |show| {
-            let _keep = &open;
-            match show {
-                Show::Devices(devices) => Some(Ok(wire::ListAndWatchResponse { devices })),
-                Show::Nothing | Show::End => None,
-            }
-        });
+        let contents = WatchStream::new(self.0.content.subscribe());
+        let stream = contents
+            .take_while(|content| !matches!(content, StreamContent::End))
+            .filter_map(move |content| {
+                let _held_by_the_stream = &open;
+                match content {
+                    StreamContent::Devices(devices) => {
+                        Some(Ok(wire::ListAndWatchResponse { devices }))
+                    }
+                    StreamContent::NoList | StreamContent::End => None,
+                }
+            });
         Ok(Response::new(Box::pin(stream)))
     }
 
@@ -239,21 +246,21 @@ impl DevicePlugin for Service {
         &self,
         request: Request<wire::PreferredAllocationRequest>,
     ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
-        let mut asked = request.into_inner().container_requests;
+        let mut requests = request.into_inner().container_requests;
         let wire::ContainerPreferredAllocationRequest {
             available_device_i_ds: available,
             must_include_device_i_ds: required,
             allocation_size: size,
-        } = asked.pop().expect("one container at a time");
+        } = requests.pop().expect("one container request");
         let call = format!(
             "GetPreferredAllocation of {size} of [{}] with [{}]",
             sorted(&available),
             sorted(&required)
         );
-        let device_i_ds = match self.note(call) {
-            Manner::PreferenceFails => return Err(Status::unavailable("no preference today")),
-            Manner::PrefersUnknown => vec!["unknown".to_owned()],
-            _ => first(usize::try_from(size).expect("not negative"), required, available),
+        let device_i_ds = match self.record_call(call) {
+            Behaviour::PreferenceFails => return Err(Status::unavailable("no preference today")),
+            Behaviour::PrefersUnknown => vec!["unknown".to_owned()],
+            _ => prefer(usize::try_from(size).expect("not negative"), required, available),
         };
         let answer = wire::ContainerPreferredAllocationResponse { device_i_ds };
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![answer] }))
@@ -263,12 +270,13 @@ impl DevicePlugin for Service {
         &self,
         request: Request<wire::AllocateRequest>,
     ) -> Result<Response<wire::AllocateResponse>, Status> {
-        let asked = request.into_inner().container_requests;
-        let ids: Vec<String> = asked.iter().map(|one| sorted(&one.devices_ids)).collect();
-        let container_responses = match self.note(format!("Allocate [{}]", ids.join("] ["))) {
-            Manner::AllocateFails => return Err(Status::internal("no devices today")),
-            Manner::AllocatesNothing => Vec::new(),
-            _ => ids.into_iter().map(|ids| granted(self.0.name, ids)).collect(),
+        let requests = request.into_inner().container_requests;
+        let ids: Vec<String> = requests.iter().map(|one| sorted(&one.devices_ids)).collect();
+        let container_responses = match self.record_call(format!("Allocate [{}]", ids.join("] [")))
+        {
+            Behaviour::AllocateFails => return Err(Status::internal("no devices today")),
+            Behaviour::AllocatesNothing => Vec::new(),
+            _ => ids.into_iter().map(|ids| grant(self.0.name, ids)).collect(),
         };
         Ok(Response::new(wire::AllocateResponse { container_responses }))
     }
@@ -278,27 +286,27 @@ impl DevicePlugin for Service {
         request: Request<wire::PreStartContainerRequest>,
     ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
         let ids = sorted(&request.into_inner().devices_ids);
-        if self.note(format!("PreStartContainer [{ids}]")) == Manner::PreStartFailsOnce {
-            *self.0.manner.lock().expect("nobody panicked with it") = Manner::Right;
+        if self.record_call(format!("PreStartContainer [{ids}]")) == Behaviour::PreStartFailsOnce {
+            *self.0.behaviour.lock().expect("nobody panicked with it") = Behaviour::Right;
             return Err(Status::aborted("not yet"));
         }
         Ok(Response::new(wire::PreStartContainerResponse {}))
     }
 }
 
-/// Environment of a granted container.
-fn granted(plugin: &str, ids: String) -> wire::ContainerAllocateResponse {
+/// A container response with the ids in the environment variable `DEVICES_<PLUGIN>`.
+fn grant(plugin: &str, ids: String) -> wire::ContainerAllocateResponse {
     let variable = format!("DEVICES_{}", plugin.to_uppercase());
     wire::ContainerAllocateResponse { envs: [(variable, ids)].into(), ..Default::default() }
 }
 
-/// Required ids, then the first of the rest.
-fn first(size: usize, required: Vec<String>, available: Vec<String>) -> Vec<String> {
+/// Preferred devices: the required ones, then the first others by name.
+fn prefer(size: usize, required: Vec<String>, available: Vec<String>) -> Vec<String> {
     let rest: BTreeSet<_> = available.into_iter().filter(|id| !required.contains(id)).collect();
     required.into_iter().chain(rest).take(size).collect()
 }
 
-/// Sorted ids: the kubelet's lists have the random order of Go's maps.
+/// Ids, sorted and joined. The kubelet's lists have the random order of Go's maps.
 fn sorted(ids: &[String]) -> String {
     let mut ids = ids.to_vec();
     ids.sort();

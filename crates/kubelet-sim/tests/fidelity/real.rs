@@ -1,8 +1,8 @@
-//! A real kubelet as a node: no API server, pods from a folder, a containerd of its own.
+//! A real kubelet as a node: static pods, its own containerd, and no API server.
 //!
 //! The test needs root, `containerd`, `ctr`, `runc`, a static `/bin/busybox`, `unshare`, `setpriv`
-//! and `ip`. The node lives in namespaces of its own, so a cluster on this machine is not
-//! disturbed. Mounts, processes and containers end with those namespaces.
+//! and `ip`. The node runs in its own mount, network and process namespaces, so it does not affect a
+//! cluster on this machine. Mounts, processes and containers end with those namespaces.
 
 mod manifest;
 mod namespace;
@@ -18,20 +18,20 @@ use std::{
 
 use windlass_kubelet_sim::{Container, Pod};
 
-pub(crate) use self::namespace::{KUBELET, Place, place, plays_inside};
+pub(crate) use self::namespace::{KUBELET, RunMode, run_child, run_mode};
 use super::{
-    look,
     node::{Node, Outcome},
+    observation,
     play::LIMIT,
 };
 
-/// The kubelet's fixed root.
+/// The kubelet's default root folder.
 const ROOT: &str = "/var/lib/kubelet";
 
-/// Files outside of the kubelet and containerd.
+/// Folder of the test's own files.
 const DIR: &str = "/var/lib/fidelity";
 
-/// Minimal settings of the kubelet, with all cgroups below one of its own.
+/// Minimal configuration of the kubelet. All cgroups are below one that replaces `CGROUP`.
 const CONFIG: &str = r#"
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -52,7 +52,7 @@ readOnlyPort: 10255
 healthzPort: 0
 "#;
 
-/// A kubelet's process, and the pods that are on its node.
+/// A kubelet's process, and the pods on its node.
 pub(crate) struct Real {
     /// `None` while the kubelet is stopped.
     process: Option<Child>,
@@ -63,13 +63,13 @@ pub(crate) struct Real {
 // === impl Real ===
 
 impl Real {
-    /// Starts on a node without any kubelet's files.
+    /// Starts a kubelet on a node without files of an earlier kubelet.
     pub(crate) async fn start(cgroup: &str) -> Self {
         let config = CONFIG.replace("CGROUP", cgroup);
         fs::write(format!("{DIR}/kubelet.yaml"), config).expect("written");
-        // The value exists before the wait, so that a panic drops it and shows its log.
+        // This value exists before the wait, so that a panic drops it and prints the kubelet's log.
         let started = Self { process: Some(spawn()), pods: BTreeMap::new() };
-        tokio::time::timeout(LIMIT, serves()).await.expect("a kubelet that serves");
+        tokio::time::timeout(LIMIT, wait_for_sockets()).await.expect("a kubelet that serves");
         started
     }
 
@@ -84,7 +84,7 @@ impl Real {
     }
 
     fn pod(&self, name: &str) -> &Pod {
-        self.pods.get(name).expect("the script runs it before")
+        self.pods.get(name).expect("an earlier step runs the pod")
     }
 }
 
@@ -93,8 +93,8 @@ impl Node for Real {
         Path::new(ROOT)
     }
 
-    /// The kubelet adds the node's name to the names of pods from a folder.
-    fn suffix(&self) -> &'static str {
+    /// The kubelet adds the node's name to the names of static pods.
+    fn pod_name_suffix(&self) -> &'static str {
         "-node"
     }
 
@@ -106,7 +106,7 @@ impl Node for Real {
         self.outcome(pod).await
     }
 
-    async fn recovers(&mut self, pod: &str) -> Outcome {
+    async fn wait_for_recovery(&mut self, pod: &str) -> Outcome {
         loop {
             match self.outcome(self.pod(pod)).await {
                 Outcome::Waiting { .. } => pause().await,
@@ -125,9 +125,10 @@ impl Node for Real {
     }
 
     async fn delete(&mut self, pod: &str) {
-        let pod = self.pods.remove(pod).expect("the script runs it before");
-        fs::remove_file(manifest_of(&pod.name)).expect("it was there");
-        // The kubelet forgets the pod at once; the pod's folder goes when its containers have ended.
+        let pod = self.pods.remove(pod).expect("an earlier step runs the pod");
+        fs::remove_file(manifest_of(&pod.name)).expect("the manifest exists");
+        // The kubelet removes the pod from its list at once, and the pod's folder after the end of the
+        // containers.
         while self.process.is_some()
             && (status::of(&pod.uid).await.is_some()
                 || Path::new(ROOT).join("pods").join(&pod.uid).exists())
@@ -138,10 +139,13 @@ impl Node for Real {
 
     async fn environment(&self, pod: &str, container: &str) -> BTreeMap<String, String> {
         let Pod { name, uid, namespace, .. } = self.pod(pod);
-        let log = format!("{DIR}/logs/{namespace}_{name}{}_{uid}/{container}/0.log", self.suffix());
+        let log = format!(
+            "{DIR}/logs/{namespace}_{name}{}_{uid}/{container}/0.log",
+            self.pod_name_suffix()
+        );
         loop {
             let log = fs::read_to_string(&log).unwrap_or_default();
-            // Each line begins with time, stream and completeness.
+            // Each line of the log begins with a time, the stream, and a mark for partial lines.
             let lines = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
             let variables = lines.filter_map(|line| line.split_once('='));
             let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -158,7 +162,8 @@ impl Node for Real {
         status.map(|pod| pod.health(container)).unwrap_or_default()
     }
 
-    /// Without an API server, the kubelet makes up its node when a pod comes, and logs the counts.
+    /// Without an API server, the kubelet computes its node's status when a pod is added, and logs the
+    /// counts. So this adds a pod.
     async fn counts(&mut self) -> BTreeMap<String, (u64, u64)> {
         let before = fs::read(log()).expect("a log").len();
         let probe = Pod::new("probe").container(Container::new("c"));
@@ -169,9 +174,9 @@ impl Node for Real {
     }
 
     async fn stop_kubelet(&mut self) {
-        let mut process = self.process.take().expect("it runs");
-        process.kill().expect("it runs");
-        process.wait().expect("it ends");
+        let mut process = self.process.take().expect("the kubelet runs");
+        process.kill().expect("the kubelet runs");
+        process.wait().expect("the kubelet ends");
     }
 
     async fn end_containers(&mut self) {
@@ -185,12 +190,14 @@ impl Node for Real {
 
     async fn start_kubelet(&mut self) -> BTreeMap<String, Outcome> {
         self.process = Some(spawn());
-        serves().await;
+        wait_for_sockets().await;
         let mut outcomes = BTreeMap::new();
         for (name, pod) in &self.pods {
             let outcome = self.outcome(pod).await;
-            // A rejected pod counts as active until the kubelet has cleaned up its former containers.
-            while matches!(outcome, Outcome::Rejected { .. }) && look::is_listed(self, name).await {
+            // The kubelet lists a rejected pod until it has cleaned up the pod's former containers.
+            while matches!(outcome, Outcome::Rejected { .. })
+                && observation::is_listed(self, name).await
+            {
                 pause().await;
             }
             outcomes.insert(name.clone(), outcome);
@@ -200,27 +207,27 @@ impl Node for Real {
 }
 
 impl Drop for Real {
-    #[expect(clippy::print_stderr, reason = "what went wrong is in the kubelet's log")]
+    #[expect(clippy::print_stderr, reason = "the kubelet's log explains the failure")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = fs::read_to_string(log()).unwrap_or_default();
             let lines: Vec<_> = log.lines().rev().take(30).collect();
-            eprintln!("the kubelet's log, backwards:\n{}", lines.join("\n"));
+            eprintln!("the kubelet's last log lines, newest first:\n{}", lines.join("\n"));
         }
     }
 }
 
 fn spawn() -> Child {
     let log = fs::File::options().append(true).create(true).open(log()).expect("a log");
-    let mut command = Command::new(std::env::var_os(KUBELET).expect("known by now"));
+    let mut command = Command::new(std::env::var_os(KUBELET).expect("the run mode needs it"));
     command.args(["--config", &format!("{DIR}/kubelet.yaml")]);
     command.args(["--hostname-override=node", "--node-ip=127.0.0.1", "-v=4"]);
     command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
     command.spawn().expect("a kubelet")
 }
 
-/// Waits until plugins can register and pod resources answer.
-async fn serves() {
+/// Waits until the kubelet listens on its registration and pod resources sockets.
+async fn wait_for_sockets() {
     let sockets = ["device-plugins/kubelet.sock", "pod-resources/kubelet.sock"];
     for socket in sockets.map(|socket| Path::new(ROOT).join(socket)) {
         while tokio::net::UnixStream::connect(&socket).await.is_err() {
@@ -229,7 +236,7 @@ async fn serves() {
     }
 }
 
-/// Tasks of containerd.
+/// Output of `ctr tasks ls`.
 fn tasks(options: &[&str]) -> String {
     ctr(&[&["tasks", "ls"], options].concat())
 }

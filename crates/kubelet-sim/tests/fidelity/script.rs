@@ -1,10 +1,10 @@
-//! Steps of a sequence: plugins, pods and the kubelet.
+//! Scripts of the comparison: sequences of steps with plugins, pods and the kubelet.
 
 use std::fmt;
 
 use windlass_kubelet_sim::{Container, Pod};
 
-/// A sequence, played on a kubelet without earlier registrations.
+/// A sequence of steps, run on a kubelet without earlier registrations.
 pub(crate) struct Script {
     /// Name of the script and of its transcript.
     pub(crate) name: &'static str,
@@ -13,43 +13,44 @@ pub(crate) struct Script {
 
 /// One step. Names identify plugins and pods.
 ///
-/// A list of devices is `d0 d1! d2? d3@0,1 d4@`. `!` is an unhealthy device, `?` a device with
-/// another word, and NUMA nodes follow `@`.
+/// A list of devices has the form `d0 d1! d2? d3@0,1 d4@`. `!` marks the health `Unhealthy`, and `?` a
+/// health that is neither `Healthy` nor `Unhealthy`. NUMA nodes follow `@`.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// A plugin binds its socket, or replaces it.
-    Serve { plugin: &'static str, resource: &'static str, wants: Wants },
+    Serve { plugin: &'static str, resource: &'static str, wants: OptionalCall },
     /// The plugin registers its own resource.
     Register(&'static str),
     /// The plugin registers as another resource, or in another version.
     RegisterAs { plugin: &'static str, resource: &'static str, version: &'static str },
-    /// The plugin sends its devices on all streams, future ones too.
+    /// The plugin sends this list on all its streams, current and future.
     List(&'static str, &'static str),
-    /// The plugin changes the manner of its answers.
-    Behave(&'static str, Manner),
+    /// The plugin changes its behaviour.
+    Behave(&'static str, Behaviour),
     /// The plugin ends each stream, as a stopping plugin does.
     EndStreams(&'static str),
-    /// The plugin's process dies, and its socket is removed.
+    /// The plugin's process ends, and its socket is removed.
     Die(&'static str),
-    /// This many streams of the plugin are open by now.
-    Streams(&'static str, usize),
-    /// `GetAllocatableResources` has these devices of a resource by now, each once for each of its nodes.
-    Healthy(&'static str, &'static str),
-    /// A pod is bound to the node. A container that fails to start is tried again.
+    /// Waits until the plugin has this many open streams.
+    WaitForStreams(&'static str, usize),
+    /// Waits until `GetAllocatableResources` has these devices of a resource. A device has one entry per
+    /// NUMA node.
+    WaitForHealthy(&'static str, &'static str),
+    /// A pod is bound to the node. The kubelet retries a container that fails to start.
     Run(Pod),
-    /// A container ends, and is started again.
+    /// A container ends, and the kubelet starts it again.
     RestartContainer(&'static str, &'static str),
     /// A pod is deleted, and its containers end.
     Delete(&'static str),
-    /// A container's status has this health of its devices by now.
-    Reports { pod: &'static str, container: &'static str, health: &'static str },
+    /// Waits until a container's status has this health of its devices.
+    WaitForHealth { pod: &'static str, container: &'static str, health: &'static str },
     /// Reads capacity and allocatable of the node.
     Count,
-    /// Asks pod resources for one pod.
+    /// Calls `Get` of the pod resources API for one pod.
     Get(&'static str),
-    /// The kubelet's process ends, and containers go on.
+    /// The kubelet's process ends. Containers continue.
     StopKubelet,
-    /// Each container ends while the kubelet is stopped, and so does each sandbox: the node reboots.
+    /// All containers and sandboxes end while the kubelet is stopped, as in a reboot of the node.
     EndContainers,
     /// One byte of the kubelet's checkpoint changes.
     BreakCheckpoint,
@@ -57,35 +58,36 @@ pub(crate) enum Step {
     StartKubelet,
 }
 
-/// A plugin's answer to `GetDevicePluginOptions`.
+/// Optional call that a plugin requests in its answer to `GetDevicePluginOptions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wants {
-    Nothing,
+pub(crate) enum OptionalCall {
+    None,
     Preference,
     PreStart,
 }
 
-/// Manner of a plugin's answers.
+/// Behaviour of a plugin. Transcripts contain the names of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// Correct answers. The preference is the first devices by name.
+pub(crate) enum Behaviour {
+    /// The plugin answers correctly. It prefers the first devices by name.
     Right,
     OptionsFail,
     AllocateFails,
-    /// An answer without a container response.
+    /// `Allocate` returns no container response.
     AllocatesNothing,
-    /// A preference for one unknown device.
+    /// `GetPreferredAllocation` returns one unknown device.
     PrefersUnknown,
     PreferenceFails,
-    /// The next call fails, and later ones succeed.
+    /// The next `PreStartContainer` fails; later ones succeed.
     PreStartFailsOnce,
 }
 
 // === impl Step ===
 
 impl Step {
-    /// True if the step is complete when it returns. Later steps wait for the effects of the others.
-    pub(crate) fn is_awaited(&self) -> bool {
+    /// True if all effects of the step have occurred when it returns. After the other steps, the script
+    /// has a step that waits for the effects.
+    pub(crate) fn is_complete(&self) -> bool {
         !matches!(self, Self::Register(_) | Self::List(..) | Self::EndStreams(_) | Self::Die(_))
     }
 }
@@ -93,7 +95,7 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Serve { plugin, resource, wants: Wants::Nothing } => {
+            Self::Serve { plugin, resource, wants: OptionalCall::None } => {
                 write!(f, "{plugin} serves {resource}")
             }
             Self::Serve { plugin, resource, wants } => {
@@ -104,19 +106,19 @@ impl fmt::Display for Step {
                 write!(f, "{plugin} registers {resource:?} in version {version:?}")
             }
             Self::List(plugin, devices) => write!(f, "{plugin} lists {}", or_nothing(devices)),
-            Self::Behave(plugin, manner) => write!(f, "{plugin} behaves: {manner:?}"),
+            Self::Behave(plugin, behaviour) => write!(f, "{plugin} behaves: {behaviour:?}"),
             Self::EndStreams(plugin) => write!(f, "{plugin} ends its streams"),
             Self::Die(plugin) => write!(f, "{plugin} dies"),
-            Self::Streams(plugin, count) => write!(f, "{plugin} has {count} streams"),
-            Self::Healthy(resource, ids) => {
+            Self::WaitForStreams(plugin, count) => write!(f, "{plugin} has {count} streams"),
+            Self::WaitForHealthy(resource, ids) => {
                 write!(f, "{resource} has {}", or_nothing(ids))
             }
-            Self::Run(pod) => write!(f, "pod {} ({}) comes: {}", pod.name, pod.uid, wishes(pod)),
+            Self::Run(pod) => write!(f, "pod {} ({}) comes: {}", pod.name, pod.uid, requests(pod)),
             Self::RestartContainer(pod, container) => {
                 write!(f, "container {container} of {pod} is started again")
             }
             Self::Delete(pod) => write!(f, "pod {pod} is deleted"),
-            Self::Reports { pod, container, health } => {
+            Self::WaitForHealth { pod, container, health } => {
                 write!(f, "status of {container} in {pod}: {}", or_nothing(health))
             }
             Self::Count => f.write_str("the node counts"),
@@ -133,11 +135,12 @@ fn or_nothing(text: &str) -> &str {
     if text.is_empty() { "nothing" } else { text }
 }
 
-fn wishes(pod: &Pod) -> String {
+/// Describes the containers of a pod with their limits.
+fn requests(pod: &Pod) -> String {
     let inits =
         pod.init_containers.iter().map(|init| (format!("{:?} ", init.role), &init.container));
     let apps = pod.containers.iter().map(|container| (String::new(), container));
-    let wish = |(role, container): (String, &Container)| {
+    let request = |(role, container): (String, &Container)| {
         let limits: Vec<_> = container
             .limits
             .iter()
@@ -146,5 +149,5 @@ fn wishes(pod: &Pod) -> String {
         let limits = if limits.is_empty() { "nothing".to_owned() } else { limits.join(" and ") };
         format!("{role}{} wants {limits}", container.name)
     };
-    inits.chain(apps).map(wish).collect::<Vec<_>>().join(", ")
+    inits.chain(apps).map(request).collect::<Vec<_>>().join(", ")
 }

@@ -1,8 +1,8 @@
-//! All sequences of the comparison.
+//! The scripts of the comparison.
 
 use windlass_kubelet_sim::{Container, Pod};
 
-use super::script::{Manner, Script, Step, Wants};
+use super::script::{Behaviour, OptionalCall, Script, Step};
 
 const GPU: &str = "example.com/gpu";
 const NIC: &str = "example.com/nic";
@@ -26,27 +26,27 @@ pub(crate) fn all() -> Vec<Script> {
     ]
 }
 
-fn serves(plugin: &'static str, resource: &'static str, wants: Wants) -> Step {
+fn serve(plugin: &'static str, resource: &'static str, wants: OptionalCall) -> Step {
     Step::Serve { plugin, resource, wants }
 }
 
-/// Steps of a plugin that serves, lists its devices and registers, until the kubelet has the list.
-fn registered(
+/// Steps in which a plugin binds its socket, lists devices and registers, until the kubelet has the list.
+fn register(
     plugin: &'static str,
     resource: &'static str,
-    wants: Wants,
+    wants: OptionalCall,
     devices: &'static str,
 ) -> Vec<Step> {
     vec![
-        serves(plugin, resource, wants),
+        serve(plugin, resource, wants),
         Step::List(plugin, devices),
         Step::Register(plugin),
-        Step::Healthy(resource, devices),
+        Step::WaitForHealthy(resource, devices),
     ]
 }
 
-/// A pod with one container, `c`.
-fn asks(name: &str, resource: &str, count: u64) -> Step {
+/// Runs a pod with one container, `c`.
+fn run_pod(name: &str, resource: &str, count: u64) -> Step {
     Step::Run(Pod::new(name).container(container("c", resource, count)))
 }
 
@@ -54,80 +54,81 @@ fn container(name: &str, resource: &str, count: u64) -> Container {
     Container::new(name).limit(resource, count)
 }
 
-/// Registrations that are refused, without devices, with failing options, and as another resource.
+/// Registrations with invalid versions and names, with a failed `GetDevicePluginOptions`, and without
+/// devices.
 pub(crate) fn registration() -> Script {
     let as_other = |resource, version| Step::RegisterAs { plugin: "gpu", resource, version };
     let steps = vec![
-        serves("gpu", GPU, Wants::Nothing),
+        serve("gpu", GPU, OptionalCall::None),
         as_other(GPU, "v1beta2"),
         as_other(GPU, ""),
         as_other("gpu", "v1beta1"),
         as_other("kubernetes.io/gpu", "v1beta1"),
         as_other("Example.com/gpu", "v1beta1"),
         as_other("example.com/gpu/more", "v1beta1"),
-        Step::Behave("gpu", Manner::OptionsFail),
+        Step::Behave("gpu", Behaviour::OptionsFail),
         as_other(GPU, "v1beta1"),
-        Step::Behave("gpu", Manner::Right),
+        Step::Behave("gpu", Behaviour::Right),
         Step::Register("gpu"),
         Step::Count,
         Step::List("gpu", "d0 d1 d2!"),
-        Step::Healthy(GPU, "d0 d1"),
+        Step::WaitForHealthy(GPU, "d0 d1"),
         Step::Count,
     ];
     Script { name: "registration", steps }
 }
 
-/// Devices that come, go, fail and recover, some of them in a container.
+/// Devices that are added, removed, fail and recover; some of them are allocated.
 pub(crate) fn lists() -> Script {
-    let reports = |health| Step::Reports { pod: "holder", container: "c", health };
-    let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1 d2");
+    let has_health = |health| Step::WaitForHealth { pod: "holder", container: "c", health };
+    let mut steps = register("gpu", GPU, OptionalCall::Preference, "d0 d1 d2");
     steps.extend([
-        asks("holder", GPU, 1),
-        reports("example.com/gpu d0 Healthy"),
+        run_pod("holder", GPU, 1),
+        has_health("example.com/gpu d0 Healthy"),
         Step::List("gpu", "d0! d1 d2"),
-        Step::Healthy(GPU, "d1 d2"),
-        reports("example.com/gpu d0 Unhealthy"),
-        asks("two", GPU, 2),
+        Step::WaitForHealthy(GPU, "d1 d2"),
+        has_health("example.com/gpu d0 Unhealthy"),
+        run_pod("two", GPU, 2),
         Step::Delete("two"),
         Step::List("gpu", "d1 d3"),
-        Step::Healthy(GPU, "d1 d3"),
+        Step::WaitForHealthy(GPU, "d1 d3"),
         Step::Count,
-        asks("three", GPU, 3),
+        run_pod("three", GPU, 3),
         Step::Delete("three"),
         Step::List("gpu", "d0 d1 d3"),
-        Step::Healthy(GPU, "d0 d1 d3"),
-        reports("example.com/gpu d0 Healthy"),
-        asks("both", GPU, 2),
+        Step::WaitForHealthy(GPU, "d0 d1 d3"),
+        has_health("example.com/gpu d0 Healthy"),
+        run_pod("both", GPU, 2),
         Step::List("gpu", ""),
-        Step::Healthy(GPU, ""),
+        Step::WaitForHealthy(GPU, ""),
         Step::Count,
-        asks("none", GPU, 1),
-        asks("zero", GPU, 0),
+        run_pod("none", GPU, 1),
+        run_pod("zero", GPU, 0),
         Step::List("gpu", "d1 d2? d1! d3"),
-        Step::Healthy(GPU, "d1 d3"),
+        Step::WaitForHealthy(GPU, "d1 d3"),
         Step::Count,
     ]);
     Script { name: "lists", steps }
 }
 
-/// Pods of several containers, pods that are too large, pods that end, and a second pod of the same name.
+/// Pods with several containers, pods that request too much, pods that end, and two pods with one name.
 pub(crate) fn pods() -> Script {
     let mut again = Pod::new("a").container(container("c", GPU, 2));
     "another-uid".clone_into(&mut again.uid);
-    let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1 d2 d3");
-    steps.extend(registered("nic", NIC, Wants::Nothing, "n0"));
+    let mut steps = register("gpu", GPU, OptionalCall::Preference, "d0 d1 d2 d3");
+    steps.extend(register("nic", NIC, OptionalCall::None, "n0"));
     steps.extend([
-        asks("a", GPU, 1),
+        run_pod("a", GPU, 1),
         Step::Run(
             Pod::new("b")
                 .container(container("first", GPU, 1).limit(NIC, 1))
                 .container(Container::new("plain"))
                 .container(container("second", GPU, 1)),
         ),
-        asks("large", GPU, 2),
-        asks("larger", GPU, 5),
-        asks("busy", NIC, 1),
-        asks("unknown", "example.com/unknown", 1),
+        run_pod("large", GPU, 2),
+        run_pod("larger", GPU, 5),
+        run_pod("busy", NIC, 1),
+        run_pod("unknown", "example.com/unknown", 1),
         Step::Get("b"),
         Step::Get("large"),
         Step::Get("nobody"),
@@ -135,14 +136,14 @@ pub(crate) fn pods() -> Script {
         Step::Delete("a"),
         Step::Run(again),
         Step::Delete("b"),
-        asks("rest", GPU, 2),
+        run_pod("rest", GPU, 2),
     ]);
     Script { name: "pods", steps }
 }
 
-/// Reuse of init containers' devices, and none of a sidecar's.
+/// Later containers reuse the devices of init containers, but not those of sidecars.
 pub(crate) fn init_containers() -> Script {
-    let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1 d2 d3 d4 d5");
+    let mut steps = register("gpu", GPU, OptionalCall::Preference, "d0 d1 d2 d3 d4 d5");
     steps.extend([
         Step::Run(
             Pod::new("plain")
@@ -172,172 +173,173 @@ pub(crate) fn init_containers() -> Script {
     Script { name: "init_containers", steps }
 }
 
-/// Plugins with and without `GetPreferredAllocation`, whose answer is a hint.
+/// Plugins with and without `GetPreferredAllocation`, with correct, failed and invalid answers.
 pub(crate) fn preference() -> Script {
-    let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1 d2");
-    steps.extend(registered("nic", NIC, Wants::Nothing, "n0 n1"));
+    let mut steps = register("gpu", GPU, OptionalCall::Preference, "d0 d1 d2");
+    steps.extend(register("nic", NIC, OptionalCall::None, "n0 n1"));
     steps.extend([
-        asks("asked", GPU, 1),
-        asks("unasked", NIC, 2),
-        Step::Behave("gpu", Manner::PreferenceFails),
-        asks("failed", GPU, 1),
-        Step::Behave("gpu", Manner::PrefersUnknown),
-        asks("filled", GPU, 2),
+        run_pod("asked", GPU, 1),
+        run_pod("unasked", NIC, 2),
+        Step::Behave("gpu", Behaviour::PreferenceFails),
+        run_pod("failed", GPU, 1),
+        Step::Behave("gpu", Behaviour::PrefersUnknown),
+        run_pod("filled", GPU, 2),
     ]);
     Script { name: "preference", steps }
 }
 
-/// `PreStartContainer` precedes each start, and a failed call is tried again.
+/// `PreStartContainer` precedes each container start. The kubelet retries after a failed call.
 pub(crate) fn pre_start() -> Script {
-    let mut steps = registered("gpu", GPU, Wants::PreStart, "d0");
+    let mut steps = register("gpu", GPU, OptionalCall::PreStart, "d0");
     steps.extend([
-        asks("a", GPU, 1),
+        run_pod("a", GPU, 1),
         Step::RestartContainer("a", "c"),
         Step::Delete("a"),
-        Step::Behave("gpu", Manner::PreStartFailsOnce),
-        asks("b", GPU, 1),
-        asks("nothing", GPU, 0),
+        Step::Behave("gpu", Behaviour::PreStartFailsOnce),
+        run_pod("b", GPU, 1),
+        run_pod("nothing", GPU, 0),
     ]);
     Script { name: "pre_start", steps }
 }
 
-/// A plugin that refuses, or answers nothing.
+/// A plugin that fails `Allocate`, or answers without a container response.
 pub(crate) fn refusals() -> Script {
-    let mut steps = registered("gpu", GPU, Wants::Nothing, "d0");
+    let mut steps = register("gpu", GPU, OptionalCall::None, "d0");
     steps.extend([
-        Step::Behave("gpu", Manner::AllocateFails),
-        asks("refused", GPU, 1),
-        Step::Behave("gpu", Manner::Right),
-        asks("next", GPU, 1),
+        Step::Behave("gpu", Behaviour::AllocateFails),
+        run_pod("refused", GPU, 1),
+        Step::Behave("gpu", Behaviour::Right),
+        run_pod("next", GPU, 1),
         Step::Delete("next"),
-        Step::Behave("gpu", Manner::AllocatesNothing),
-        asks("empty", GPU, 1),
-        Step::Behave("gpu", Manner::Right),
-        asks("after", GPU, 1),
+        Step::Behave("gpu", Behaviour::AllocatesNothing),
+        run_pod("empty", GPU, 1),
+        Step::Behave("gpu", Behaviour::Right),
+        run_pod("after", GPU, 1),
     ]);
     Script { name: "refusals", steps }
 }
 
-/// Devices of one NUMA node, of two, of an unknown one, of none, and with an empty topology.
+/// Devices with one NUMA node, with two, with an unknown one, without topology, and with an empty one.
 pub(crate) fn numa_nodes() -> Script {
     let steps = vec![
-        serves("gpu", GPU, Wants::Nothing),
+        serve("gpu", GPU, OptionalCall::None),
         Step::List("gpu", "d0@0 d1@0,1 d2 d3@7"),
         Step::Register("gpu"),
-        Step::Healthy(GPU, "d0@0 d1@0 d1@1 d2 d3@7"),
-        serves("nic", NIC, Wants::Nothing),
+        Step::WaitForHealthy(GPU, "d0@0 d1@0 d1@1 d2 d3@7"),
+        serve("nic", NIC, OptionalCall::None),
         Step::List("nic", "n0@ n1"),
         Step::Register("nic"),
-        Step::Healthy(NIC, "n1"),
+        Step::WaitForHealthy(NIC, "n1"),
         Step::Count,
-        asks("all", GPU, 4),
-        asks("empty", NIC, 2),
+        run_pod("all", GPU, 4),
+        run_pod("empty", NIC, 2),
         Step::List("gpu", "d0@1 d1 d2 d3"),
-        Step::Healthy(GPU, "d0@1 d1 d2 d3"),
+        Step::WaitForHealthy(GPU, "d0@1 d1 d2 d3"),
         Step::Get("all"),
     ];
     Script { name: "numa_nodes", steps }
 }
 
-/// Streams that end: the only one, and the older of two.
+/// The end of the only stream of a resource, and of the older of two streams.
 pub(crate) fn lost_streams() -> Script {
-    let mut steps = registered("old", GPU, Wants::Nothing, "d0 d1");
+    let mut steps = register("old", GPU, OptionalCall::None, "d0 d1");
     steps.extend([
-        asks("holder", GPU, 2),
+        run_pod("holder", GPU, 2),
         Step::EndStreams("old"),
-        Step::Healthy(GPU, ""),
+        Step::WaitForHealthy(GPU, ""),
         Step::Count,
-        asks("lost", GPU, 1),
+        run_pod("lost", GPU, 1),
         Step::Delete("lost"),
         Step::Delete("holder"),
     ]);
-    steps.extend(registered("old", GPU, Wants::Nothing, "d0 d1"));
-    steps.extend(registered("new", GPU, Wants::Preference, "d1 d2 d3"));
+    steps.extend(register("old", GPU, OptionalCall::None, "d0 d1"));
+    steps.extend(register("new", GPU, OptionalCall::Preference, "d1 d2 d3"));
     steps.extend([
-        Step::Streams("old", 1),
-        asks("of-new", GPU, 1),
+        Step::WaitForStreams("old", 1),
+        run_pod("of-new", GPU, 1),
         Step::List("old", "d0 d1 d2"),
-        Step::Healthy(GPU, "d0 d1 d2"),
+        Step::WaitForHealthy(GPU, "d0 d1 d2"),
         Step::EndStreams("old"),
-        Step::Healthy(GPU, ""),
+        Step::WaitForHealthy(GPU, ""),
         Step::Count,
-        Step::Streams("new", 0),
+        Step::WaitForStreams("new", 0),
         Step::Register("new"),
-        Step::Healthy(GPU, "d1 d2 d3"),
-        asks("rest", GPU, 2),
+        Step::WaitForHealthy(GPU, "d1 d2 d3"),
+        run_pod("rest", GPU, 2),
         Step::Die("new"),
-        Step::Healthy(GPU, ""),
+        Step::WaitForHealthy(GPU, ""),
         Step::Count,
-        asks("after", GPU, 1),
+        run_pod("after", GPU, 1),
     ]);
     Script { name: "lost_streams", steps }
 }
 
-/// A plugin whose second registration fails: its death goes unnoticed.
+/// A plugin whose second registration fails. Its later end has no effect on the node's counts.
 pub(crate) fn zombie() -> Script {
-    let mut steps = registered("gpu", GPU, Wants::Nothing, "d0");
+    let mut steps = register("gpu", GPU, OptionalCall::None, "d0");
     steps.extend([
-        Step::Behave("gpu", Manner::OptionsFail),
+        Step::Behave("gpu", Behaviour::OptionsFail),
         Step::RegisterAs { plugin: "gpu", resource: GPU, version: "v1beta1" },
         Step::Die("gpu"),
-        asks("refused", GPU, 1),
+        run_pod("refused", GPU, 1),
         Step::Count,
-        asks("again", GPU, 1),
+        run_pod("again", GPU, 1),
     ]);
     Script { name: "zombie", steps }
 }
 
-/// The kubelet restarts: with running pods, with a pod deleted meanwhile, before its plugin and after.
+/// A kubelet restart with running pods, and with a pod that is deleted while the kubelet is stopped.
+/// Further pods come before and after the plugin registers again.
 pub(crate) fn restarts() -> Script {
-    let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1 d2@0");
+    let mut steps = register("gpu", GPU, OptionalCall::Preference, "d0 d1 d2@0");
     steps.extend([
-        asks("stays", GPU, 1),
-        asks("goes", GPU, 1),
-        asks("deleted", GPU, 1),
+        run_pod("stays", GPU, 1),
+        run_pod("goes", GPU, 1),
+        run_pod("deleted", GPU, 1),
         Step::StopKubelet,
         Step::Delete("deleted"),
         Step::StartKubelet,
-        Step::Streams("gpu", 0),
+        Step::WaitForStreams("gpu", 0),
         Step::Count,
-        asks("early", GPU, 1),
+        run_pod("early", GPU, 1),
         Step::Delete("early"),
         Step::Get("stays"),
     ]);
-    steps.extend(registered("gpu", GPU, Wants::Preference, "d0 d1 d2@0"));
+    steps.extend(register("gpu", GPU, OptionalCall::Preference, "d0 d1 d2@0"));
     steps.extend([
         Step::Delete("goes"),
-        asks("next", GPU, 2),
+        run_pod("next", GPU, 2),
         Step::RestartContainer("stays", "c"),
-        asks("full", GPU, 1),
+        run_pod("full", GPU, 1),
     ]);
     Script { name: "restarts", steps }
 }
 
-/// After a reboot, pods come before their plugin.
+/// A reboot, after which the kubelet admits the pods before their plugin registers.
 pub(crate) fn reboots() -> Script {
-    let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1");
+    let mut steps = register("gpu", GPU, OptionalCall::Preference, "d0 d1");
     steps.extend([
-        asks("a", GPU, 1),
+        run_pod("a", GPU, 1),
         Step::Run(Pod::new("without").container(Container::new("c"))),
         Step::StopKubelet,
         Step::EndContainers,
         Step::StartKubelet,
     ]);
-    steps.extend(registered("gpu", GPU, Wants::Preference, "d0 d1"));
-    steps.extend([Step::Delete("a"), asks("next", GPU, 2)]);
+    steps.extend(register("gpu", GPU, OptionalCall::Preference, "d0 d1"));
+    steps.extend([Step::Delete("a"), run_pod("next", GPU, 2)]);
     Script { name: "reboots", steps }
 }
 
-/// A corrupt checkpoint is ignored, and a device has two owners.
+/// A corrupt checkpoint, which the kubelet ignores. Afterwards two pods hold the same device.
 pub(crate) fn broken_checkpoint() -> Script {
-    let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1");
+    let mut steps = register("gpu", GPU, OptionalCall::Preference, "d0 d1");
     steps.extend([
-        asks("first", GPU, 1),
+        run_pod("first", GPU, 1),
         Step::StopKubelet,
         Step::BreakCheckpoint,
         Step::StartKubelet,
     ]);
-    steps.extend(registered("gpu", GPU, Wants::Preference, "d0 d1"));
-    steps.push(asks("second", GPU, 1));
+    steps.extend(register("gpu", GPU, OptionalCall::Preference, "d0 d1"));
+    steps.push(run_pod("second", GPU, 1));
     Script { name: "broken_checkpoint", steps }
 }

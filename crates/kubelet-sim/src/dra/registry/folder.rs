@@ -1,4 +1,4 @@
-//! Sockets below a folder, and notices of changes.
+//! Folder with an inotify watch: lists the sockets below it, and waits for changes.
 
 use std::{
     collections::BTreeMap,
@@ -10,42 +10,44 @@ use inotify::{EventStream, Inotify, WatchMask};
 use tokio_stream::StreamExt as _;
 use windlass_kubelet_api::socket::{SocketIdentity, SocketPath};
 
-const INTERESTING: WatchMask =
+/// Changes that wake the watcher.
+const WATCHED_EVENTS: WatchMask =
     WatchMask::CREATE.union(WatchMask::DELETE).union(WatchMask::MOVE).union(WatchMask::ONLYDIR);
 
-/// Room for some dozens of notices per read.
+/// Size of the read buffer: some dozens of inotify events.
 const BUFFER_BYTES: usize = 4096;
 
-/// A folder with a watch, if the kernel grants one.
+/// A folder and its inotify watch, if the kernel grants one.
 pub(super) struct Folder {
     path: PathBuf,
-    notices: Option<EventStream<[u8; BUFFER_BYTES]>>,
+    events: Option<EventStream<[u8; BUFFER_BYTES]>>,
 }
 
 // === impl Folder ===
 
 impl Folder {
-    /// Starts the watch. Subfolders are seen only by the periodic look.
+    /// Starts the watch of the folder itself. Only the periodic scan finds changes in subfolders.
     pub(super) fn watch(path: PathBuf) -> Self {
-        let notices = Inotify::init().and_then(|queue| {
-            queue.watches().add(&path, INTERESTING)?;
+        let events = Inotify::init().and_then(|queue| {
+            queue.watches().add(&path, WATCHED_EVENTS)?;
             queue.into_event_stream([0; BUFFER_BYTES])
         });
-        let notices = notices
+        let events = events
             .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "cannot watch"))
             .ok();
-        Self { path, notices }
+        Self { path, events }
     }
 
-    /// Waits for a change. Without a watch this never returns: the caller looks periodically.
+    /// Waits for a change, or for the failure of the watch. Without a watch this never returns, so the
+    /// caller also scans periodically.
     pub(super) async fn changed(&mut self) {
-        let Some(notices) = &mut self.notices else { return std::future::pending().await };
-        if !matches!(notices.next().await, Some(Ok(_))) {
-            self.notices = None;
+        let Some(events) = &mut self.events else { return std::future::pending().await };
+        if !matches!(events.next().await, Some(Ok(_))) {
+            self.events = None;
         }
     }
 
-    /// Current sockets, without those whose names begin with a dot.
+    /// Current sockets in the folder and its subfolders. Names that begin with a dot are skipped.
     pub(super) fn sockets(&self) -> BTreeMap<PathBuf, SocketIdentity> {
         let mut found = BTreeMap::new();
         collect(&self.path, &mut found);
@@ -54,7 +56,7 @@ impl Folder {
 }
 
 fn collect(folder: &Path, found: &mut BTreeMap<PathBuf, SocketIdentity>) {
-    // The next look tries an unreadable folder again.
+    // An unreadable folder counts as empty. The next scan reads it again.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if entry.file_name().as_encoded_bytes().starts_with(b".") {

@@ -42,44 +42,49 @@ use windlass_kubelet_sim::{Event, Kubelet, Service};
 
 use super::super::support::{DEADLINE, Node};
 
-/// A call that reached the driver, with the UIDs of its claims.
+/// A call that reached the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
+    /// `GetInfo`.
     Info,
+    /// `NotifyRegistrationStatus`, with the kubelet's error.
     Notified(Result<(), String>),
+    /// `NodePrepareResources`, with the UIDs of the claims.
     Prepare(Service, Vec<String>),
+    /// `NodeUnprepareResources`, with the UIDs of the claims.
     Unprepare(Vec<String>),
 }
 
-/// Manner of the driver's answers.
+/// Kind of answer to a call about claims.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Answer {
-    /// Correct answers.
+    /// A correct answer.
     #[default]
-    Well,
+    Correct,
     /// An error for the whole call.
     Status(Status),
     /// An error for each claim.
     Error(&'static str),
     /// An answer without claims.
-    Nothing,
-    /// An answer with one claim too many.
-    TooMuch,
-    /// The call stays unanswered.
-    Never,
+    NoClaims,
+    /// An answer with one more claim, `stranger`.
+    ExtraClaim,
+    /// No answer.
+    Hang,
 }
 
-/// Script of the driver.
+/// Script of the driver's answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) info: PluginInfo,
     pub(crate) prepare: Answer,
     pub(crate) unprepare: Answer,
-    /// Devices per claim.
+    /// Number of devices per claim.
     pub(crate) devices: usize,
 }
 
-/// A served driver. Dropping it resembles a killed process: its connections end, its socket files stay.
+/// A driver that serves. Dropping it has the effects of a killed process: its connections close, its
+/// socket files stay.
 pub(crate) struct Driver {
     pub(crate) endpoint: PathBuf,
     pub(crate) registration: PathBuf,
@@ -89,7 +94,7 @@ pub(crate) struct Driver {
     _servers: JoinSet<()>,
 }
 
-/// A second handle of each connection, for ending the connection.
+/// A second handle of each connection, to close the connection.
 type Connections = Arc<Mutex<Vec<std::os::unix::net::UnixStream>>>;
 
 struct State {
@@ -100,12 +105,12 @@ struct State {
 }
 
 #[derive(Clone)]
-struct Served(Arc<State>);
+struct DriverService(Arc<State>);
 
 // === impl Driver ===
 
 impl Driver {
-    /// Serves both sockets under their usual names.
+    /// Serves both sockets with their usual names.
     pub(crate) fn serve(kubelet: &Kubelet, name: &str) -> Self {
         Self::serve_instance(kubelet, name, None)
     }
@@ -117,61 +122,64 @@ impl Driver {
 
     /// Serves both sockets of a driver without the health service.
     pub(crate) fn serve_without_health(kubelet: &Kubelet, name: &str) -> Self {
-        let served =
-            |served: &Served| Server::builder().add_service(DraPluginServer::new(served.clone()));
-        Self::serve_services(kubelet, ((name, None), &socket_name(name, None)), served)
+        let services = |service: &DriverService| {
+            Server::builder().add_service(DraPluginServer::new(service.clone()))
+        };
+        Self::serve_services(kubelet, ((name, None), &socket_name(name, None)), services)
     }
 
-    /// Serves the DRA socket, then the registration socket under another name.
+    /// Serves the DRA socket, and the registration socket with this file name.
     pub(crate) fn serve_at(
         kubelet: &Kubelet,
         (name, instance): (&str, Option<&str>),
         file: &str,
     ) -> Self {
-        let served = |served: &Served| {
+        let services = |service: &DriverService| {
             Server::builder()
-                .add_service(DraPluginServer::new(served.clone()))
-                .add_service(OldServer::new(served.clone()))
-                .add_service(DraResourceHealthServer::new(served.clone()))
+                .add_service(DraPluginServer::new(service.clone()))
+                .add_service(OldServer::new(service.clone()))
+                .add_service(DraResourceHealthServer::new(service.clone()))
         };
-        Self::serve_services(kubelet, ((name, instance), file), served)
+        Self::serve_services(kubelet, ((name, instance), file), services)
     }
 
     fn serve_services(
         kubelet: &Kubelet,
         ((name, instance), file): ((&str, Option<&str>), &str),
-        services: impl FnOnce(&Served) -> Router,
+        services: impl FnOnce(&DriverService) -> Router,
     ) -> Self {
         let folder = kubelet.config().drivers_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("a folder of its own");
+        std::fs::create_dir_all(&folder).expect("the driver's folder");
         let endpoint = folder.join(windlass_kubelet_api::dra::socket_name(instance));
         let registration = kubelet.config().registry_dir().join(file);
-        let (health, shown) = watch::channel(None);
+        let (health, health_receiver) = watch::channel(None);
         let info = PluginInfo {
             r#type: DRA_PLUGIN.to_owned(),
             name: name.to_owned(),
             endpoint: endpoint.to_str().expect("text").to_owned(),
             supported_versions: SERVICES.map(str::to_owned).to_vec(),
         };
-        let script = Script { info, prepare: Answer::Well, unprepare: Answer::Well, devices: 1 };
+        let script =
+            Script { info, prepare: Answer::Correct, unprepare: Answer::Correct, devices: 1 };
         let state = Arc::new(State {
             name: name.to_owned(),
             script: Mutex::new(script),
             calls: watch::Sender::new(Vec::new()),
-            health: shown,
+            health: health_receiver,
         });
         let mut servers = JoinSet::new();
-        let served = Served(Arc::clone(&state));
+        let service = DriverService(Arc::clone(&state));
         let connections = Connections::default();
         let bind = |path: &PathBuf| {
-            let bound = SocketPath::new(path.clone()).expect("short").bind().expect("bound");
+            let listener = SocketPath::new(path.clone()).expect("short").bind().expect("bound");
             let connections = Arc::clone(&connections);
-            UnixListenerStream::new(bound).map(move |accepted| twin(accepted?, &connections))
+            UnixListenerStream::new(listener)
+                .map(move |accepted| track_connection(accepted?, &connections))
         };
-        let driver = services(&served).serve_with_incoming(bind(&endpoint));
+        let driver = services(&service).serve_with_incoming(bind(&endpoint));
         servers.spawn(async { driver.await.expect("served") });
         let registrar = Server::builder()
-            .add_service(RegistrationServer::new(served))
+            .add_service(RegistrationServer::new(service))
             .serve_with_incoming(bind(&registration));
         servers.spawn(async { registrar.await.expect("served") });
         Self { endpoint, registration, health, state, connections, _servers: servers }
@@ -180,17 +188,17 @@ impl Driver {
     /// Serves, and waits until the driver is registered.
     pub(crate) async fn registered(node: &Node, name: &str) -> Self {
         let driver = Self::serve(&node.kubelet, name);
-        driver.is_registered(node).await;
+        driver.wait_until_registered(node).await;
         driver
     }
 
-    /// Waits until the kubelet knows this endpoint and is connected to it.
-    pub(crate) async fn is_registered(&self, node: &Node) {
-        let told = Call::Notified(Ok(()));
+    /// Waits until the kubelet has registered this endpoint and is connected to it.
+    pub(crate) async fn wait_until_registered(&self, node: &Node) {
+        let success = Call::Notified(Ok(()));
         let mut calls = self.state.calls.subscribe();
-        let notified = calls.wait_for(|calls| calls.contains(&told));
-        tokio::time::timeout(DEADLINE, notified).await.expect("in time").expect("it is served");
-        node.event(|event| {
+        let notified = calls.wait_for(|calls| calls.contains(&success));
+        tokio::time::timeout(DEADLINE, notified).await.expect("in time").expect("the driver runs");
+        node.wait_for_event(|event| {
             matches!(event, Event::DriverRegistered { endpoint, .. } if *endpoint == self.endpoint)
         })
         .await;
@@ -201,59 +209,61 @@ impl Driver {
         .await;
     }
 
-    /// Sends this list on every health stream, future streams too.
-    pub(crate) fn tell(&self, devices: Vec<health::DeviceHealth>) {
+    /// Sends this list on every health stream, current and future.
+    pub(crate) fn send_health(&self, devices: Vec<health::DeviceHealth>) {
         self.health.send_replace(Some(devices));
     }
 
     pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
-        self.state.script.lock().expect("no test panicked with it")
+        self.state.script.lock().expect("no test panicked here")
     }
 
     pub(crate) fn calls(&self) -> Vec<Call> {
         self.state.calls.borrow().clone()
     }
 
-    /// Calls about claims since the last `take_calls`.
+    /// Prepare and unprepare calls since the last `take_calls`, or all of them so far.
     pub(crate) fn take_calls(&self) -> Vec<Call> {
         let about_claims = |call: &Call| matches!(call, Call::Prepare(..) | Call::Unprepare(_));
         self.state.calls.send_replace(Vec::new()).into_iter().filter(about_claims).collect()
     }
 
-    /// Deletes the registration socket, as a driver does in an orderly end.
+    /// Deletes the registration socket, as a driver does at an orderly shutdown.
     pub(crate) fn unlink(&self) {
-        std::fs::remove_file(&self.registration).expect("it was bound");
+        std::fs::remove_file(&self.registration).expect("the socket exists");
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.cut();
+        self.close_connections();
     }
 }
 
 impl Driver {
-    /// Ends all connections; new ones are accepted.
-    pub(crate) fn cut(&self) {
-        for connection in self.connections.lock().expect("no test panicked with it").iter() {
-            // The peer may have ended the connection.
+    /// Closes all connections. The driver accepts new ones.
+    pub(crate) fn close_connections(&self) {
+        for connection in self.connections.lock().expect("no test panicked here").iter() {
+            // Fails if the peer closed the connection.
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
 }
 
-fn twin(accepted: UnixStream, connections: &Connections) -> io::Result<UnixStream> {
+/// Stores a second handle of an accepted connection.
+fn track_connection(accepted: UnixStream, connections: &Connections) -> io::Result<UnixStream> {
     let stream = accepted.into_std()?;
-    connections.lock().expect("no test panicked with it").push(stream.try_clone()?);
+    connections.lock().expect("no test panicked here").push(stream.try_clone()?);
     UnixStream::from_std(stream)
 }
 
 // === impl State ===
 
 impl State {
-    fn note(&self, call: Call) -> Script {
+    /// Records a call. Returns the current script.
+    fn record_call(&self, call: Call) -> Script {
         self.calls.send_modify(|calls| calls.push(call));
-        self.script.lock().expect("no test panicked with it").clone()
+        self.script.lock().expect("no test panicked here").clone()
     }
 
     fn device(&self, claim: &str, number: usize) -> v1::Device {
@@ -268,9 +278,9 @@ impl State {
     }
 }
 
-/// Answers about each claim as the script says.
+/// Builds an answer of this kind. `each` builds the part of one claim, from its UID and error text.
 async fn answer<T>(
-    how: Answer,
+    kind: Answer,
     claims: Vec<String>,
     each: impl Fn(&str, String) -> T,
 ) -> Result<BTreeMap<String, T>, Status> {
@@ -278,24 +288,24 @@ async fn answer<T>(
         let claims = claims.iter().cloned();
         claims.map(|uid| (uid.clone(), each(&uid, error.to_owned()))).collect()
     };
-    match how {
-        Answer::Well => Ok(all("")),
+    match kind {
+        Answer::Correct => Ok(all("")),
         Answer::Status(status) => Err(status),
         Answer::Error(message) => Ok(all(message)),
-        Answer::Nothing => Ok(BTreeMap::new()),
-        Answer::TooMuch => {
+        Answer::NoClaims => Ok(BTreeMap::new()),
+        Answer::ExtraClaim => {
             let mut claims = all("");
             claims.insert("stranger".to_owned(), each("stranger", String::new()));
             Ok(claims)
         }
-        Answer::Never => std::future::pending().await,
+        Answer::Hang => std::future::pending().await,
     }
 }
 
 #[tonic::async_trait]
-impl Registration for Served {
+impl Registration for DriverService {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        Ok(Response::new(self.0.note(Call::Info).info))
+        Ok(Response::new(self.0.record_call(Call::Info).info))
     }
 
     async fn notify_registration_status(
@@ -303,21 +313,21 @@ impl Registration for Served {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        let told = if status.plugin_registered { Ok(()) } else { Err(status.error) };
-        self.0.note(Call::Notified(told));
+        let result = if status.plugin_registered { Ok(()) } else { Err(status.error) };
+        self.0.record_call(Call::Notified(result));
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 
 #[tonic::async_trait]
-impl DraPlugin for Served {
+impl DraPlugin for DriverService {
     async fn node_prepare_resources(
         &self,
         request: Request<v1::NodePrepareResourcesRequest>,
     ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
-        let script = self.0.note(Call::Prepare(Service::V1, uids.clone()));
+        let script = self.0.record_call(Call::Prepare(Service::V1, uids.clone()));
         let each = |uid: &str, error| v1::NodePrepareResourceResponse {
             devices: (0..script.devices).map(|number| self.0.device(uid, number)).collect(),
             error,
@@ -332,7 +342,7 @@ impl DraPlugin for Served {
     ) -> Result<Response<v1::NodeUnprepareResourcesResponse>, Status> {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
-        let script = self.0.note(Call::Unprepare(uids.clone()));
+        let script = self.0.record_call(Call::Unprepare(uids.clone()));
         let each = |_: &str, error| v1::NodeUnprepareResourceResponse { error };
         let claims = answer(script.unprepare, uids, each).await?;
         Ok(Response::new(v1::NodeUnprepareResourcesResponse { claims }))
@@ -340,22 +350,24 @@ impl DraPlugin for Served {
 }
 
 #[tonic::async_trait]
-impl OldPlugin for Served {
+impl OldPlugin for DriverService {
     async fn node_prepare_resources(
         &self,
         request: Request<v1beta1::NodePrepareResourcesRequest>,
     ) -> Result<Response<v1beta1::NodePrepareResourcesResponse>, Status> {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
-        let script = self.0.note(Call::Prepare(Service::V1Beta1, uids.clone()));
-        let old = |device: v1::Device| v1beta1::Device {
+        let script = self.0.record_call(Call::Prepare(Service::V1Beta1, uids.clone()));
+        let to_v1beta1 = |device: v1::Device| v1beta1::Device {
             request_names: device.request_names,
             pool_name: device.pool_name,
             device_name: device.device_name,
             cdi_device_ids: device.cdi_device_ids,
         };
         let each = |uid: &str, error| v1beta1::NodePrepareResourceResponse {
-            devices: (0..script.devices).map(|number| old(self.0.device(uid, number))).collect(),
+            devices: (0..script.devices)
+                .map(|number| to_v1beta1(self.0.device(uid, number)))
+                .collect(),
             error,
         };
         let claims = answer(script.prepare, uids, each).await?;
@@ -368,7 +380,7 @@ impl OldPlugin for Served {
     ) -> Result<Response<v1beta1::NodeUnprepareResourcesResponse>, Status> {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
-        let script = self.0.note(Call::Unprepare(uids.clone()));
+        let script = self.0.record_call(Call::Unprepare(uids.clone()));
         let each = |_: &str, error| v1beta1::NodeUnprepareResourceResponse { error };
         let claims = answer(script.unprepare, uids, each).await?;
         Ok(Response::new(v1beta1::NodeUnprepareResourcesResponse { claims }))
@@ -376,7 +388,7 @@ impl OldPlugin for Served {
 }
 
 #[tonic::async_trait]
-impl DraResourceHealth for Served {
+impl DraResourceHealth for DriverService {
     type NodeWatchResourcesStream =
         Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
 

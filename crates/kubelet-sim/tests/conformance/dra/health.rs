@@ -1,4 +1,4 @@
-//! Health of devices, from a driver's stream to the status of pods.
+//! Device health, from a driver's stream to the status of pods.
 
 use std::{path::Path, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
     pod,
 };
 
-/// A list with the first device.
+/// A list with the first device's health. `seconds` is the timeout of the report.
 fn list(health: HealthStatus, seconds: i64) -> Vec<DeviceHealth> {
     let (pool_name, device_name) = ("pool".to_owned(), "device-0".to_owned());
     vec![DeviceHealth {
@@ -33,58 +33,60 @@ async fn running() -> (Node, Driver) {
     (node, driver)
 }
 
-fn shown(status: &NodeStatus) -> &ClaimDeviceHealth {
+/// Health of the device in the pod's status.
+fn device_health(status: &NodeStatus) -> &ClaimDeviceHealth {
     &status.pods["pod-uid"].containers["c"].claim_health["claim:devices"][0]
 }
 
-async fn becomes(node: &Node, health: HealthWord) {
-    node.wait(|status| shown(status).health == health).await;
+async fn wait_for_health(node: &Node, health: HealthWord) {
+    node.wait(|status| device_health(status).health == health).await;
 }
 
 #[tokio::test]
-async fn what_a_driver_says_is_in_the_status_of_the_pods_that_use_the_device() {
+async fn health_from_a_driver_is_in_the_status_of_the_pods_that_use_the_device() {
     let (node, driver) = running().await;
-    let first = shown(&node.kubelet.node()).clone();
+    let first = device_health(&node.kubelet.node()).clone();
     assert_eq!((first.health, first.message), (HealthWord::Unknown, None));
     assert_eq!(first.resource_id, "gpu.example.com/claim=claim-uid-0");
 
-    driver.tell(list(HealthStatus::Unhealthy, 0));
-    becomes(&node, HealthWord::Unhealthy).await;
-    assert_eq!(shown(&node.kubelet.node()).message.as_deref(), Some("why"));
-    node.event(|event| *event == Event::PodsSynced { pods: vec!["pod-uid".to_owned()] }).await;
-    driver.tell(list(HealthStatus::Healthy, 0));
-    becomes(&node, HealthWord::Healthy).await;
+    driver.send_health(list(HealthStatus::Unhealthy, 0));
+    wait_for_health(&node, HealthWord::Unhealthy).await;
+    assert_eq!(device_health(&node.kubelet.node()).message.as_deref(), Some("why"));
+    node.wait_for_event(|event| *event == Event::PodsSynced { pods: vec!["pod-uid".to_owned()] })
+        .await;
+    driver.send_health(list(HealthStatus::Healthy, 0));
+    wait_for_health(&node, HealthWord::Healthy).await;
 }
 
 #[tokio::test]
-async fn health_that_is_not_repeated_in_time_is_unknown() {
+async fn health_is_unknown_after_its_timeout() {
     let (node, driver) = running().await;
-    driver.tell(list(HealthStatus::Healthy, 1));
-    becomes(&node, HealthWord::Healthy).await;
-    becomes(&node, HealthWord::Unknown).await;
-    assert_eq!(shown(&node.kubelet.node()).message, None);
+    driver.send_health(list(HealthStatus::Healthy, 1));
+    wait_for_health(&node, HealthWord::Healthy).await;
+    wait_for_health(&node, HealthWord::Unknown).await;
+    assert_eq!(device_health(&node.kubelet.node()).message, None);
 }
 
 #[tokio::test]
-async fn the_end_of_the_stream_makes_health_unknown_until_the_driver_is_back() {
+async fn health_is_unknown_from_the_end_of_a_stream_to_the_next_report() {
     let (node, driver) = running().await;
-    driver.tell(list(HealthStatus::Healthy, 0));
-    becomes(&node, HealthWord::Healthy).await;
-    // The connection ends, the registration stays.
-    driver.cut();
-    becomes(&node, HealthWord::Unknown).await;
-    becomes(&node, HealthWord::Healthy).await;
+    driver.send_health(list(HealthStatus::Healthy, 0));
+    wait_for_health(&node, HealthWord::Healthy).await;
+    // The connection closes; the driver stays registered.
+    driver.close_connections();
+    wait_for_health(&node, HealthWord::Unknown).await;
+    wait_for_health(&node, HealthWord::Healthy).await;
     let ended = |event: &Event| matches!(event, Event::HealthEnded { endpoint, .. } if endpoint == Path::new(&driver.endpoint));
     assert_eq!(node.kubelet.calls().count(ended), 1);
 }
 
 #[tokio::test]
-async fn a_driver_without_a_health_service_is_asked_again_and_again() {
+async fn the_kubelet_retries_the_health_stream_of_a_driver_without_a_health_service() {
     let node = Node::start_with(|config| config.dra.health_pause = Duration::from_millis(10));
     let driver = Driver::serve_without_health(&node.kubelet, DRIVER);
-    driver.is_registered(&node).await;
+    driver.wait_until_registered(&node).await;
     let refused = |event: &&Event| matches!(event, Event::HealthEnded { reason, .. } if reason.starts_with("rpc error: code = Unimplemented"));
     let calls = node.kubelet.calls();
     let twice = |events: &[Event]| events.iter().filter(refused).count() >= 2;
-    calls.wait_for(twice, super::super::support::DEADLINE).await.expect("asked twice");
+    calls.wait_for(twice, super::super::support::DEADLINE).await.expect("called twice");
 }

@@ -1,4 +1,4 @@
-//! Folder of registration sockets: sockets that the kubelet dials, and their registrations.
+//! Registration of DRA drivers through the sockets in `plugins_registry`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     driver::{Call, Driver},
 };
 
-/// A kubelet with short pauses between attempts.
+/// A node whose kubelet scans the folder often, and retries registrations soon.
 fn node() -> Node {
     Node::start_with(|config| {
         config.dra.registration_pause = Duration::from_millis(20);
@@ -18,18 +18,19 @@ fn node() -> Node {
     })
 }
 
-async fn refused(node: &Node, driver: &Driver) -> String {
+/// Waits until the driver's registration fails. Returns the kubelet's message.
+async fn refusal(node: &Node, driver: &Driver) -> String {
     let is_refusal = |event: &Event| matches!(event, Event::DriverRefused { socket, .. } if *socket == driver.registration);
-    node.event(is_refusal).await;
+    node.wait_for_event(is_refusal).await;
     let all = node.kubelet.calls().all();
     let Some(Event::DriverRefused { message, .. }) = all.into_iter().find(is_refusal) else {
-        panic!("it was there");
+        panic!("the event exists");
     };
     message
 }
 
 #[tokio::test]
-async fn a_tonic_server_registers_if_its_socket_has_an_at_sign_in_its_name() {
+async fn a_tonic_server_registers_if_its_sockets_name_has_an_at_sign() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     assert_eq!(driver.calls(), [Call::Info, Call::Notified(Ok(()))]);
@@ -38,10 +39,10 @@ async fn a_tonic_server_registers_if_its_socket_has_an_at_sign_in_its_name() {
 }
 
 #[tokio::test]
-async fn a_tonic_server_with_a_plain_name_never_hears_of_the_kubelet() {
+async fn a_tonic_server_rejects_the_kubelets_calls_if_its_sockets_name_has_no_at_sign() {
     let node = node();
     let driver = Driver::serve_at(&node.kubelet, (DRIVER, None), "x-reg.sock");
-    let message = refused(&node, &driver).await;
+    let message = refusal(&node, &driver).await;
     let socket = driver.registration.display();
     assert_eq!(
         message,
@@ -55,19 +56,19 @@ async fn a_tonic_server_with_a_plain_name_never_hears_of_the_kubelet() {
 }
 
 #[tokio::test]
-async fn names_that_begin_with_a_dot_are_not_looked_at_and_folders_are_looked_into() {
+async fn the_kubelet_skips_names_that_begin_with_a_dot_and_scans_subfolders() {
     let node = node();
     let hidden = Driver::serve_at(&node.kubelet, ("hidden", None), ".hidden@reg.sock");
     let folder = node.kubelet.config().registry_dir().join("deep");
     std::fs::create_dir(&folder).expect("a folder");
     std::fs::write(folder.join("file@reg.sock"), "no socket").expect("written");
     let deep = Driver::serve_at(&node.kubelet, (DRIVER, None), "deep/x@reg.sock");
-    deep.is_registered(&node).await;
+    deep.wait_until_registered(&node).await;
     assert_eq!(hidden.calls(), []);
 }
 
 #[tokio::test]
-async fn a_plugin_of_another_type_is_told_so_and_asked_again() {
+async fn a_plugin_of_another_type_is_refused_and_tried_again() {
     let node = node();
     let driver = Driver::serve(&node.kubelet, DRIVER);
     driver.script().info.r#type = "CSIPlugin".to_owned();
@@ -75,19 +76,19 @@ async fn a_plugin_of_another_type_is_told_so_and_asked_again() {
         "RegisterPlugin error -- no handler registered for plugin type: CSIPlugin at socket {}",
         driver.registration.display()
     );
-    assert_eq!(refused(&node, &driver).await, expected);
+    assert_eq!(refusal(&node, &driver).await, expected);
     assert!(driver.calls().contains(&Call::Notified(Err(expected))));
     driver.script().info.r#type = "DRAPlugin".to_owned();
-    driver.is_registered(&node).await;
+    driver.wait_until_registered(&node).await;
 }
 
 #[tokio::test]
-async fn a_driver_without_a_known_service_is_told_which_are_known() {
+async fn a_driver_without_a_supported_service_is_refused_with_the_supported_ones() {
     let node = node();
     let driver = Driver::serve(&node.kubelet, DRIVER);
     driver.script().info.supported_versions = vec!["v2.DRAPlugin".to_owned()];
     assert_eq!(
-        refused(&node, &driver).await,
+        refusal(&node, &driver).await,
         format!(
             "RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC \
              versions of DRA driver plugin {DRIVER} at endpoint {}: none of services supported by \
@@ -105,7 +106,7 @@ async fn an_endpoint_registers_once_only() {
     let second = Driver::serve_instance(&node.kubelet, DRIVER, Some("b"));
     second.script().info.endpoint = first.endpoint.display().to_string();
     assert_eq!(
-        refused(&node, &second).await,
+        refusal(&node, &second).await,
         format!(
             "RegisterPlugin error -- plugin registration failed with err: endpoint {} already \
              registered for DRA driver plugin {DRIVER}",
@@ -125,13 +126,13 @@ async fn a_removed_socket_deregisters_and_a_new_one_registers() {
     // A restarted driver replaces its socket at once, as after a kill.
     drop(again);
     let replaced = Driver::serve(&node.kubelet, DRIVER);
-    replaced.is_registered(&node).await;
+    replaced.wait_until_registered(&node).await;
     let gone = |event: &Event| matches!(event, Event::DriverDeregistered { .. });
     assert_eq!(node.kubelet.calls().count(gone), 2);
 }
 
 #[tokio::test]
-async fn every_registration_is_made_anew_after_a_restart() {
+async fn the_kubelet_repeats_every_registration_after_a_restart() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.restart().await.expect("restarted");
@@ -144,23 +145,24 @@ async fn every_registration_is_made_anew_after_a_restart() {
 }
 
 #[tokio::test]
-async fn slices_are_wiped_at_the_start_and_after_a_driver_was_away_too_long() {
+async fn slices_are_wiped_at_the_start_and_after_the_wipe_delay_of_a_lost_driver() {
     let node = Node::start_with(|config| config.dra.wipe_delay = Duration::from_millis(20));
     let driver = Driver::registered(&node, DRIVER).await;
     let all = node.kubelet.calls().all();
     assert_eq!(all[1], Event::SlicesWiped { driver: None });
     driver.unlink();
-    node.event(|event| *event == Event::SlicesWiped { driver: Some(DRIVER.to_owned()) }).await;
+    node.wait_for_event(|event| *event == Event::SlicesWiped { driver: Some(DRIVER.to_owned()) })
+        .await;
 }
 
 #[tokio::test]
-async fn a_kubelet_can_be_told_to_refuse_drivers() {
+async fn a_fault_can_refuse_drivers() {
     let node = node();
     let driver_registration = RegistrationFault::Refuse("not today".to_owned());
     node.kubelet.misbehave(Misbehaviour { driver_registration, ..Misbehaviour::default() });
     let driver = Driver::serve(&node.kubelet, DRIVER);
-    assert_eq!(refused(&node, &driver).await, "not today");
+    assert_eq!(refusal(&node, &driver).await, "not today");
     assert!(driver.calls().contains(&Call::Notified(Err("not today".to_owned()))));
     node.kubelet.misbehave(Misbehaviour::default());
-    driver.is_registered(&node).await;
+    driver.wait_until_registered(&node).await;
 }

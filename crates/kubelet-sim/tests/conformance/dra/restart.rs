@@ -1,4 +1,4 @@
-//! Restarts at every moment of a claim's life, and the checkpoint afterwards.
+//! Kubelet restarts and crashes at each step of a claim's preparation and release.
 
 use std::time::Duration;
 
@@ -14,19 +14,20 @@ use super::{
     pod,
 };
 
-fn prepared() -> Call {
+fn prepare_call() -> Call {
     Call::Prepare(Service::V1, vec!["claim-uid".to_owned()])
 }
 
-fn released() -> Call {
+fn unprepare_call() -> Call {
     Call::Unprepare(vec!["claim-uid".to_owned()])
 }
 
-/// A node that releases claims of gone pods only on a test's request.
+/// A node whose kubelet reconciles claims only when a test calls `reconcile_claims`.
 fn node() -> Node {
     Node::start_with(|config| config.dra.reconcile_period = Duration::from_secs(3600))
 }
 
+/// A node with a running pod, and the driver that prepared its claim.
 async fn running() -> (Node, Driver) {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
@@ -41,10 +42,10 @@ fn checkpoint(node: &Node) -> Checkpoint {
     Checkpoint::parse(&json).expect("intact")
 }
 
-/// Crashes at this moment of the pod's sync, then restarts.
-async fn die(node: &Node, fault: ClaimFault, uid: &str) {
+/// Crashes the kubelet at this point of the pod's sync, then restarts it.
+async fn crash_and_restart(node: &Node, fault: ClaimFault, uid: &str) {
     node.kubelet.misbehave(Misbehaviour { claims: fault, ..Misbehaviour::default() });
-    let error = node.kubelet.sync_pod(uid).await.expect_err("it died");
+    let error = node.kubelet.sync_pod(uid).await.expect_err("a crash");
     assert_eq!(error, SyncError::Stopped(uid.to_owned()));
     assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
     node.kubelet.misbehave(Misbehaviour::default());
@@ -66,21 +67,21 @@ async fn a_running_pod_keeps_its_claim_and_is_not_prepared_again() {
     let (node, driver) = running().await;
     restart(&node).await;
     let claim = node.kubelet.node().claims["default/claim"].clone();
-    assert!(!claim.is_prepared, "the checkpoint does not say");
+    assert!(!claim.is_prepared, "the checkpoint does not record this");
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("a container restart");
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     assert_eq!(driver.take_calls(), []);
     node.kubelet.finish("pod-uid").await;
-    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(driver.take_calls(), [unprepare_call()]);
 }
 
 #[tokio::test]
-async fn a_second_pod_has_a_claim_prepared_again_after_a_restart_and_its_devices_come_twice() {
+async fn after_a_restart_a_second_pod_prepares_the_claim_again_and_its_devices_are_listed_twice() {
     let (node, driver) = running().await;
     restart(&node).await;
     node.kubelet.admit(pod("second", "claim")).await.expect("admitted");
     let grant = node.kubelet.start_container("second-uid", "c").await.expect("started");
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"; 2]);
 }
 
@@ -88,68 +89,68 @@ async fn a_second_pod_has_a_claim_prepared_again_after_a_restart_and_its_devices
 async fn pods_are_prepared_again_after_a_reboot() {
     let (node, driver) = running().await;
     node.kubelet.reboot().await.expect("rebooted");
-    driver.is_registered(&node).await;
+    driver.wait_until_registered(&node).await;
     node.wait(|status| !status.drivers.is_empty()).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
 }
 
 #[tokio::test]
-async fn a_kubelet_that_died_before_the_call_calls_after_its_restart() {
+async fn a_kubelet_that_crashed_before_the_call_calls_after_its_restart() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
-    die(&node, ClaimFault::DieBeforePrepare, "pod-uid").await;
+    crash_and_restart(&node, ClaimFault::CrashBeforePrepare, "pod-uid").await;
     assert_eq!(driver.take_calls(), []);
-    let claims = checkpoint(&node).claims.expect("the reference was written");
+    let claims = checkpoint(&node).claims.expect("the claim was written");
     assert_eq!(claims[0].drivers[DRIVER].devices, None);
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
 }
 
 #[tokio::test]
-async fn a_kubelet_that_died_before_it_noted_the_answer_asks_again() {
+async fn a_kubelet_that_crashed_before_it_recorded_the_answer_calls_again() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
-    die(&node, ClaimFault::DieBeforeRecord, "pod-uid").await;
-    assert_eq!(driver.take_calls(), [prepared()]);
+    crash_and_restart(&node, ClaimFault::CrashBeforeRecord, "pod-uid").await;
+    assert_eq!(driver.take_calls(), [prepare_call()]);
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(driver.take_calls(), [prepare_call()]);
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     let claims = checkpoint(&node).claims.expect("one claim");
     assert_eq!(claims[0].drivers[DRIVER].devices.as_ref().map(Vec::len), Some(1));
 }
 
 #[tokio::test]
-async fn a_kubelet_that_died_before_it_forgot_a_claim_releases_it_again() {
+async fn a_kubelet_that_crashed_before_it_removed_a_claim_releases_it_again() {
     let (node, driver) = running().await;
     driver.script().unprepare = Answer::Error("not yet");
     node.kubelet.finish("pod-uid").await;
-    driver.script().unprepare = Answer::Well;
+    driver.script().unprepare = Answer::Correct;
     driver.take_calls();
-    die(&node, ClaimFault::DieBeforeForget, "pod-uid").await;
-    assert_eq!(driver.take_calls(), [released()]);
+    crash_and_restart(&node, ClaimFault::CrashBeforeRemove, "pod-uid").await;
+    assert_eq!(driver.take_calls(), [unprepare_call()]);
     assert_eq!(checkpoint(&node).claims.map(|claims| claims.len()), Some(1));
     node.kubelet.sync_pod("pod-uid").await.expect("released");
-    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(driver.take_calls(), [unprepare_call()]);
     assert_eq!(checkpoint(&node).claims, Some(Vec::new()));
 }
 
 #[tokio::test]
-async fn a_pod_that_went_while_the_kubelet_was_down_is_made_up_for() {
+async fn reconciliation_releases_the_claim_of_a_pod_deleted_while_the_kubelet_was_stopped() {
     let (node, driver) = running().await;
     node.kubelet.stop().await;
     node.kubelet.delete("pod-uid").await;
     restart(&node).await;
     assert_eq!(driver.take_calls(), []);
     node.kubelet.reconcile_claims().await;
-    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(driver.take_calls(), [unprepare_call()]);
     assert!(node.kubelet.node().claims.is_empty());
 }
 
 #[tokio::test]
-async fn claims_of_gone_pods_are_looked_for_now_and_then() {
+async fn the_kubelet_reconciles_claims_periodically() {
     let node = Node::start_with(|config| config.dra.reconcile_period = Duration::from_millis(20));
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
@@ -158,13 +159,13 @@ async fn claims_of_gone_pods_are_looked_for_now_and_then() {
     node.kubelet.delete("pod-uid").await;
     let failed = |event: &&Event| matches!(event, Event::UnprepareFailed { .. });
     let twice = |events: &[Event]| events.iter().filter(failed).count() >= 2;
-    node.kubelet.calls().wait_for(twice, DEADLINE).await.expect("tried again");
-    driver.script().unprepare = Answer::Well;
+    node.kubelet.calls().wait_for(twice, DEADLINE).await.expect("a second attempt");
+    driver.script().unprepare = Answer::Correct;
     node.wait(|status| status.claims.is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_kubelet_does_not_start_with_claims_that_it_cannot_read() {
+async fn a_kubelet_does_not_start_with_a_corrupt_checkpoint_of_claims() {
     let (node, _driver) = running().await;
     let path = node.dir.path().join(FILE);
     let intact = std::fs::read_to_string(&path).expect("written");

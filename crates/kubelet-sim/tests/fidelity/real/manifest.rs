@@ -1,26 +1,27 @@
-//! A pod as a file for the kubelet: containers that print their environment and end on request.
+//! Manifest of a static pod. Its containers print their environment, and end on request.
 
 use serde_json::{Value, json};
 use windlass_kubelet_sim::{Container, InitRole, Pod};
 
 use super::DIR;
 
-/// Script of a container. The script marks the end of its environment. The pod's end stops the script
-/// at once. A file in `/ends` makes the script end by itself.
-const STAYS: &str = "env; echo END=; trap 'exit 0' TERM; \
+/// Shell script of a container that runs until it is ended. It prints its environment, then `END=`. It
+/// ends at SIGTERM, or when its file appears in `/ends`.
+const RUN_UNTIL_ENDED: &str = "env; echo END=; trap 'exit 0' TERM; \
     while [ ! -e /ends/$UID_OF_POD.$NAME ]; do sleep 0.05 & wait; done; \
     exec busybox rm /ends/$UID_OF_POD.$NAME";
 
 /// The manifest of a pod.
 pub(super) fn of(pod: &Pod) -> Value {
-    let apps: Vec<_> = pod.containers.iter().map(|app| container(&pod.uid, app, STAYS)).collect();
+    let apps = pod.containers.iter().map(|app| container(&pod.uid, app, RUN_UNTIL_ENDED));
+    let apps: Vec<_> = apps.collect();
     let inits: Vec<_> = pod
         .init_containers
         .iter()
         .map(|init| match init.role {
             InitRole::RunsToCompletion => container(&pod.uid, &init.container, "env; echo END="),
             InitRole::Sidecar => {
-                let mut sidecar = container(&pod.uid, &init.container, STAYS);
+                let mut sidecar = container(&pod.uid, &init.container, RUN_UNTIL_ENDED);
                 sidecar["restartPolicy"] = json!("Always");
                 sidecar
             }

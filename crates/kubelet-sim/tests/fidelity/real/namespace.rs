@@ -1,4 +1,4 @@
-//! Namespaces of a real kubelet: the test runs itself again inside.
+//! Namespaces of a real kubelet. The test runs its own program again in new namespaces.
 
 use std::{
     env, fs,
@@ -6,47 +6,47 @@ use std::{
     process::{self, Command},
 };
 
-/// Variable with the path of the kubelet's program.
+/// Environment variable with the path of the kubelet's program.
 pub(crate) const KUBELET: &str = "WINDLASS_E2E_KUBELET";
 
-/// Variable with the sequence to play inside.
+/// Environment variable with the name of the script to run in the namespaces.
 const SCRIPT: &str = "WINDLASS_FIDELITY_SCRIPT";
 
-/// Variable with the cgroup of all pods inside, in each hierarchy.
+/// Environment variable with the name of the cgroup of all pods, in each cgroup hierarchy.
 const CGROUP: &str = "WINDLASS_FIDELITY_CGROUP";
 
-/// Script that makes a node of the namespaces.
+/// Shell script that sets up a node in new namespaces, and runs a command there.
 const MAKE_NODE: &str = include_str!("node.sh");
 
-/// Place of a test.
-pub(crate) enum Place {
-    /// No kubelet is given for a comparison.
-    Nowhere,
-    /// The test runs on the machine, which stays undisturbed.
-    Outside,
-    /// The test runs on a node of its own, to play one script.
-    Inside { script: String, cgroup: String },
+/// Role of this process in the comparison with a real kubelet.
+pub(crate) enum RunMode {
+    /// No kubelet is configured.
+    Skip,
+    /// The process starts a child in new namespaces for each script.
+    Parent,
+    /// The process runs in new namespaces, with one script.
+    Child { script: String, cgroup: String },
 }
 
-pub(crate) fn place() -> Place {
+pub(crate) fn run_mode() -> RunMode {
     match (env::var(SCRIPT), env::var(CGROUP), env::var(KUBELET)) {
-        (Ok(script), Ok(cgroup), Ok(_)) => Place::Inside { script, cgroup },
-        (_, _, Ok(_)) => Place::Outside,
-        (_, _, Err(_)) => Place::Nowhere,
+        (Ok(script), Ok(cgroup), Ok(_)) => RunMode::Child { script, cgroup },
+        (_, _, Ok(_)) => RunMode::Parent,
+        (_, _, Err(_)) => RunMode::Skip,
     }
 }
 
-/// Runs this test inside for one script. Returns true if the script succeeded there.
-pub(crate) fn plays_inside(test: &str, script: &str) -> bool {
+/// Runs the test for one script in new namespaces. Returns true if it succeeded.
+pub(crate) fn run_child(test: &str, script: &str) -> bool {
     let cgroup = format!("windlass-fidelity-{}", process::id());
     let mut command = Command::new("setpriv");
-    // The end of this process ends all processes inside.
+    // The end of this process ends all processes in the namespaces.
     command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork"]);
     command.args(["--kill-child", "--mount-proc", "sh", "-c", MAKE_NODE, "node.sh"]);
     command.arg(env::current_exe().expect("its own path"));
     command.args([test, "--exact", "--nocapture"]);
     command.env(SCRIPT, script).env(CGROUP, &cgroup);
-    let status = command.status().expect("setpriv and unshare are there");
+    let status = command.status().expect("setpriv is installed");
     for hierarchy in fs::read_dir("/sys/fs/cgroup").expect("cgroups").flatten() {
         remove_cgroup(&hierarchy.path().join(&cgroup));
     }
@@ -54,13 +54,13 @@ pub(crate) fn plays_inside(test: &str, script: &str) -> bool {
     status.success()
 }
 
-/// Removes an unused cgroup, with those in it.
+/// Removes a cgroup without processes, and the cgroups below it.
 fn remove_cgroup(cgroup: &Path) {
     for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_cgroup(&entry.path());
         }
     }
-    // Most of these cgroups do not exist.
+    // The cgroup exists in some of the tried folders only.
     let _ = fs::remove_dir(cgroup);
 }

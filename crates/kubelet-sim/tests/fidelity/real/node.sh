@@ -1,23 +1,23 @@
 #!/bin/sh
-# Makes namespaces of its own into a node without a kubelet, and runs a command there: folders that are in
-# memory and nobody else's, a containerd, and one image. What it makes ends with it.
+# Sets up a node without a kubelet in the current namespaces, then runs a command there. The node has folders in
+# memory, a containerd, and one image. All of them end with the namespaces; the caller removes the cgroups.
 #
 # Usage: unshare --mount --net --pid --fork --kill-child --mount-proc sh node.sh COMMAND...
 set -eu
 
 mount --make-rprivate /
 for folder in /var/lib /var/log /run; do mount -t tmpfs tmpfs "$folder"; done
-mount --make-rshared /var/lib # as a kubelet wants it for its volumes
+mount --make-rshared /var/lib # a kubelet needs this for its volumes
 ip link set lo up
 
-# Cgroups are everybody's: the kubelet gets one of its own in each hierarchy, which who calls removes.
+# Cgroups are shared with the host. So the kubelet gets its own cgroup in each hierarchy.
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then hierarchies=/sys/fs/cgroup; else hierarchies=/sys/fs/cgroup/*; fi
 for hierarchy in $hierarchies; do mkdir "$hierarchy/$WINDLASS_FIDELITY_CGROUP"; done
 
 dir=/var/lib/fidelity
 mkdir -p /var/lib/kubelet /run/cni "$dir/pods" "$dir/ends" "$dir/image/bin"
 
-# A kubelet sets these for the whole machine, whatever namespaces it is in: it gets copies of the files.
+# A kubelet writes these settings of the whole machine, in any namespace. Copies of the files protect the machine.
 for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys \
   kernel/keys/root_maxbytes; do
   copy="$dir/$(basename "$name")"
@@ -40,7 +40,7 @@ state = "/run/containerd"
 TOML
 containerd -c "$dir/containerd.toml" >"$dir/containerd.log" 2>&1 &
 
-# The image holds a static busybox; without arguments it does nothing, for long.
+# The image has a static busybox. Without arguments, its container sleeps.
 cp /bin/busybox "$dir/image/bin/"
 for applet in sh sleep env; do ln -s busybox "$dir/image/bin/$applet"; done
 tar -C "$dir/image" -cf "$dir/layer.tar" .

@@ -1,4 +1,4 @@
-//! Status of pods from the kubelet's read-only port, and counts of its node from its log.
+//! Status of pods from the kubelet's read-only port, and the node's counts from the kubelet's log.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) async fn of(uid: &str) -> Option<PodStatus> {
     Some(PodStatus(pod["status"].clone()))
 }
 
-/// HTTP 1.0, because its answers end with their connection.
+/// All pods that the kubelet knows. In HTTP 1.0, the end of the connection marks the end of the answer.
 async fn pods() -> Option<Value> {
     let mut stream = TcpStream::connect("127.0.0.1:10255").await.ok()?;
     stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").await.ok()?;
@@ -34,7 +34,7 @@ async fn pods() -> Option<Value> {
 // === impl PodStatus ===
 
 impl PodStatus {
-    /// Outcome of the pod, once there is one.
+    /// Outcome of the pod; `None` while its containers are being started.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         if self.0["phase"] == "Failed" {
@@ -53,14 +53,14 @@ impl PodStatus {
         stuck.or(all_run.then_some(Outcome::Running))
     }
 
-    /// True if the container runs after a restart.
+    /// True if the container runs and was restarted.
     pub(super) fn is_restarted(&self, container: &str) -> bool {
         self.container(container).is_some_and(|status| {
             status["restartCount"] != 0 && status["state"]["running"].is_object()
         })
     }
 
-    /// `allocatedResourcesStatus`, in lines.
+    /// `allocatedResourcesStatus` of a container, as sorted lines `resource id health`.
     pub(super) fn health(&self, container: &str) -> Vec<String> {
         let status = self.container(container).map(|status| &status["allocatedResourcesStatus"]);
         let resources = status.and_then(Value::as_array).into_iter().flatten();
@@ -93,7 +93,8 @@ fn lines(resource: &Value) -> Vec<String> {
     devices.map(line).collect()
 }
 
-/// Counts of the node, as logged. Allocatable is present only where it differs from capacity.
+/// `(capacity, allocatable)` by resource, from the kubelet's log. The log has allocatable only where it
+/// differs from capacity.
 pub(super) fn counts(log: &str) -> BTreeMap<String, (u64, u64)> {
     let mut counts = BTreeMap::<String, (u64, u64)>::new();
     for line in log.lines() {

@@ -1,4 +1,4 @@
-//! One life of the kubelet: tasks and sockets of its process, from start to end.
+//! One run of the kubelet, from start to stop: its tasks and sockets, as of a process.
 
 use std::{
     collections::BTreeMap,
@@ -24,49 +24,50 @@ use crate::{
     manager::{Manager, PodRecord},
     manager_task::{ManagerHandle, ManagerTask, TaskContext},
     podresources,
-    registration::{self, Listening},
+    registration::{self, ServerContext},
 };
 
 /// Pods by UID.
 pub(super) type Pods = BTreeMap<String, PodRecord>;
 
-/// State that outlives the kubelet: the API server's and the runtime's part.
+/// State that outlives a run: the part that the API server and the container runtime hold.
 #[derive(Debug, Default)]
-pub(super) struct Remains {
-    /// Pods bound to the node, and their running containers.
+pub(super) struct SurvivingState {
+    /// Pods bound to the node, with their running containers.
     pub(super) pods: Pods,
     /// Capacities of extended resources in the node's status.
     capacities: BTreeMap<String, usize>,
 }
 
-/// Both sockets, bound after the folder's cleanup, and the claims of the previous run. A start can
-/// fail in this part only.
+/// Both sockets, bound after the cleanup of the plugin folder, and the claims of the previous run.
+/// Only this part of a start can fail.
 pub(super) struct Sockets {
     registration: UnixListener,
     pod_resources: UnixListener,
     claims: Claims,
-    /// True if the plugin folder held no file of a previous run.
+    /// True if the plugin folder had no file of a previous run.
     is_new_machine: bool,
 }
 
-/// Tasks of a running kubelet. A drop ends them at once.
+/// Tasks of a running kubelet. A drop cancels them.
 #[derive(Debug)]
-pub(super) struct Life {
-    /// Handle on the state.
+pub(super) struct Run {
+    /// Handle of the manager task.
     pub(super) handle: ManagerHandle,
     /// Cancels all tasks.
     pub(super) ended: CancellationToken,
     manager_task: JoinSet<Manager>,
     servers: JoinSet<()>,
-    listening: Listening,
+    /// Inputs of the current registration server.
+    registration: ServerContext,
     _end_on_drop: DropGuard,
 }
 
-// === impl Remains ===
+// === impl SurvivingState ===
 
-impl Remains {
-    /// Pods that a new life admits once more.
-    pub(super) fn to_admit_again(&self) -> Vec<crate::pod::Pod> {
+impl SurvivingState {
+    /// Active pods, which a new run admits again.
+    pub(super) fn pods_to_admit_again(&self) -> Vec<crate::pod::Pod> {
         let active = self.pods.values().filter(|record| record.is_active());
         active.map(|record| record.pod.clone()).collect()
     }
@@ -77,14 +78,14 @@ impl Remains {
         Self { pods: manager.pods, capacities }
     }
 
-    /// Resets the capacities: the real kubelet regards an empty plugin folder as another machine
-    /// under the last name.
+    /// Sets the capacities to 0. The real kubelet takes an empty plugin folder as the sign of a new
+    /// machine with the former node's name.
     fn on_new_machine(mut self) -> Self {
         self.capacities.values_mut().for_each(|capacity| *capacity = 0);
         self
     }
 
-    /// State of a new life, before it reads the checkpoint.
+    /// The device manager's state in a new run, before the checkpoint is read.
     fn into_manager(self, context: &TaskContext) -> Manager {
         let mut pods = self.pods;
         for record in pods.values_mut() {
@@ -94,10 +95,10 @@ impl Remains {
             release: context.config.release,
             policy: context.config.topology,
             numa_nodes: context.config.numa_nodes.clone(),
-            // A first life has no pods to admit again.
+            // The first run has no pods to admit again.
             sources_ready: pods.is_empty(),
             pods,
-            left_over: self.capacities,
+            status_only_capacities: self.capacities,
             ..Manager::default()
         }
     }
@@ -106,7 +107,7 @@ impl Remains {
 // === impl Sockets ===
 
 impl Sockets {
-    /// Reads the claims, cleans up the plugin folder and binds the kubelet's own sockets.
+    /// Reads the claims, cleans up the plugin folder, and binds the kubelet's own sockets.
     pub(super) fn bind(config: &Config) -> Result<Self, KubeletError> {
         let claims = Claims::restore(ClaimsFile::in_dir(&config.dir).read_or_create()?);
         let is_new_machine = directory::is_empty(&config.plugin_dir())?;
@@ -120,30 +121,30 @@ impl Sockets {
     }
 }
 
-// === impl Life ===
+// === impl Run ===
 
-impl Life {
-    /// Reads the checkpoint and serves.
-    pub(super) fn begin(context: TaskContext, sockets: Sockets, remains: Remains) -> Self {
+impl Run {
+    /// Reads the device manager's checkpoint, and spawns the tasks.
+    pub(super) fn begin(context: TaskContext, sockets: Sockets, surviving: SurvivingState) -> Self {
         let config = Arc::clone(&context.config);
         let ended = context.ended.clone();
-        let Sockets { registration, pod_resources, claims, is_new_machine } = sockets;
-        let remains = if is_new_machine { remains.on_new_machine() } else { remains };
+        let Sockets { registration: listener, pod_resources, claims, is_new_machine } = sockets;
+        let surviving = if is_new_machine { surviving.on_new_machine() } else { surviving };
         let (handle, commands) = ManagerHandle::new();
-        let listening = Listening {
+        let registration = ServerContext {
             handle: handle.clone(),
             config: Arc::clone(&config),
             faults: context.faults.clone(),
             ended: ended.child_token(),
         };
         let events = context.events.clone();
-        let manager = remains.into_manager(&context);
+        let manager = surviving.into_manager(&context);
         let mut manager_task = JoinSet::new();
         let faults = context.faults.clone();
         manager_task.spawn(ManagerTask::restore(context, manager, claims).run(commands));
         let mut servers = JoinSet::new();
-        servers.spawn(registration::serve(registration, listening.clone()));
-        let reconciling = dra::reconcile_now_and_then(handle.clone(), config.dra.reconcile_period);
+        servers.spawn(registration::serve(listener, registration.clone()));
+        let reconciling = dra::reconcile_periodically(handle.clone(), config.dra.reconcile_period);
         servers.spawn(until(ended.clone(), reconciling));
         let watching = dra::watch_registry(handle.clone(), Arc::clone(&config), faults);
         servers.spawn(until(ended.clone(), watching));
@@ -153,29 +154,32 @@ impl Life {
         events.push(Event::Started);
         events.push(Event::SlicesWiped { driver: None });
         let guard = ended.clone().drop_guard();
-        Self { handle, ended, manager_task, servers, listening, _end_on_drop: guard }
+        Self { handle, ended, manager_task, servers, registration, _end_on_drop: guard }
     }
 
-    /// Ends all tasks. Ready once, when the last task is over. Fails if the manager task
-    /// panicked.
-    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Remains, JoinError>> {
+    /// Cancels all tasks. Ready when the last task has ended. Fails if the manager task panicked. The
+    /// caller polls no further after `Ready`.
+    pub(super) fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<SurvivingState, JoinError>> {
         self.ended.cancel();
         while let Some(served) = ready!(self.servers.poll_join_next(cx)) {
             if let Err(error) = served {
                 tracing::error!(%error, "a server of the embedded kubelet failed");
             }
         }
-        // The set has one task; a second poll finds none.
+        // The set has a single task: the manager task.
         let manager = ready!(self.manager_task.poll_join_next(cx)).transpose();
-        Poll::Ready(manager.map(|manager| manager.map(Remains::of).unwrap_or_default()))
+        Poll::Ready(manager.map(|manager| manager.map(SurvivingState::of).unwrap_or_default()))
     }
 
     /// Serves registrations on a new socket file with the same name.
     pub(super) fn replace_registration_socket(&mut self) -> Result<(), KubeletError> {
-        self.listening.ended.cancel();
-        self.listening.ended = self.ended.child_token();
-        let listener = bind(self.listening.config.registration_socket())?;
-        self.servers.spawn(registration::serve(listener, self.listening.clone()));
+        self.registration.ended.cancel();
+        self.registration.ended = self.ended.child_token();
+        let listener = bind(self.registration.config.registration_socket())?;
+        self.servers.spawn(registration::serve(listener, self.registration.clone()));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! One registration: dial, `GetInfo`, checks, `NotifyRegistrationStatus`.
+//! One registration attempt: dial, `GetInfo`, checks, `NotifyRegistrationStatus`.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,33 +22,33 @@ use crate::{
     config::Config,
     event::Event,
     fault::RegistrationFault,
-    manager_task::{Gone, ManagerHandle, ManagerTask},
+    manager_task::{KubeletEnded, ManagerHandle, ManagerTask},
     plugin::RpcError,
 };
 
-/// First pause between two attempts to dial. gRPC's is 1 s; a plugin that binds a moment too late
-/// should not cost a test a second.
+/// First pause between two attempts to dial. gRPC's back-off starts at 1 s, which is too slow for
+/// tests in which a plugin binds its socket just after the first attempt.
 const DIAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest pause between two attempts to dial.
 const MAX_DIAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Inputs of an attempt.
-pub(super) struct Registering {
+/// Inputs of a registration attempt.
+pub(super) struct RegistrationAttempt {
     pub(super) handle: ManagerHandle,
     pub(super) config: Arc<Config>,
     pub(super) fault: RegistrationFault,
     pub(super) socket: PathBuf,
 }
 
-/// A registered plugin.
+/// A registered endpoint of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::dra) struct Registered {
+pub(in crate::dra) struct RegisteredEndpoint {
     driver: String,
     endpoint: PathBuf,
 }
 
-/// Reasons of a failed registration. The kubelet logs all; the plugin gets some of them.
+/// Reasons of a failed registration, with the kubelet's log texts. The plugin gets the text of `Refused`.
 #[derive(Debug, thiserror::Error)]
 enum RegisterError {
     #[error(
@@ -69,25 +69,25 @@ enum RegisterError {
     Stopped,
 }
 
-// === impl Registering ===
+// === impl RegistrationAttempt ===
 
-impl Registering {
-    /// Registers the plugin of the socket, or sends it the refusal. The outcome is among the events.
-    pub(super) async fn run(self) -> Option<Registered> {
+impl RegistrationAttempt {
+    /// Registers the plugin of the socket, and logs the outcome as an event. `None` after a failure.
+    pub(super) async fn run(self) -> Option<RegisteredEndpoint> {
         let outcome = self.register().await;
         let socket = self.socket;
         match outcome {
             Ok(registered) => Some(registered),
             Err(error) => {
                 let refused = Event::DriverRefused { socket, message: error.to_string() };
-                // A stopped kubelet has no log.
+                // A stopped kubelet logs nothing.
                 let _ = self.handle.read(move |task| task.events.push(refused)).await;
                 None
             }
         }
     }
 
-    async fn register(&self) -> Result<Registered, RegisterError> {
+    async fn register(&self) -> Result<RegisteredEndpoint, RegisterError> {
         if self.fault == RegistrationFault::Hang {
             std::future::pending::<()>().await;
         }
@@ -97,8 +97,8 @@ impl Registering {
             Ok(checked) => checked,
             Err(message) => return Err(self.refuse(&mut client, message).await),
         };
-        let (adding, handle) = (plugin.clone(), self.handle.clone());
-        let add = move |task: &mut ManagerTask| task.register(&handle, &adding, service);
+        let (added, handle) = (plugin.clone(), self.handle.clone());
+        let add = move |task: &mut ManagerTask| task.register(&handle, &added, service);
         if let Err(taken) = self.handle.update(add).await? {
             let message =
                 format!("RegisterPlugin error -- plugin registration failed with err: {taken}");
@@ -106,13 +106,12 @@ impl Registering {
         }
         let accepted = RegistrationStatus { plugin_registered: true, error: String::new() };
         if let Err(error) = self.notify(&mut client, accepted).await {
-            let gone = plugin.clone();
-            self.handle.update(move |task| task.deregister(&gone)).await?;
+            self.handle.update(move |task| task.deregister(&plugin)).await?;
             return Err(RegisterError::Notify { socket: self.path(), error });
         }
-        let Registered { driver, endpoint } = plugin.clone();
-        let told = Event::DriverRegistered { driver, endpoint, service };
-        self.handle.read(move |task| task.events.push(told)).await?;
+        let RegisteredEndpoint { driver, endpoint } = plugin.clone();
+        let registered = Event::DriverRegistered { driver, endpoint, service };
+        self.handle.read(move |task| task.events.push(registered)).await?;
         Ok(plugin)
     }
 
@@ -144,8 +143,8 @@ impl Registering {
         Ok(answer.into_inner())
     }
 
-    /// The registration, or the text for the plugin.
-    fn check(&self, info: PluginInfo) -> Result<(Registered, Service), String> {
+    /// Checks the plugin's answer. The error is the text for the plugin.
+    fn check(&self, info: PluginInfo) -> Result<(RegisteredEndpoint, Service), String> {
         if let RegistrationFault::Refuse(message) = &self.fault {
             return Err(message.clone());
         }
@@ -166,16 +165,17 @@ impl Registering {
                 endpoint.display()
             )
         })?;
-        Ok((Registered { driver: info.name, endpoint }, service))
+        Ok((RegisteredEndpoint { driver: info.name, endpoint }, service))
     }
 
+    /// Sends the refusal to the plugin.
     async fn refuse(
         &self,
         client: &mut RegistrationClient<Channel>,
         message: String,
     ) -> RegisterError {
         let status = RegistrationStatus { plugin_registered: false, error: message.clone() };
-        // The refusal is the result, even if the plugin missed the notification.
+        // The refusal is the result, even if the notification fails.
         let _ = self.notify(client, status).await;
         RegisterError::Refused(message)
     }
@@ -196,8 +196,8 @@ impl Registering {
     }
 }
 
-impl From<Gone> for RegisterError {
-    fn from(Gone: Gone) -> Self {
+impl From<KubeletEnded> for RegisterError {
+    fn from(KubeletEnded: KubeletEnded) -> Self {
         Self::Stopped
     }
 }
@@ -205,22 +205,24 @@ impl From<Gone> for RegisterError {
 // === impl ManagerTask, for registrations ===
 
 impl ManagerTask {
+    /// Adds the driver's endpoint, and starts the tasks that follow its connection and health.
     fn register(
         &mut self,
         handle: &ManagerHandle,
-        plugin: &Registered,
+        plugin: &RegisteredEndpoint,
         service: Service,
     ) -> Result<(), super::super::drivers::EndpointTaken> {
-        let Registered { driver, endpoint } = plugin.clone();
+        let RegisteredEndpoint { driver, endpoint } = plugin.clone();
         let driver = Driver::new(driver, endpoint, service, self.config.dra.call);
         self.dra.drivers.add(driver.clone())?;
-        self.connections.spawn(health_stream::show_connection(handle.clone(), driver.clone()));
+        self.connections.spawn(health_stream::publish_connection(handle.clone(), driver.clone()));
         self.connections.spawn(health_stream::follow(handle.clone(), driver));
         Ok(())
     }
 
-    pub(in crate::dra) fn deregister(&mut self, plugin: &Registered) {
-        let Registered { driver, endpoint } = plugin.clone();
+    /// Removes the driver's endpoint.
+    pub(in crate::dra) fn deregister(&mut self, plugin: &RegisteredEndpoint) {
+        let RegisteredEndpoint { driver, endpoint } = plugin.clone();
         self.dra.drivers.remove(&driver, &endpoint);
         self.events.push(Event::DriverDeregistered { driver, endpoint });
     }

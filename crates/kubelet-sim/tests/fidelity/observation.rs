@@ -1,4 +1,4 @@
-//! A kubelet's visible state: its checkpoint and its pod resources answers.
+//! Observation of a kubelet's visible state: its checkpoint, and its pod resources answers.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, time::Duration};
 
@@ -14,26 +14,27 @@ use windlass_kubelet_api::{
 
 use super::node::Node;
 
-/// State at one moment, in lines.
+/// The visible state at one moment, as text lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// Holders of devices, by the checkpoint.
+pub(crate) struct Observation {
+    /// Allocated devices by container, from the checkpoint.
     holders: Vec<String>,
-    /// Healthy devices by resource, by the checkpoint.
+    /// Healthy devices by resource, from the checkpoint.
     registered: Vec<String>,
-    /// `List`.
+    /// Answer to `List`.
     pods: Vec<String>,
-    /// `GetAllocatableResources`.
+    /// Answer to `GetAllocatableResources`.
     allocatable: Vec<String>,
 }
 
 type Client = PodResourcesListerClient<Channel>;
 
-// === impl Look ===
+// === impl Observation ===
 
-impl Look {
-    /// Looks until two looks agree. The real kubelet answers a little before it has written its checkpoint.
-    pub(crate) async fn at(node: &impl Node) -> Self {
+impl Observation {
+    /// Observes until two observations are equal. A real kubelet answers a little before it writes its
+    /// checkpoint.
+    pub(crate) async fn stable(node: &impl Node) -> Self {
         let mut last = Self::once(node).await;
         loop {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -54,8 +55,8 @@ impl Look {
         Self { holders, registered, pods, allocatable: allocatable(node).await }
     }
 
-    /// Changed parts since the earlier look, each part whole.
-    pub(crate) fn since(&self, before: &Self) -> String {
+    /// The parts of this observation that differ from an earlier one.
+    pub(crate) fn changes_since(&self, before: &Self) -> String {
         let parts = [
             ("checkpoint, held", &self.holders, &before.holders),
             ("checkpoint, healthy", &self.registered, &before.registered),
@@ -71,7 +72,7 @@ impl Look {
     }
 }
 
-/// Entries of a resource in `GetAllocatableResources`, in order.
+/// Entries of a resource in the answer to `GetAllocatableResources`, sorted.
 pub(crate) async fn healthy(node: &impl Node, resource: &str) -> String {
     let resources = allocatable(node).await.into_iter();
     let mut of_resource =
@@ -79,14 +80,14 @@ pub(crate) async fn healthy(node: &impl Node, resource: &str) -> String {
     of_resource.next().unwrap_or_default()
 }
 
-/// Answer about one pod.
+/// Answer to `Get` for one pod, or its error.
 pub(crate) async fn get(node: &impl Node, pod: &str) -> String {
     let request = GetPodResourcesRequest {
-        pod_name: format!("{pod}{}", node.suffix()),
+        pod_name: format!("{pod}{}", node.pod_name_suffix()),
         pod_namespace: "default".to_owned(),
     };
-    match answered(async || client(node).await.get(request.clone()).await).await {
-        Ok(answer) => shown(node, &answer.pod_resources.expect("a pod")),
+    match call(async || client(node).await.get(request.clone()).await).await {
+        Ok(answer) => describe(node, &answer.pod_resources.expect("a pod")),
         Err(status) => {
             let message = status.message().replace(&request.pod_name, pod);
             format!("{:?}: {message}", status.code())
@@ -101,17 +102,16 @@ pub(crate) async fn is_listed(node: &impl Node, pod: &str) -> bool {
 }
 
 async fn pods(node: &impl Node) -> Vec<String> {
-    let answer = answered(async || client(node).await.list(ListPodResourcesRequest {}).await).await;
+    let answer = call(async || client(node).await.list(ListPodResourcesRequest {}).await).await;
     let pods = answer.expect("answered").pod_resources;
-    let mut pods: Vec<_> = pods.iter().map(|pod| shown(node, pod)).collect();
+    let mut pods: Vec<_> = pods.iter().map(|pod| describe(node, pod)).collect();
     pods.sort();
     pods
 }
 
 async fn allocatable(node: &impl Node) -> Vec<String> {
     let request = AllocatableResourcesRequest {};
-    let answer =
-        answered(async || client(node).await.get_allocatable_resources(request).await).await;
+    let answer = call(async || client(node).await.get_allocatable_resources(request).await).await;
     by_resource(&answer.expect("answered").devices)
 }
 
@@ -122,12 +122,12 @@ async fn client(node: &impl Node) -> Client {
     PodResourcesListerClient::new(channel)
 }
 
-/// Repeats a call that the kubelet's rate limit refuses.
-async fn answered<T>(
-    ask: impl AsyncFn() -> Result<tonic::Response<T>, tonic::Status>,
+/// Makes a call, and repeats it while the kubelet's rate limit refuses it.
+async fn call<T>(
+    attempt: impl AsyncFn() -> Result<tonic::Response<T>, tonic::Status>,
 ) -> Result<T, tonic::Status> {
     loop {
-        match ask().await {
+        match attempt().await {
             Err(status) if status.code() == Code::ResourceExhausted => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -136,8 +136,9 @@ async fn answered<T>(
     }
 }
 
-fn shown(node: &impl Node, pod: &wire::PodResources) -> String {
-    let name = pod.name.strip_suffix(node.suffix()).unwrap_or(&pod.name);
+/// Describes a pod's containers with their devices.
+fn describe(node: &impl Node, pod: &wire::PodResources) -> String {
+    let name = pod.name.strip_suffix(node.pod_name_suffix()).unwrap_or(&pod.name);
     let containers = pod.containers.iter().map(|container| {
         let devices = by_resource(&container.devices);
         let devices = if devices.is_empty() { "nothing".to_owned() } else { devices.join(", ") };
@@ -146,7 +147,7 @@ fn shown(node: &impl Node, pod: &wire::PodResources) -> String {
     format!("{}/{name}: {}", pod.namespace, containers.collect::<Vec<_>>().join(", "))
 }
 
-/// One text for each resource: its devices in order, each entry with its NUMA nodes.
+/// One line per resource: its sorted devices, each with its NUMA nodes.
 fn by_resource(devices: &[wire::ContainerDevices]) -> Vec<String> {
     let mut resources = BTreeMap::<&str, Vec<String>>::new();
     for device in devices {
@@ -164,7 +165,7 @@ fn by_resource(devices: &[wire::ContainerDevices]) -> Vec<String> {
     resources.into_iter().map(line).collect()
 }
 
-/// A single read suffices: the kubelet replaces the file as a whole.
+/// Reads the checkpoint. One read is consistent, because the kubelet replaces the file atomically.
 fn checkpoint(node: &impl Node) -> Result<Checkpoint, CheckpointError> {
     match fs::read_to_string(node.plugin_dir().join(FILE)) {
         Ok(json) => Checkpoint::parse(&json),
@@ -173,7 +174,7 @@ fn checkpoint(node: &impl Node) -> Result<Checkpoint, CheckpointError> {
 }
 
 fn holders(checkpoint: &Checkpoint) -> Vec<String> {
-    let held = checkpoint.pods.iter().flatten().map(|entry| {
+    let holders = checkpoint.pods.iter().flatten().map(|entry| {
         let devices = entry.device_ids.iter().map(|(node, ids)| {
             let mut ids = ids.clone();
             ids.sort();
@@ -184,9 +185,9 @@ fn holders(checkpoint: &Checkpoint) -> Vec<String> {
         let (pod, container) = (&entry.pod_uid, &entry.container_name);
         format!("{pod}/{container} {} {}", entry.resource_name, devices.join(" "))
     });
-    let mut held: Vec<_> = held.collect();
-    held.sort();
-    held
+    let mut holders: Vec<_> = holders.collect();
+    holders.sort();
+    holders
 }
 
 fn registered(checkpoint: &Checkpoint) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Connections that one token cuts, as the death of a process would.
+//! Incoming connections of the kubelet's servers. One token closes all of them, as the end of a process does.
 
 use std::io;
 
@@ -9,9 +9,9 @@ use windlass_kubelet_api::server::Connection;
 
 use crate::authority::Shim;
 
-/// Accepted connections, readable for Go clients too ([`Shim`]). Reads and writes fail once `ended`
-/// is cancelled.
-pub(crate) fn incoming(
+/// Accepted connections, usable by Go clients too ([`Shim`]). Reads and writes fail once `ended` is
+/// cancelled.
+pub(crate) fn connections(
     listener: UnixListener,
     ended: CancellationToken,
 ) -> impl Stream<Item = io::Result<Shim<Connection>>> {

@@ -1,4 +1,4 @@
-//! The state as a checkpoint document and back.
+//! Conversion of the state to the checkpoint, and back.
 
 use prost::Message as _;
 use tokio::time::Instant;
@@ -7,21 +7,21 @@ use windlass_kubelet_api::{
     deviceplugin::ContainerAllocateResponse,
 };
 
-use super::{Endpoint, Held, Manager, Request};
+use super::{Endpoint, Holding, Manager, Request};
 use crate::{device::DeviceIds, grant::Grant};
 
 impl Manager {
-    /// The document. An empty list of holdings is Go's nil slice.
+    /// Converts the state to a checkpoint. Without holdings, the list of pods is Go's nil slice.
     pub(crate) fn to_checkpoint(&self) -> Checkpoint {
         let pods: Vec<PodDevices> = self
             .holdings
             .iter()
-            .map(|(pod, container, resource, held)| PodDevices {
+            .map(|(pod, container, resource, holding)| PodDevices {
                 pod_uid: pod.to_owned(),
                 container_name: container.to_owned(),
                 resource_name: resource.to_owned(),
-                device_ids: held.by_numa.clone(),
-                allocate_response: held.response.clone(),
+                device_ids: holding.by_numa.clone(),
+                allocate_response: holding.response.clone(),
             })
             .collect();
         let registered = self
@@ -32,8 +32,8 @@ impl Manager {
         Checkpoint { pods: (!pods.is_empty()).then_some(pods), registered: Some(registered) }
     }
 
-    /// Restores holdings, and resources without devices. The capacity of those is 0 until the
-    /// plugin registers again. An undecodable answer is left out.
+    /// Restores the holdings, and the names of the resources. Each resource has capacity 0 until its
+    /// plugin lists devices again. A holding with an undecodable answer is left out.
     pub(crate) fn restore(&mut self, checkpoint: Checkpoint, now: Instant) {
         for entry in checkpoint.pods.into_iter().flatten() {
             let Ok(response) = ContainerAllocateResponse::decode(&*entry.allocate_response) else {
@@ -46,15 +46,15 @@ impl Manager {
                 resource: entry.resource_name,
                 size: 0,
             };
-            let held = Held::new(entry.device_ids, entry.allocate_response, grant);
-            self.holdings.insert(&request, held);
+            let holding = Holding::new(entry.device_ids, entry.allocate_response, grant);
+            self.holdings.insert(&request, holding);
         }
-        self.restore_allocated();
+        self.recompute_allocated();
         for resource in checkpoint.registered.unwrap_or_default().into_keys() {
-            self.left_over.remove(&resource);
+            self.status_only_capacities.remove(&resource);
             self.healthy.insert(resource.clone(), DeviceIds::new());
             self.unhealthy.insert(resource.clone(), DeviceIds::new());
-            self.endpoints.insert(resource, Endpoint::remembered(now));
+            self.endpoints.insert(resource, Endpoint::from_checkpoint(now));
         }
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn holdings_survive_and_devices_wait_for_the_plugin() {
+    async fn a_restored_manager_has_its_holdings_and_no_devices() {
         let mut before = manager(vec![device("a", &[]), device("b", &[])]);
         hold(&mut before, "pod", "c", "a");
         let document = before.to_checkpoint();
