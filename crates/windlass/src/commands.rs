@@ -64,7 +64,8 @@ use crate::{
 /// Configuration from defaults, file and flags, in ascending precedence.
 fn host_config(args: HostArgs) -> Result<Config> {
     // The environment of NVIDIA's plugin counts as well: an agent in the same pod may rely on it.
-    let nvidia_plugin = NvidiaPluginArgs::of_environment().map_err(|error| Misuse(error.into()))?;
+    let nvidia_plugin =
+        NvidiaPluginArgs::from_environment().map_err(|error| Misuse(error.into()))?;
     let (file, flags) =
         (args.config.clone().or_else(|| nvidia_plugin.file()), nvidia_plugin.flags());
     let mut config = match &file {
@@ -80,7 +81,8 @@ fn host_config(args: HostArgs) -> Result<Config> {
 /// Configuration with the folders of allocation records.
 fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
     let mut config = host_config(host)?;
-    let nvidia_plugin = NvidiaPluginArgs::of_environment().map_err(|error| Misuse(error.into()))?;
+    let nvidia_plugin =
+        NvidiaPluginArgs::from_environment().map_err(|error| Misuse(error.into()))?;
     let kubelet_dir = record.kubelet_dir.or_else(|| nvidia_plugin.kubelet_dir());
     config.places.kubelet_dir = kubelet_dir.unwrap_or(config.places.kubelet_dir);
     config.places.state_dir = record.state_dir.unwrap_or(config.places.state_dir);

@@ -126,7 +126,7 @@ fn each_policy_can_be_tried() {
 fn a_wrong_question_is_code_64_and_says_what_there_is() {
     for (machine, flags, expected) in [
         ("dgx-h100", "", "--size <N>"),
-        ("dgx-h100", "--size 0", "write how many devices, from 1"),
+        ("dgx-h100", "--size 0", "write a number of devices, from 1"),
         ("dgx-h100", "--size 2 --past", "cannot be used with"),
         ("dgx-h100", "--size 2 --policy best", "aligned, packed, distributed, numa-strict, first"),
         ("dgx-h100", "--size 2 --free 0-8", "is named \"GPU8\"; there are GPU0 GPU1"),
@@ -139,7 +139,7 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         ),
         ("dgx-h100", "--size 2 --resource gpu", "write it like nvidia.com/gpu"),
         ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu is named \"GPU0\""),
-        ("dgx-h100", "--size -1", "'-1' for '--size <N>': write how many devices, from 1"),
+        ("dgx-h100", "--size -1", "'-1' for '--size <N>': write a number of devices, from 1"),
         (
             "dgx-h100",
             "--size 2 --host-root /",
@@ -236,7 +236,7 @@ fn an_impossible_level_is_refused_with_the_nearest_possible_one() {
         ("--size 1 --nics 1 --within near", "[possible values: pix, pxb, phb, node, sys]"),
         ("--size 1 --nics 1 --near mlx5_0", "cannot be used with"),
         ("--size 1 --nics 1 --policy first", "cannot be used with"),
-        ("--size 1 --nics 0", "write how many devices, from 1"),
+        ("--size 1 --nics 0", "write a number of devices, from 1"),
         ("--size 1 --nics 1 --free mlx5_0", "--free: no GPU is named"),
     ] {
         let output = ask("l40s-pcie", flags);

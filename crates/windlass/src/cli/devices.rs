@@ -5,7 +5,7 @@ use windlass_core::device::{Device, DeviceKind};
 
 use super::{HostArgs, OutputArg, RecordArgs, word::word};
 
-/// Filter of the shown devices.
+/// Filter for the devices to show.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Which {
     /// Only devices of these kinds.
@@ -56,7 +56,7 @@ pub(crate) struct DevicesArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DevicesOutputArg {
-    /// Columns for people.
+    /// Table for a terminal.
     Table,
     /// More columns: sources, nodes and variables.
     Wide,

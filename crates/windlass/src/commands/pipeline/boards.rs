@@ -1,4 +1,4 @@
-//! `windlass pipeline boards`: the profiles of boards.
+//! `windlass pipeline boards`: list of the board profiles.
 
 use anyhow::Result;
 use serde::Serialize;
