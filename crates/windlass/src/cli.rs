@@ -51,9 +51,9 @@ pub(crate) use cluster::{
     ExtendArgs, PageArgs, RecordClusterArgs, SimulateArgs, TopArgs, ViewArgs,
 };
 pub(crate) use config::{ConfigArgs, ConfigCommand};
-pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
+pub(crate) use devices::{DeviceFilter, DevicesArgs, DevicesOutputArg, TopoArgs};
 pub(crate) use doctor::DoctorArgs;
-pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
+pub(crate) use explain::{ExplainArgs, PodName, RequestArgs};
 pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
 pub(crate) use labels::{LabelsArgs, LabelsOutputArg};
 pub(crate) use mps::{MpsArgs, MpsCommand};

@@ -19,9 +19,9 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) host_flags_check: HostFlagsCheck,
     #[command(flatten)]
-    pub(crate) ask: AskArgs,
+    pub(crate) request_args: RequestArgs,
     #[command(flatten)]
-    pub(crate) instead: InsteadArgs,
+    pub(crate) lookup: LookupArgs,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     #[command(flatten)]
@@ -68,9 +68,9 @@ pub(crate) struct HostFlagsCheck;
 
 /// A request for devices: on this host now, or hypothetical.
 #[derive(Args, Debug)]
-pub(crate) struct AskArgs {
+pub(crate) struct RequestArgs {
     /// Number of devices that the container requests
-    #[arg(long, value_name = "N", required_unless_present = "InsteadArgs",
+    #[arg(long, value_name = "N", required_unless_present = "LookupArgs",
           allow_negative_numbers = true, value_parser = size)]
     pub(crate) size: Option<usize>,
     /// Requested resource [default: the only one, or nvidia.com/gpu]
@@ -105,10 +105,10 @@ pub(crate) struct AskArgs {
     pub(crate) within: Option<PcieLevel>,
 }
 
-/// Questions that exclude a request.
+/// Flags for other questions, which exclude a request.
 #[derive(Args, Debug)]
-#[group(multiple = false, conflicts_with = "AskArgs")]
-pub(crate) struct InsteadArgs {
+#[group(multiple = false, conflicts_with = "RequestArgs")]
+pub(crate) struct LookupArgs {
     /// Explain the devices of a running pod, from the agent's allocation history
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pub(crate) pod: Option<PodName>,

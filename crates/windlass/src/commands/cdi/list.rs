@@ -15,7 +15,7 @@ use crate::{
     screen::Table,
 };
 
-/// Device name with the size of its edits.
+/// Device name with the numbers of its edits, the edits of its whole document included.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct CdiName {

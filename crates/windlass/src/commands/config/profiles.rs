@@ -16,7 +16,7 @@ struct ListedDeviceProfile {
     name: &'static str,
     resource: Option<String>,
     description: String,
-    /// Contents of its file.
+    /// Contents of the profile's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'static str>,
 }

@@ -15,7 +15,7 @@ use crate::{
     screen::{Paint, Table, Tone, count, line},
 };
 
-/// Most candidates in the output; a bus may have thousands.
+/// Maximum number of candidates in the output; a bus may have thousands.
 const MAX_CANDIDATES: usize = 200;
 
 /// Output in JSON and YAML.

@@ -47,7 +47,7 @@ impl<'a> About<'a> {
         }
     }
 
-    /// Title line of the recording.
+    /// Time and kernel of the recording, in one line.
     pub(super) fn mark(&self) -> String {
         let kernel = self.kernel.iter().map(|release| format!(", Linux {release}"));
         let when = self.recorded.strftime("%Y-%m-%d %H:%M UTC");
@@ -81,13 +81,13 @@ const CONTENTS: &str = "  sys, proc       structure of sysfs, and text of files 
   inventory.json  inventory of the host itself, with NVIDIA's GPUs
   manifest.json   this page, for programs
 
-Use it anywhere:
+Use it on any machine:
 
   windlass devices --host-root .
   windlass topo --host-root .
 
 Not included: names of the host, its users and its network; PCI configuration space; logs; contents of
-devices; any file outside the list of harmless ones.
+devices; any file outside the allowlist.
 ";
 
 const REPLACED: &str = "\
