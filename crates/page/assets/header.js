@@ -1,4 +1,4 @@
-// The top of the page: is all well, where one can go, and how the connection is.
+// Header of the page: verdict, navigation, and the state of the connection.
 
 import { h } from './dom.js';
 import { clock, number } from './format.js';
@@ -8,14 +8,15 @@ import { box } from './search.js';
 import { state, totals } from './state.js';
 import { language, t } from './words.js';
 
-/** Address of the cluster view as it was left. */
+/** Last address of the cluster view. */
 let cluster = '#/';
 export const clusterAddress = () => cluster;
 
 export function header(connection) {
   const { view } = route();
   if (view === 'cluster' || view === 'table') cluster = location.hash || '#/';
-  return [bar(view), state.isSimulated && simulated(), problem(connection), state.hasCome && verdict()].filter(Boolean);
+  const parts = [bar(view), state.isSimulated && simulated(), problem(connection), state.isLoaded && verdict()];
+  return parts.filter(Boolean);
 }
 
 const simulated = () =>
@@ -37,7 +38,7 @@ function bar(view) {
       h('button', { 'data-do': 'help', title: t('help'), 'aria-label': t('help') }, '?')));
 }
 
-/** The answer to "is all well?", then the numbers. */
+/** The problems, or a text that there are none; then the figures. */
 function verdict() {
   const sums = totals();
   const count = (key, n) => t(key, { n: number(n) });
@@ -61,7 +62,7 @@ function verdict() {
 const figure = (name, value, title) =>
   h('div', { title: title || undefined, 'data-figure': name }, h('dd', {}, number(value)), h('dt', {}, t(name)));
 
-/** What keeps the page from the newest state, if anything does. */
+/** A notice if the page does not have the newest state. */
 function problem({ kind, text, since, isRefused }) {
   const again = h('button', { 'data-do': 'retry' }, t('retry'));
   const notice = (...children) => h('div.notice', { 'data-key': 'notice', role: 'status' }, ...children);

@@ -1,4 +1,4 @@
-// Pods that wait, with each reason and the number of nodes it holds for.
+// Pending pods, with each reason and its number of nodes.
 
 import { h } from './dom.js';
 import { number } from './format.js';

@@ -1,4 +1,4 @@
-// One pod: its devices with the way back to their nodes, or why it waits, and what happened to it.
+// One pod: its devices with links to their nodes, or the reasons why it is pending, and its events.
 
 import { h } from './dom.js';
 import { lines } from './history.js';

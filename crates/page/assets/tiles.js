@@ -1,4 +1,4 @@
-// The look of a node in the cluster's view: a tile with a cell for each device, or rows of the table.
+// Elements of a node in the cluster's view: a tile with a cell for each device, or rows of the table.
 
 import { background, paint } from './colours.js';
 import { h } from './dom.js';
@@ -29,8 +29,8 @@ export function tile(node) {
 function products(devices) {
   const counts = new Map();
   for (const { product } of devices) counts.set(product, (counts.get(product) ?? 0) + 1);
-  const most = [...counts].sort((one, other) => other[1] - one[1]).slice(0, 3);
-  return foreign(most.map(([product, count]) => `${count} × ${clip(product || '?', 60)}`).join(', '));
+  const commonest = [...counts].sort((one, other) => other[1] - one[1]).slice(0, 3);
+  return foreign(commonest.map(([product, count]) => `${count} × ${clip(product || '?', 60)}`).join(', '));
 }
 
 const pods = ({ devices }) =>
@@ -46,7 +46,7 @@ function cell(node, device) {
 
 const COLUMNS = ['node', 'device', 'product', 'health', 'memory', 'use', 'idle', 'holders'];
 
-/** Columns that need their name where a narrow screen has no titles. */
+/** Columns that show their name on a narrow screen, which has no titles. */
 const BARS = ['memory', 'use'];
 
 export const titles = () =>

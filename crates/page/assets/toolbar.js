@@ -1,4 +1,4 @@
-// Above the cluster's list: filters, orders, colours, and the legend with its numbers.
+// Toolbar above the cluster's list: filters, orders, colours, and the legend with its numbers.
 
 import { CLASSES, colour, legend } from './colours.js';
 import { h } from './dom.js';
@@ -27,10 +27,10 @@ const segments = (name, values, label) => h('div.segments', { role: 'group', 'ar
 const select = (name) => h('select', { 'data-option': name, 'aria-label': t(name) },
   OPTIONS[name].map((value) => h('option', { value, selected: value === option(name) }, t(`${name}_${value}`))));
 
-/** Rows of the legend that are left out at zero. */
+/** Entries of the legend that are hidden if their number is zero. */
 const OPTIONAL = ['none', 'others', 'unknown'];
 
-/** `shown` is the number of nodes that filter and search leave. */
+/** The legend. `shown` is the number of nodes that pass the filter and the search. */
 export function legendLine(shown) {
   const mode = option('colour');
   const total = legend(mode);
