@@ -1,5 +1,5 @@
-//! A group of USB devices, by vendor, product and serial number. Each has its node under `/dev/bus/usb`, and no node
-//! that a driver created.
+//! A group of USB devices, by vendor, product and serial number. A container gets the node of each device below
+//! `/dev/bus/usb`, but no nodes that a driver created.
 
 use serde::Deserialize;
 use windlass_config::{
@@ -22,8 +22,8 @@ pub(super) struct UsbDevice {
 /// USB device nodes, by bus number and device number.
 const NODES: &str = "/dev/bus/usb/*/*";
 
-/// The group as a source. With several descriptions, all that match form one device. With one description, each
-/// match is a device.
+/// Converts the group to parts of a source. With several descriptions, all matches form one device. With one
+/// description, each match is a device.
 pub(super) fn parts(
     group: Vec<Spanned<UsbDevice>>,
     line: u64,
@@ -33,10 +33,10 @@ pub(super) fn parts(
     if unit == Unit::Each {
         diagnostics.warn(line, EACH);
     }
-    let described: Option<Vec<String>> =
+    let conditions: Option<Vec<String>> =
         group.into_iter().map(|device| device.value.condition(device.line, diagnostics)).collect();
     let mut all = All::default();
-    all.and(any(&described?));
+    all.and(any(&conditions?));
     let expression = all.into_expression(line, diagnostics);
     let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
     Some(Parts { find: Find::Nodes(vec![NODES.to_owned()]), expression, unit, give })

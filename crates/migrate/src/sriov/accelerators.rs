@@ -1,4 +1,4 @@
-//! Resources of accelerators: PCI functions that compute, each with the nodes of its driver.
+//! Resources of accelerators: PCI functions of the accelerator class, each with the nodes of its driver.
 
 use windlass_config::{
     Find, SourceRule,
