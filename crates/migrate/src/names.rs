@@ -56,7 +56,7 @@ fn with_suffix(base: &str, suffix: &str) -> SourceName {
     let room = SourceName::MAX_CHARS - suffix.len();
     let stem: String = base.chars().take(room).collect();
     let stem = Some(stem.trim_end_matches('-')).filter(|stem| !stem.is_empty()).unwrap_or("device");
-    format!("{stem}{suffix}").parse().expect("made of valid characters")
+    format!("{stem}{suffix}").parse().expect("all characters are valid")
 }
 
 #[cfg(test)]

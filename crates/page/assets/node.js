@@ -83,6 +83,6 @@ const particulars = (device) =>
 
 /** The part of a device without a holder. */
 function rest(device) {
-  if (!device.holders.length && device.idle === 1) return h('span.dim', {}, t('nobody'));
+  if (!device.holders.length && device.idle === 1) return h('span.dim', {}, t('noHolder'));
   return device.idle > 0 && h('div.dim', {}, idleText(device));
 }

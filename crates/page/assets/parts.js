@@ -72,7 +72,7 @@ export function sentence(node, device) {
   const holders = device.holders.map((it) => `${holderName(it)} ${shareText(it)}`).join(', ');
   return clip([
     node.name, deviceName(device), device.product, healthWord(device.health), device.reason,
-    device.parts.length ? '' : holders || t('nobody'),
+    device.parts.length ? '' : holders || t('noHolder'),
   ].filter(Boolean).join(', '), 600);
 }
 

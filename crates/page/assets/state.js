@@ -2,7 +2,7 @@
 // so that views need no checks. A node is never changed, only replaced.
 
 export const state = {
-  isLoaded: false, source: 'cluster', isSimulated: false, version: '', ahead: 0,
+  isLoaded: false, source: 'cluster', isSimulated: false, version: '', clockOffset: 0,
   summary: {}, nodes: new Map(), pending: [], history: [],
 };
 
@@ -40,19 +40,19 @@ export function apply(document) {
   if (isComplete || document.simulated !== undefined) state.isSimulated = Boolean(document.simulated);
   state.version = text(document.version) || state.version;
   const time = Date.parse(text(document.time));
-  if (!Number.isNaN(time)) state.ahead = time - Date.now();
+  if (!Number.isNaN(time)) state.clockOffset = time - Date.now();
   state.isLoaded = true;
   index = undefined;
   return changes;
 }
 
 /** The server's time in ms, because this machine's clock may be wrong. */
-export const now = () => Date.now() + state.ahead;
+export const now = () => Date.now() + state.clockOffset;
 
 function compare(before, after) {
-  const known = new Map(before.devices.map((device) => [device.id, device.essence]));
+  const previous = new Map(before.devices.map((device) => [device.id, device.fingerprint]));
   for (const device of after.devices) {
-    if (known.get(device.id) !== device.essence) changed.add(device);
+    if (previous.get(device.id) !== device.fingerprint) changed.add(device);
   }
 }
 
@@ -68,8 +68,8 @@ export function readNode(raw) {
   const devices = list(raw.devices).map(readDevice);
   const ids = new Map(devices.map((device) => [device.id, device]));
   for (const device of devices) {
-    const whole = ids.get(device.parent);
-    if (whole && whole !== device && !whole.parent) whole.parts.push(device);
+    const parent = ids.get(device.parent);
+    if (parent && parent !== device && !parent.parent) parent.parts.push(device);
     else device.isWhole = true;
   }
   const { idleGpus, freeGpus, fragmentedGpus, cpuFree, memoryFreeBytes } = numbers(raw);
@@ -100,7 +100,7 @@ function readDevice(raw, position) {
     utilization: part(raw.utilization), celsius: amount(raw.temperatureCelsius), watts: amount(raw.powerWatts),
     numa: amount(raw.numaNode), pci: text(raw.pciAddress), parent: text(raw.parent),
     idle: part(raw.idle) ?? (holders.length ? 0 : 1), holders, parts: [], isWhole: false,
-    essence: `${health} ${holders.map(holderName).join(' ')}`,
+    fingerprint: `${health} ${holders.map(holderName).join(' ')}`,
   };
 }
 

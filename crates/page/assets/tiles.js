@@ -55,14 +55,14 @@ export const titles = () =>
 export function group(node) {
   const row = (attributes, ...cells) => h('div.row', { role: 'row', ...attributes },
     cells.map((it, at) => h('span', { role: 'cell', 'data-label': BARS.includes(COLUMNS[at]) && t(COLUMNS[at]) }, it)));
-  const nobody = (device) => h('span.dim', {}, device.parts.length ? '' : t('nobody'));
+  const noHolder = (device) => h('span.dim', {}, device.parts.length ? '' : t('noHolder'));
   const rows = node.devices.map((device) => row(
     { 'data-at': device.position, 'data-id': clip(device.id, 300), 'data-health': device.health },
     nodeLink(node.name, { device: device.position }),
     [cell(node, device), deviceName(device)], foreign(device.product, 60),
     [health(device), device.reason && h('span.dim', {}, ' ', foreign(device.reason))],
     memoryBar(device), useBar(device), number(device.idle, 2),
-    device.holders.length ? device.holders.map(holderLine) : nobody(device)));
+    device.holders.length ? device.holders.map(holderLine) : noHolder(device)));
   const none = () => row({}, nodeLink(node.name), '–', t('noDevices'));
   return h('div.group', { role: 'rowgroup', 'data-key': node.name, 'data-node': node.name },
     rows.length ? rows : none());

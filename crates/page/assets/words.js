@@ -112,7 +112,7 @@ export const words = {
   sensors: ['Sensors', '传感器'],
   enforcement: ['Enforcement', '限制方式'],
   holders: ['Holders', '持有者'],
-  nobody: ['none', '无'],
+  noHolder: ['none', '无'],
   notOffered: ['not offered as a resource', '未作为资源提供'],
   ofTotal: ['{used} of {all}', '{used} / {all}'],
   whole: ['whole device', '整个设备'],
@@ -181,7 +181,7 @@ export function t(key, values = {}) {
   return chosen.replace(/\{(\w+)\}/g, (placeholder, name) => values[name] ?? placeholder);
 }
 
-/** The text of a server's value in a family of keys. A value without a text is shown as it is. */
+/** The text of a server's value in a family of keys. A value without a text is shown unchanged. */
 export function word(family, value) {
   return Object.hasOwn(words, family + value) ? t(family + value) : value.slice(0, 40);
 }

@@ -35,10 +35,10 @@ pub(crate) fn compare(
                 pod: pod.map(str::to_owned),
                 ..event(after, kind, text)
             };
-            let known = by_id(before);
-            let now = by_id(after);
+            let previous = by_id(before);
+            let current = by_id(after);
             for device in &after.devices {
-                match known.get(device.id.as_str()) {
+                match previous.get(device.id.as_str()) {
                     None => {
                         events.push(about(device, None, EventKind::Appeared, description(device)));
                     }
@@ -52,7 +52,7 @@ pub(crate) fn compare(
                     }
                 }
             }
-            for device in before.devices.iter().filter(|it| !now.contains_key(it.id.as_str())) {
+            for device in before.devices.iter().filter(|it| !current.contains_key(it.id.as_str())) {
                 events.push(about(device, None, EventKind::Gone, description(device)));
             }
         }

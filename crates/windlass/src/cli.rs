@@ -69,7 +69,7 @@ pub(crate) use scrub::ScrubArgs;
 pub(crate) use stage::{
     Call, Darwin3Args, DataPorts, Edge, EdgeFile, LimitArgs, PictureSize, StageArgs, WorkArgs,
 };
-pub(crate) use top::TopOfNodeArgs;
+pub(crate) use top::NodeTopArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {
     completions::CompletionsArgs,
@@ -147,7 +147,7 @@ fn arguments() -> Vec<OsString> {
     arguments
 }
 
-/// Inserts `cluster` before a command of `windlass cluster`, and before a request for help. Keeps other commands.
+/// Inserts `cluster` before a command of `windlass cluster`, and before a request for help. Keeps other arguments.
 fn insert_cluster(arguments: &mut Vec<OsString>) {
     let command = Cli::command();
     let cluster = command.find_subcommand("cluster").into_iter();
@@ -180,7 +180,7 @@ pub(crate) enum Command {
     /// Show the topology of this host's devices: distances, links and NUMA nodes.
     Topo(TopoArgs),
     /// Show this node's devices live, with their load and their holders.
-    Top(TopOfNodeArgs),
+    Top(NodeTopArgs),
     /// Check this node: host, driver, container runtime, kubelet, agent. Each finding has its remedy.
     Doctor(Box<DoctorArgs>),
     #[cfg_attr(
@@ -202,7 +202,7 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     /// Generate, list and check CDI documents, which describe devices to container runtimes.
     Cdi(CdiArgs),
-    /// Check configuration files, convert those of other device plugins, print the schema.
+    /// Check configuration files, convert files of other device plugins, print the schema.
     Config(ConfigArgs),
     /// Show and place the devices of a whole cluster: kube-scheduler's extender, explanations, simulation.
     #[cfg(feature = "cluster")]
@@ -309,7 +309,7 @@ pub(crate) struct NodeArgs {
     #[command(flatten)]
     pub(crate) places: PlaceArgs,
     #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
+    pub(crate) cluster: ApiServerArgs,
     /// Stand by while another agent serves this node, and take over when it ends: for a DaemonSet with maxSurge: 1. The
     /// agent reports ready meanwhile. Without this flag, a second agent is an error
     #[arg(long, env = "WINDLASS_TAKE_OVER")]
@@ -387,7 +387,7 @@ pub(crate) struct RecordArgs {
 
 /// Access to the API server.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ClusterArgs {
+pub(crate) struct ApiServerArgs {
     /// Kubeconfig [default: the pod's service account]
     #[arg(long, value_name = "FILE", env = "WINDLASS_KUBECONFIG", help_heading = API_SERVER)]
     pub(crate) kubeconfig: Option<PathBuf>,

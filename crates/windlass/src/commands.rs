@@ -161,7 +161,7 @@ fn answer(
 fn by_reason<'a, T>(entries: impl Iterator<Item = (&'a str, T)>) -> Vec<(&'a str, Vec<T>)> {
     let mut groups: Vec<(&str, Vec<T>)> = Vec::new();
     for (why, value) in entries {
-        match groups.iter_mut().find(|(known, _)| *known == why) {
+        match groups.iter_mut().find(|(reason, _)| *reason == why) {
             Some((_, values)) => values.push(value),
             None => groups.push((why, vec![value])),
         }

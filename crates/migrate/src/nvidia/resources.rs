@@ -101,13 +101,13 @@ impl Names {
     }
 
     /// List of all resource names, for a message.
-    pub(super) fn known(&self) -> String {
-        let mut known: Vec<_> = self.resources.iter().map(|it| it.name.to_string()).collect();
+    pub(super) fn name_list(&self) -> String {
+        let mut names: Vec<_> = self.resources.iter().map(|it| it.name.to_string()).collect();
         if self.profiles_by_default {
-            known.push("nvidia.com/mig-<profile>".to_owned());
+            names.push("nvidia.com/mig-<profile>".to_owned());
         }
-        known.dedup();
-        format!("{} (MIG strategy {})", known.join(", "), strategy(self.mig))
+        names.dedup();
+        format!("{} (MIG strategy {})", names.join(", "), strategy(self.mig))
     }
 }
 

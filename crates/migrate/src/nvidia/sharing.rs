@@ -134,8 +134,10 @@ impl<'a> Method<'a> {
         for resource in &self.entry.resources {
             let name = &resource.name.value.0;
             if names.named(name).is_empty() {
-                let text =
-                    format!("no device has the resource name {name}; known are {}", names.known());
+                let text = format!(
+                    "no device has the resource name {name}; known are {}",
+                    names.name_list()
+                );
                 diagnostics.warn(resource.name.line, text);
                 continue;
             }

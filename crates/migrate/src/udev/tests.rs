@@ -194,9 +194,9 @@ KERNEL==\"video[0-9]*\", ATTR{name}==\"HD Cam*\"
 SUBSYSTEM==\"tty\", ATTRS{idVendor}==\"0403\", ATTRS{idProduct}==\"6001\"
 ";
     let loaded = loaded(text).expect("valid");
-    let said = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
-    let told = loaded.warnings.iter().map(said).collect::<String>();
-    assert_snapshot!(told + &to_yaml(&loaded.config));
+    let comment = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
+    let comments = loaded.warnings.iter().map(comment).collect::<String>();
+    assert_snapshot!(comments + &to_yaml(&loaded.config));
 }
 
 proptest! {

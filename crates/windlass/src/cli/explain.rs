@@ -89,7 +89,7 @@ pub(crate) struct RequestArgs {
     /// Other devices of the container, such as a NIC: the answer is near them
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     pub(crate) near: Vec<String>,
-    /// Placement policy [default: that of the configuration]
+    /// Placement policy [default: from the configuration]
     #[arg(long, value_name = "POLICY", value_parser = policy())]
     pub(crate) policy: Option<Policy>,
     /// Number of NICs, chosen together with the GPUs: each GPU is paired with a near NIC

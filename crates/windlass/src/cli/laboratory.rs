@@ -80,7 +80,7 @@ pub(crate) enum MachineCommand {
         /// Replace an existing machine in the folder.
         #[arg(long)]
         force: bool,
-        /// Leave an existing machine in the folder as it is, and succeed.
+        /// Keep an existing machine in the folder unchanged, and succeed.
         #[arg(long, conflicts_with = "force")]
         keep: bool,
         /// Machine profile: a name from `windlass machine list`, or a YAML file.

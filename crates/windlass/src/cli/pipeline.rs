@@ -139,7 +139,7 @@ pub(crate) struct MeasureArgs {
     pub(crate) image: Option<String>,
     /// Duration of each of the two runs, at least 1s.
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = seconds)]
-    pub(crate) lasts: Duration,
+    pub(crate) duration: Duration,
     /// Addresses of the first stage's replicas [default: its Service]
     #[arg(long, value_name = "ADDRESS,...", conflicts_with = "boards")]
     pub(crate) first: Option<Addresses>,
@@ -172,9 +172,9 @@ pub(crate) struct PipelineSchemaArgs {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let lasts = duration(text)?;
-    if lasts >= Duration::from_secs(1) {
-        Ok(lasts)
+    let duration = duration(text)?;
+    if duration >= Duration::from_secs(1) {
+        Ok(duration)
     } else {
         Err("measure for at least 1s".to_owned())
     }

@@ -14,7 +14,7 @@ Examples:
   windlass top --probe-socket /run/windlass/probe.sock --once
 
 Pod names need `disclose: [pods]` in the agent's configuration. `windlass cluster top` shows a cluster.")]
-pub(crate) struct TopOfNodeArgs {
+pub(crate) struct NodeTopArgs {
     /// Socket of `windlass node --probe-socket`
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     pub(crate) probe_socket: PathBuf,

@@ -8,7 +8,7 @@ use windlass_node::ask_agent;
 use windlass_page::{DeviceView, Document, Health, HolderView, Summary};
 
 use crate::{
-    cli::TopOfNodeArgs,
+    cli::NodeTopArgs,
     screen::{Paint, Redraw, Table, Tone, line, plain, shortened, terminal_width},
     stop::Stop,
 };
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 /// Maximum number of holders of a device in a table; JSON has all.
 const MAX_HOLDERS: usize = 3;
 
-pub(crate) async fn run(args: TopOfNodeArgs) -> Result<()> {
+pub(crate) async fn run(args: NodeTopArgs) -> Result<()> {
     let state = async || {
         let answer = timeout(LIMIT, ask_agent(&args.probe_socket, "/page/state")).await;
         let answer =

@@ -134,10 +134,10 @@ impl Topology {
             }
             // One kind may exceed the width; a pane has at least one column.
             while !fits(&all[begun..end]) && end - begun > 1 {
-                let most = (1..end - begun).rev().find(|most| fits(&all[begun..begun + most]));
-                let most = most.unwrap_or(1);
-                panes.push(&all[begun..begun + most]);
-                begun += most;
+                let fitting = (1..end - begun).rev().find(|count| fits(&all[begun..begun + count]));
+                let fitting = fitting.unwrap_or(1);
+                panes.push(&all[begun..begun + fitting]);
+                begun += fitting;
             }
         }
         panes.push(&all[begun..]);

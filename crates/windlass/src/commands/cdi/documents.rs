@@ -25,7 +25,7 @@ const MAX_BYTES: u64 = 16 << 20;
 /// File extensions of documents; runtimes ignore other files.
 const EXTENSIONS: [&str; 2] = ["json", "yaml"];
 
-/// Reads the documents of files and folders, those of a folder in order of file names.
+/// Reads documents from files and folders. The documents of a folder are in order of file names.
 pub(super) fn read(places: &[PathBuf]) -> Result<Vec<CdiDocument>> {
     let mut paths = Vec::new();
     for place in places {

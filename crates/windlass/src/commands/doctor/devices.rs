@@ -15,7 +15,7 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
     if state.inventory.devices.is_empty() {
         findings.push(
             Finding::warning(AREA, "devices", "no source has found a device")
-                .remedy("the lines above, with --all, say what each source looked for"),
+                .remedy("with --all, the lines above have the result of each source"),
         );
     }
     let offerings = state.offerings();

@@ -48,11 +48,11 @@ pub(super) async fn check(
     let mut findings = Vec::new();
     for path in candidates {
         let shown = path.display().to_string();
-        let asked = match SocketPath::new(path) {
+        let answer = match SocketPath::new(path) {
             Ok(socket) => timeout(LIMIT, Runtime::ask(&socket)).await,
             Err(error) => Ok(Err(error.into())),
         };
-        findings.extend(match asked {
+        findings.extend(match answer {
             Ok(Ok(runtime)) => {
                 let mut findings = of_runtime(&runtime, &config.policy, &config.places.cdi_dir);
                 let uncertain = findings.iter_mut().filter(|_| !is_configured);

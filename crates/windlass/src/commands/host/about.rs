@@ -96,5 +96,5 @@ replacement has the same form and is the same everywhere. Names of network inter
 ";
 
 const KEPT: &str = "\
-Serial numbers, unique ids, addresses and GUIDs are those of the host: it was recorded --with-serials.
+Serial numbers, unique ids, addresses and GUIDs are the host's own: it was recorded --with-serials.
 ";

@@ -164,7 +164,7 @@ async fn deployed(
             Some((Plan::of(pipeline, &fleet, layout)?, fleet))
         }
     };
-    let measurement = measure(pipeline, &entrance, args.lasts, &pipeline.name).await?;
+    let measurement = measure(pipeline, &entrance, args.duration, &pipeline.name).await?;
     if args.trace.is_some() {
         traces.add(pipeline, &measurement.paced, &pipeline.name);
     }

@@ -46,9 +46,9 @@ pub(super) struct Setting {
     pub(super) pods: String,
     pod_count: usize,
     knowledge: &'static str,
-    /// The knowledge, as text.
+    /// Text that describes the policies' knowledge.
     #[serde(skip)]
-    known: &'static str,
+    forecast: &'static str,
     seeds: [u64; 2],
 }
 
@@ -103,7 +103,7 @@ struct Wait {
 
 impl Setting {
     fn new(args: &SimulateArgs, simulation: &Simulation, pods: &str) -> Self {
-        let (knowledge, known) = match args.knowledge {
+        let (knowledge, forecast) = match args.knowledge {
             KnowledgeSource::Trace => ("trace", "the frequencies of the trace"),
             KnowledgeSource::History => ("history", "the pods that have arrived"),
         };
@@ -113,16 +113,16 @@ impl Setting {
             pods: pods.to_owned(),
             pod_count: simulation.pods().len(),
             knowledge,
-            known,
+            forecast,
             seeds: [*args.seeds.start(), *args.seeds.end()],
         }
     }
 
     /// Prints the setting, a table with `columns` of allocation before the columns of classes, and the legend.
     fn print(&self, columns: Vec<String>, rows: Vec<Vec<String>>, legend: &str) -> Result<()> {
-        let Self { nodes, gpus, pods, pod_count, known, seeds: [first, last], .. } = self;
+        let Self { nodes, gpus, pods, pod_count, forecast, seeds: [first, last], .. } = self;
         line(format!(
-            "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know {known}"
+            "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know {forecast}"
         ))?;
         let classes = Class::ALL.map(|class| class.name().to_uppercase());
         let heading = ["POLICY".to_owned()].into_iter().chain(columns).chain(classes);

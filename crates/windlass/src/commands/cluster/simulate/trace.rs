@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use windlass_host::files::{Links, read_regular_text};
 use windlass_sched::{simulation::Simulation, trace};
 
-/// Maximum size of a table. Those of the public traces have 1 MB.
+/// Maximum size of a table, in bytes. A table of the public traces has 1 MB.
 const MAX_BYTES: u64 = 256 << 20;
 /// Default table of pods in a trace with several.
 const DEFAULT_PODS: &str = "default";
@@ -63,7 +63,7 @@ fn choose<'a>(
     let names = tables.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let chosen = match requested {
         None if tables.len() == 1 => tables.first(),
-        name => tables.iter().find(|(known, _)| known == name.unwrap_or(DEFAULT_PODS)),
+        name => tables.iter().find(|(table, _)| table == name.unwrap_or(DEFAULT_PODS)),
     };
     chosen.cloned().ok_or_else(|| match requested {
         Some(name) => anyhow!("{folder} has no pods {name:?}; --pods is one of {names}"),

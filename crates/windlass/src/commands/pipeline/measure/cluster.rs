@@ -23,7 +23,7 @@ struct Candidate {
 struct Comparison<'a> {
     pipeline: &'a Pipeline,
     fleet: &'a Fleet,
-    lasts: Duration,
+    duration: Duration,
     application: &'a Application,
     /// Manifest of the Job that sends items to the stages.
     job: &'a Value,
@@ -69,7 +69,7 @@ pub(super) async fn layouts(
     let comparison = Comparison {
         pipeline,
         fleet: &fleet,
-        lasts: args.lasts,
+        duration: args.duration,
         application: &application,
         job: &job,
         progress: Progress::new(),
@@ -181,11 +181,11 @@ impl Comparison<'_> {
     async fn wait_until_ready(
         &self,
         title: &str,
-        look: impl AsyncFn() -> Result<Readiness, ApplicationError>,
+        poll: impl AsyncFn() -> Result<Readiness, ApplicationError>,
     ) -> Result<()> {
         let (begun, mut last_answer) = (Instant::now(), Instant::now());
         loop {
-            let reason = match look().await {
+            let reason = match poll().await {
                 Ok(Readiness::Ready) => return Ok(()),
                 Ok(Readiness::Failed(reason)) => bail!(reason),
                 Ok(Readiness::Waiting(reason)) => {
@@ -221,7 +221,7 @@ impl Comparison<'_> {
                 }
                 Ok(JobState::Running) => {
                     let since = runs_since.get_or_insert_with(Instant::now).elapsed().as_secs();
-                    format!("{since} s of about {} s", (2 * self.lasts).as_secs())
+                    format!("{since} s of about {} s", (2 * self.duration).as_secs())
                 }
                 Err(error) => no_answer(error, last_answer)?,
             };

@@ -40,7 +40,7 @@ pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> R
     let mut pod = json!({
         "restartPolicy": "Never",
         "automountServiceAccountToken": false,
-        "containers": [container(image, stage, args.lasts)],
+        "containers": [container(image, stage, args.duration)],
         "volumes": [{ "name": "pipeline", "downwardAPI": { "items": [{
             "path": "pipeline.yaml",
             "fieldRef": { "fieldPath": format!("metadata.annotations['{FILE_ANNOTATION}']") },
@@ -59,7 +59,7 @@ pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> R
         "metadata": { "generateName": format!("{}-measure-", pipeline.name), "labels": labels },
         "spec": {
             "backoffLimit": 0,
-            "activeDeadlineSeconds": (2 * args.lasts + LIMIT).as_secs(),
+            "activeDeadlineSeconds": (2 * args.duration + LIMIT).as_secs(),
             "ttlSecondsAfterFinished": TTL_SECONDS,
             "template": {
                 "metadata": { "labels": labels, "annotations": { FILE_ANNOTATION: text } },
@@ -75,12 +75,12 @@ fn runs_windlass(stage: &Stage) -> bool {
 }
 
 /// Container that satisfies the restricted Pod Security Standard.
-fn container(image: &str, stage: &Stage, lasts: Duration) -> Value {
+fn container(image: &str, stage: &Stage, duration: Duration) -> Value {
     let mut container = json!({
         "name": "measure",
         "image": image,
         "command": ["windlass", "pipeline", "measure", "/pipeline/pipeline.yaml", "--output", "json",
-            "--for", format!("{}ms", lasts.as_millis())],
+            "--for", format!("{}ms", duration.as_millis())],
         "volumeMounts": [{ "name": "pipeline", "mountPath": "/pipeline" }],
         // Quotas demand requests, which are small: the layout may use almost all of a node.
         "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
@@ -88,7 +88,7 @@ fn container(image: &str, stage: &Stage, lasts: Duration) -> Value {
             "allowPrivilegeEscalation": false,
             "capabilities": { "drop": ["ALL"] },
             "runAsNonRoot": true,
-            // The user nobody.
+            // UID of the user `nobody`.
             "runAsUser": 65534,
             "seccompProfile": { "type": "RuntimeDefault" },
         },

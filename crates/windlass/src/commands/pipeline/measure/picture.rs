@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use super::{MeasureReport, MeasuredLayout};
 use crate::measurement::figures::StageTimes;
 
-/// Part of an item's time at a stage, as it is drawn.
+/// Part of an item's time at a stage, with its colour.
 struct Part {
     name: &'static str,
     /// Colour of a palette that is safe for colour blindness (Okabe and Ito, 2008).

@@ -44,7 +44,8 @@ async fn each_layout(
     let (plans, left_out) = plans(pipeline, &fleet, &layouts);
     for plan in plans {
         let title = || format!("layout {}", plan.layout.name());
-        let measured_plan = measure_plan(pipeline, &fleet, &plan, args.lasts, folder.path()).await;
+        let measured_plan =
+            measure_plan(pipeline, &fleet, &plan, args.duration, folder.path()).await;
         let Measurement { figures, paced } = measured_plan.with_context(title)?;
         if args.trace.is_some() {
             traces.add(pipeline, &paced, &format!("{}, {}", pipeline.name, title()));
