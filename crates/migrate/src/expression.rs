@@ -10,11 +10,11 @@ use windlass_core::{
 
 /// Conjunction of conditions on a device.
 #[derive(Debug, Default)]
-pub(super) struct All(Vec<String>);
+pub(super) struct Conditions(Vec<String>);
 
-// === impl All ===
+// === impl Conditions ===
 
-impl All {
+impl Conditions {
     /// Requires that an attribute has one of the values. An empty list adds no condition.
     pub(super) fn one_of(&mut self, attribute: &str, values: &[String]) {
         match values {

@@ -78,7 +78,7 @@ pub(super) fn hexadecimal(
 /// Requires one of the link types, by the kernel's names of encapsulations.
 pub(super) fn link_types(
     list: Option<Spanned<Vec<String>>>,
-    all: &mut All,
+    all: &mut Conditions,
     diagnostics: &mut Diagnostics,
 ) {
     let line = list.as_ref().map_or(1, |list| list.line);

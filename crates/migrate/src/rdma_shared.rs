@@ -12,7 +12,7 @@ use windlass_config::{
 
 use super::{
     Imported,
-    expression::{All, has},
+    expression::{Conditions, has},
     names, nics, present, read as read_document,
 };
 
@@ -175,8 +175,8 @@ impl Entry {
         None
     }
 
-    fn into_conditions(self, line: u64, diagnostics: &mut Diagnostics) -> All {
-        let mut all = All::default();
+    fn into_conditions(self, line: u64, diagnostics: &mut Diagnostics) -> Conditions {
+        let mut all = Conditions::default();
         all.and(has("rdmaDevice"));
         let selectors = self.selectors.map(|it| it.value).unwrap_or_default();
         let devices = present(self.devices);
@@ -201,7 +201,7 @@ impl Selectors {
         lists.into_iter().flatten().all(|list| list.value.is_empty())
     }
 
-    fn add_to(self, all: &mut All, diagnostics: &mut Diagnostics) {
+    fn add_to(self, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
         all.one_of("pciDevice", &nics::hexadecimal(self.device_ids, diagnostics));
         all.one_of("driver", &present(self.drivers));

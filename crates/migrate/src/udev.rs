@@ -16,7 +16,7 @@ use windlass_host::glob;
 use self::line::Term;
 use super::Imported;
 use crate::{
-    expression::{All, checked, has, text},
+    expression::{Conditions, checked, has, text},
     names::SourceNames,
 };
 
@@ -62,7 +62,7 @@ fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<Sou
     let resource = format!("{DOMAIN}/{name}").parse();
     let mut source = SourceRule::new(name, find);
     source.resource = Some(resource.expect("a source's name is valid in a resource name"));
-    let mut all = All::default();
+    let mut all = Conditions::default();
     for term in terms.iter().filter(|term| term.key != "SUBSYSTEM") {
         let condition =
             attribute(term, &mut source).and_then(|attribute| condition(&attribute, term));
@@ -104,7 +104,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
 /// Condition that an attribute matches, or does not match. A device without the attribute meets neither.
 fn condition(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     let values: Vec<String> = term.value.split('|').map(str::to_owned).collect();
-    let mut fits = All::default();
+    let mut fits = Conditions::default();
     if values.iter().any(|value| glob::is_pattern(value)) {
         let regex = values.iter().map(|value| regex(value)).collect::<Result<Vec<_>, _>>()?;
         let regex = literal(&format!("^({})$", regex.join("|")));

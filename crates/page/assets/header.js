@@ -42,7 +42,10 @@ function bar(view) {
 function verdict() {
   const sums = totals();
   const count = (key, n) => t(key, { n: number(n) });
-  const unhealthy = { devices: count('unhealthyDevices', sums.unhealthy), nodes: count('reasonNodes', sums.sick) };
+  const unhealthy = {
+    devices: count('unhealthyDevices', sums.unhealthy),
+    nodes: count('reasonNodes', sums.unhealthyNodes),
+  };
   const troubles = [
     sums.unhealthy > 0 && ['bad', href('cluster', '', { filter: 'unhealthy' }), t('troubleOn', unhealthy)],
     sums.overLimit > 0 && ['bad', href('cluster', '', { sort: 'problems' }), count('overLimits', sums.overLimit)],

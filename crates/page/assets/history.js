@@ -2,7 +2,7 @@
 
 import { h } from './dom.js';
 import { day, number } from './format.js';
-import { deviceLink, empty, foreign, nodeLink, podLink, time } from './parts.js';
+import { deviceLink, empty, nodeLink, podLink, time, untrusted } from './parts.js';
 import { option, withOption } from './route.js';
 import { state } from './state.js';
 import { t, word } from './words.js';
@@ -38,13 +38,13 @@ export const lines = (events) => h('ol.events', { 'data-key': 'events' }, events
     h('span.when', {}, time(event.time)),
     h('span.kind', {}, h('i', { 'aria-hidden': 'true' }, sign(event.kind)), ' ', word('event_', event.kind)),
     h('span.where', {}, place(event), event.pod && [' ', podLink(event.pod)]),
-    h('span.text', {}, foreign(event.text, 600)))));
+    h('span.text', {}, untrusted(event.text, 600)))));
 
 /** Node and device of an event. A device that the node no longer has is shown by its id. */
 function place({ node, device }) {
   const known = state.nodes.get(node)?.devices.find(({ id }) => id && id === device);
   if (known) return deviceLink(state.nodes.get(node), known);
-  return [node && nodeLink(node), device && h('span.id', {}, ' ', foreign(device, 80))];
+  return [node && nodeLink(node), device && h('span.id', {}, ' ', untrusted(device, 80))];
 }
 
 /** Chart of the number of events over time. Faults are at the bottom of each column. */

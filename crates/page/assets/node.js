@@ -5,7 +5,7 @@ import { h } from './dom.js';
 import { bytes, clip, number } from './format.js';
 import { lines } from './history.js';
 import {
-  deviceName, empty, enforcement, foreign, health, holderLine, idleText, memoryBar, sensors, useBar,
+  deviceName, empty, enforcement, health, holderLine, idleText, memoryBar, sensors, untrusted, useBar,
 } from './parts.js';
 import { matrix, picture } from './picture.js';
 import { route } from './route.js';
@@ -43,7 +43,7 @@ export function render({ name }) {
 const section = (name, ...children) =>
   h('section', { 'data-key': name, 'data-section': name }, h('h2', {}, t(name)), ...children);
 
-const heading = (name, node) => h('h1', { 'data-key': 'heading' }, h('span.dim', {}, `${t('node')} `), foreign(name),
+const heading = (name, node) => h('h1', { 'data-key': 'heading' }, h('span.dim', {}, `${t('node')} `), untrusted(name),
   node && !node.hasAgent && h('span.tag', {}, t('noAgent')));
 
 function facts(node) {
@@ -65,11 +65,11 @@ function table(node) {
     'data-key': device.position, 'data-id': clip(device.id, 300), 'data-health': device.health,
     id: `device-${device.position}`, 'aria-current': device.position === selected && 'true',
   },
-  column('device', h('strong', {}, deviceName(device)), ' ', foreign(device.product, 80),
-    h('div.id', {}, foreign(clip(device.id, 80))),
-    h('div.id', {}, foreign(particulars(device), 120))),
-  column('health', health(device), device.reason && h('div.over', {}, foreign(device.reason)),
-    device.action && h('div', {}, '→ ', foreign(device.action))),
+  column('device', h('strong', {}, deviceName(device)), ' ', untrusted(device.product, 80),
+    h('div.id', {}, untrusted(clip(device.id, 80))),
+    h('div.id', {}, untrusted(particulars(device), 120))),
+  column('health', health(device), device.reason && h('div.over', {}, untrusted(device.reason)),
+    device.action && h('div', {}, '→ ', untrusted(device.action))),
   column('memory', memoryBar(device)), column('use', useBar(device)),
   column('holders', device.holders.map(holderLine), device.parts.length ? '' : rest(device)),
   column('enforcement', enforcement(device)));

@@ -7,11 +7,11 @@ import { holderName, now } from './state.js';
 import { t, word } from './words.js';
 
 /** Text of the cluster, such as a name, clipped and isolated from the writing direction of the page. */
-export const foreign = (text, max = 200) =>
+export const untrusted = (text, max = 200) =>
   h('bdi', { title: text.length > max && clip(text, 2000) }, clip(text, max));
 
-export const nodeLink = (name, options) => h('a', { href: href('node', name, options) }, foreign(name));
-export const podLink = (name) => h('a', { href: href('pod', name) }, foreign(name));
+export const nodeLink = (name, options) => h('a', { href: href('node', name, options) }, untrusted(name));
+export const podLink = (name) => h('a', { href: href('pod', name) }, untrusted(name));
 
 const KINDS = { gpu: 'GPU', nic: 'NIC', mig: 'MIG', fpga: 'FPGA', vf: 'VF', nvme: 'NVMe' };
 
@@ -24,7 +24,7 @@ export function deviceName(device) {
 /** Link "gpu-17 GPU 3" to the device in the view of its node. */
 export const deviceLink = (node, device) =>
   h('a', { href: href('node', node.name, { device: device.position }) },
-    foreign(node.name), ' ', h('b', {}, deviceName(device)));
+    untrusted(node.name), ' ', h('b', {}, deviceName(device)));
 
 const healthWord = (health) => t(health === 'unhealthy' ? 'health_unhealthy' : health);
 
@@ -56,8 +56,8 @@ export const holderLine = (holder) => h('div.holder', { 'data-holder': clip(hold
   h('span', {}, podLink(holderName(holder)), ' ', holderDetail(holder)), holderShare(holder));
 
 /** The container and the claim of a holder. */
-export const holderDetail = ({ pod, claim, container }) => h('span.dim', {}, foreign(container, 60),
-  claim && [container ? ' · ' : '', `${t('claim')} `, pod ? foreign(claim, 80) : '']);
+export const holderDetail = ({ pod, claim, container }) => h('span.dim', {}, untrusted(container, 60),
+  claim && [container ? ' · ' : '', `${t('claim')} `, pod ? untrusted(claim, 80) : '']);
 
 /** The share of a holder, and its memory in use. */
 export function holderShare({ memory, compute, memoryUsed, isOverLimit }) {
@@ -79,7 +79,7 @@ export function sentence(node, device) {
 /** A time as "5 min ago", which `main.js` updates. */
 export function time(text) {
   const ms = Date.parse(text);
-  if (Number.isNaN(ms)) return foreign(text, 40);
+  if (Number.isNaN(ms)) return untrusted(text, 40);
   return h('time', { datetime: new Date(ms).toISOString(), title: absolute(ms) }, ago(ms, now()));
 }
 

@@ -2,7 +2,7 @@
 
 import { fill, h } from './dom.js';
 import { clip } from './format.js';
-import { deviceName, foreign } from './parts.js';
+import { deviceName, untrusted } from './parts.js';
 import { href, option } from './route.js';
 import { holderName, holdings, state } from './state.js';
 import { t } from './words.js';
@@ -69,7 +69,7 @@ export function suggest(isOpen = true) {
   selected = found.length ? Math.min(selected, found.length - 1) : -1;
   fill(list, found.map(([kind, name, to], at) => h('li', {
     role: 'option', id: `found-${at}`, 'aria-selected': String(at === selected),
-  }, h('a', { href: to, tabindex: -1 }, h('span.dim', {}, kind), ' ', foreign(name, 100)))));
+  }, h('a', { href: to, tabindex: -1 }, h('span.dim', {}, kind), ' ', untrusted(name, 100)))));
   list.hidden = !found.length;
   input.setAttribute('aria-expanded', String(found.length > 0));
   input.setAttribute('aria-activedescendant', selected < 0 ? '' : `found-${selected}`);

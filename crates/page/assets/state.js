@@ -157,12 +157,21 @@ export function holdings() {
 
 /** Totals over all nodes. */
 export function totals() {
-  const sums = { nodes: state.nodes.size, devices: 0, unhealthy: 0, unknown: 0, sick: 0, free: 0, shared: 0, overLimit: 0 };
+  const sums = {
+    nodes: state.nodes.size,
+    devices: 0,
+    unhealthy: 0,
+    unknown: 0,
+    unhealthyNodes: 0,
+    free: 0,
+    shared: 0,
+    overLimit: 0,
+  };
   for (const node of state.nodes.values()) {
     sums.devices += node.devices.length;
     sums.unhealthy += node.unhealthy;
     sums.unknown += node.unknown;
-    sums.sick += node.unhealthy > 0;
+    sums.unhealthyNodes += node.unhealthy > 0;
     sums.free += node.free > 0;
     sums.shared += node.shared > 0;
     sums.overLimit += node.overLimit;

@@ -3,14 +3,14 @@
 import { CLASSES, colour, legend } from './colours.js';
 import { h } from './dom.js';
 import { number } from './format.js';
-import { foreign } from './parts.js';
+import { untrusted } from './parts.js';
 import { href, option, OPTIONS, route, withOption } from './route.js';
 import { state, totals } from './state.js';
 import { t } from './words.js';
 
 export function toolbar(asTable) {
   const sums = totals();
-  const counts = { all: sums.nodes, unhealthy: sums.sick, free: sums.free, shared: sums.shared };
+  const counts = { all: sums.nodes, unhealthy: sums.unhealthyNodes, free: sums.free, shared: sums.shared };
   return h('div.toolbar', {},
     segments('filter', OPTIONS.filter, (value) => [t(value), h('b', {}, number(counts[value]))]),
     segments('colour', OPTIONS.colour, (value) => t(`colour_${value}`)),
@@ -38,7 +38,7 @@ export function legendLine(shown) {
   return h('div.legend', { 'data-mode': mode }, h('span.dim', {}, t(`legend_${mode}`)),
     keys.map(([key, name]) => h('span.entry', { 'data-entry': name },
       h(`i.swatch.${key.slice(0, 1) === '@' ? 'hue' : key}`, { style: { background: colour(key) } }),
-      foreign(name, 40), ' ', h('b', {}, number(total.get(key) ?? 0)))),
+      untrusted(name, 40), ' ', h('b', {}, number(total.get(key) ?? 0)))),
     shown < state.nodes.size && h('strong', {}, t('shownOf', { n: number(shown), all: number(state.nodes.size) })));
 }
 

@@ -304,8 +304,8 @@ mod tests {
     fn a_revision_of_another_board_gets_everything() {
         let mut board = board();
         update(&mut board, &[node("a", 1)], &[]);
-        for foreign in ["", "-", "1-1", "0-99", "0-x", "\u{1F980}", "0"] {
-            assert!(shown(&board, Some(foreign)).starts_with("all [a=1]"), "{foreign}");
+        for unknown in ["", "-", "1-1", "0-99", "0-x", "\u{1F980}", "0"] {
+            assert!(shown(&board, Some(unknown)).starts_with("all [a=1]"), "{unknown}");
         }
         assert!(shown(&board, Some("0-1")).starts_with("new"));
     }

@@ -9,7 +9,7 @@ use windlass_config::{
 use windlass_core::device::Access;
 
 use super::group::Parts;
-use crate::expression::{All, any};
+use crate::expression::{Conditions, any};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -35,7 +35,7 @@ pub(super) fn parts(
     }
     let conditions: Option<Vec<String>> =
         group.into_iter().map(|device| device.value.condition(device.line, diagnostics)).collect();
-    let mut all = All::default();
+    let mut all = Conditions::default();
     all.and(any(&conditions?));
     let expression = all.into_expression(line, diagnostics);
     let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
@@ -46,7 +46,7 @@ pub(super) fn parts(
 
 impl UsbDevice {
     fn condition(self, line: u64, diagnostics: &mut Diagnostics) -> Option<String> {
-        let mut all = All::default();
+        let mut all = Conditions::default();
         for (attribute, id) in [("usbVendor", self.vendor), ("usbProduct", self.product)] {
             let given = id.unwrap_or_default();
             let lower = given.to_ascii_lowercase();

@@ -2,7 +2,7 @@
 
 use windlass_config::document::{Diagnostics, Spanned};
 
-use crate::expression::{All, any, number};
+use crate::expression::{Conditions, any, number};
 
 /// Maximum length of a range whose numbers are listed one by one in the expression.
 const MAX_LISTED: u32 = 64;
@@ -21,7 +21,7 @@ pub(super) fn add(
     attribute: &str,
     index: &str,
     list: Option<&Spanned<Vec<String>>>,
-    all: &mut All,
+    all: &mut Conditions,
     diagnostics: &mut Diagnostics,
 ) {
     let Some(list) = list.filter(|list| !list.value.is_empty()) else { return };
@@ -30,7 +30,7 @@ pub(super) fn add(
     let mut conditions: Vec<_> = some.iter().map(|it| it.condition(attribute, index)).collect();
     if !whole.is_empty() {
         let parents: Vec<_> = whole.iter().flat_map(|it| it.spellings()).collect();
-        let mut any_of_them = All::default();
+        let mut any_of_them = Conditions::default();
         any_of_them.one_of(attribute, &parents);
         conditions.insert(0, any_of_them.text());
     }
@@ -84,7 +84,7 @@ impl Functions {
     }
 
     fn condition(&self, attribute: &str, index: &str) -> String {
-        let mut both = All::default();
+        let mut both = Conditions::default();
         both.one_of(attribute, &self.spellings().collect::<Vec<_>>());
         both.and(self.numbers(index));
         both.text()

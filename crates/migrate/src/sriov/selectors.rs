@@ -5,7 +5,7 @@ use windlass_config::document::{Diagnostics, Spanned};
 
 use super::{DeviceType, functions};
 use crate::{
-    expression::{All, has, text},
+    expression::{Conditions, has, text},
     nics, present,
 };
 
@@ -44,12 +44,12 @@ impl Selectors {
         kind: DeviceType,
         line: u64,
         diagnostics: &mut Diagnostics,
-    ) -> Option<All> {
+    ) -> Option<Conditions> {
         self.warn_of_link_types(diagnostics);
         if self.has_unsupported_keys(diagnostics) {
             return None;
         }
-        let mut all = All::default();
+        let mut all = Conditions::default();
         self.add_kind(kind, line, &mut all, diagnostics);
         if self.requests_rdma() {
             all.and(has("rdmaDevice"));
@@ -67,7 +67,7 @@ impl Selectors {
     }
 
     /// Adds the conditions that apply to any PCI function.
-    pub(super) fn add_common(self, all: &mut All, diagnostics: &mut Diagnostics) {
+    pub(super) fn add_common(self, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
         all.one_of("pciDevice", &nics::hexadecimal(self.devices, diagnostics));
         all.one_of("driver", &present(self.drivers));
@@ -108,7 +108,13 @@ impl Selectors {
         }
     }
 
-    fn add_kind(&self, kind: DeviceType, line: u64, all: &mut All, diagnostics: &mut Diagnostics) {
+    fn add_kind(
+        &self,
+        kind: DeviceType,
+        line: u64,
+        all: &mut Conditions,
+        diagnostics: &mut Diagnostics,
+    ) {
         if !matches!(kind, DeviceType::AuxNetDevice) {
             all.and(format!("{} == \"\"", text("auxiliaryDevice")));
             return;
@@ -121,7 +127,7 @@ impl Selectors {
         all.and(format!("{}.contains(\".sf.\")", text("auxiliaryDevice")));
     }
 
-    fn add_vdpa(&self, line: u64, all: &mut All, diagnostics: &mut Diagnostics) {
+    fn add_vdpa(&self, line: u64, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         let Some(vdpa) = self.vdpa_type.as_ref().filter(|it| !it.value.is_empty()) else { return };
         if self.requests_rdma() {
             diagnostics.wrong(line, "isRdma and vdpaType exclude each other");

@@ -39,7 +39,7 @@ Examples:
   windlass explain --pod default/trainer
       reason for a running pod's devices, and the devices it would get now; its shares and memory in use
   windlass explain --config windlass.yaml --source scope
-      everything that a configured source examined: the devices, and the reasons against other finds";
+      everything that a configured source examined: a device, or the first reason against one";
 
 /// Examples on another machine, for builds with the laboratory.
 const SIMULATED: &str = if cfg!(feature = "laboratory") {

@@ -122,7 +122,8 @@ impl Setting {
     fn print(&self, columns: Vec<String>, rows: Vec<Vec<String>>, legend: &str) -> Result<()> {
         let Self { nodes, gpus, pods, pod_count, forecast, seeds: [first, last], .. } = self;
         line(format!(
-            "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know {forecast}"
+            "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know \
+             {forecast}"
         ))?;
         let classes = Class::ALL.map(|class| class.name().to_uppercase());
         let heading = ["POLICY".to_owned()].into_iter().chain(columns).chain(classes);
