@@ -47,14 +47,14 @@ use windlass_config::{Disclosed, Strategy, address};
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{
-    ClusterCommand, ClusterDoctorArgs, ClusterHalfArgs, ClusterNodeArgs, ExplainPodArgs,
-    ExtendArgs, PageArgs, RecordClusterArgs, SimulateArgs, TopArgs, ViewArgs,
+    ClusterArgs, ClusterCommand, ClusterDoctorArgs, ClusterNodeArgs, ExplainPodArgs, ExtendArgs,
+    PageArgs, RecordClusterArgs, SimulateArgs, TopArgs, ViewArgs,
 };
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use devices::{DeviceFilter, DevicesArgs, DevicesOutputArg, TopoArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use explain::{ExplainArgs, PodName, RequestArgs};
-pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
+pub(crate) use host::{HostCommand, HostCommandArgs, RecordHostArgs};
 pub(crate) use labels::{LabelsArgs, LabelsOutputArg};
 pub(crate) use mps::{MpsArgs, MpsCommand};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
@@ -206,7 +206,7 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Show and place the devices of a whole cluster: kube-scheduler's extender, explanations, simulation.
     #[cfg(feature = "cluster")]
-    Cluster(ClusterHalfArgs),
+    Cluster(ClusterArgs),
     /// Plan pipelines: choose devices for their stages, predict throughput and latency, print manifests, measure.
     #[cfg(feature = "pipeline")]
     Pipeline(PipelineArgs),
@@ -231,7 +231,7 @@ pub(crate) enum Command {
     #[cfg(feature = "laboratory")]
     Conformance(ConformanceArgs),
     /// Record a host's devices to a folder: for a bug report, a test, or analysis on another machine.
-    Host(HostRequest),
+    Host(HostCommandArgs),
     /// Create simulated machines and inject faults.
     #[cfg(feature = "laboratory")]
     Machine(MachineArgs),
@@ -307,7 +307,7 @@ pub(crate) struct NodeArgs {
     )]
     pub(crate) config_label: String,
     #[command(flatten)]
-    pub(crate) places: PlaceArgs,
+    pub(crate) places: AgentPathArgs,
     #[command(flatten)]
     pub(crate) cluster: ApiServerArgs,
     /// Stand by while another agent serves this node, and take over when it ends: for a DaemonSet with maxSurge: 1. The
@@ -353,7 +353,7 @@ fn levels(text: &str) -> Result<Targets, String> {
 
 /// Paths and addresses of the agent.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct PlaceArgs {
+pub(crate) struct AgentPathArgs {
     #[command(flatten)]
     pub(crate) record: RecordArgs,
     /// Folder for CDI documents [default: /var/run/cdi]

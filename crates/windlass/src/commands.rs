@@ -144,7 +144,7 @@ fn require_driver_answers(inventory: &Inventory) -> Result<()> {
 }
 
 /// Writes JSON or YAML for programs, or the table for people.
-fn answer(
+fn print_output(
     output: OutputArg,
     document: &impl Serialize,
     table: impl FnOnce() -> Result<()>,

@@ -10,7 +10,7 @@ use super::{OutputArg, word::word};
 use crate::logging::LogFormat;
 
 #[derive(Args, Debug)]
-pub(crate) struct ClusterHalfArgs {
+pub(crate) struct ClusterArgs {
     #[command(subcommand)]
     pub(crate) command: ClusterCommand,
 }

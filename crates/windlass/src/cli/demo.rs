@@ -20,7 +20,7 @@ pub(crate) struct DemoArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,
     #[command(flatten)]
-    pub(crate) story: StoryArgs,
+    pub(crate) story: DemoVariantArgs,
     /// Wait for Enter after each event, and after each screenful.
     #[arg(long, conflicts_with_all = ["output", "soak", "edge"])]
     pub(crate) step: bool,
@@ -39,7 +39,7 @@ pub(crate) struct DemoArgs {
 
 /// Alternatives to the default demonstration, which shows one machine with its agent and kubelet.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct StoryArgs {
+pub(crate) struct DemoVariantArgs {
     /// Show allocation by claims (Dynamic Resource Allocation), with an embedded API server and scheduler. With --soak,
     /// claims are created and deleted beside other pods, and the API server fails too.
     #[arg(long)]

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::HostArgs;
 
 #[derive(Args, Debug)]
-pub(crate) struct HostRequest {
+pub(crate) struct HostCommandArgs {
     #[command(subcommand)]
     pub(crate) command: HostCommand,
 }

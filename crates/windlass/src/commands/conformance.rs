@@ -8,7 +8,7 @@ use std::{fs, time::Duration};
 use anyhow::{Context as _, Result, anyhow};
 use windlass_conformance::{Case, Hooks, Subject, catalogue, run as run_cases};
 
-use super::answer;
+use super::print_output;
 use crate::{
     cli::ConformanceArgs,
     exit::{Logged, Misuse},
@@ -17,7 +17,7 @@ use crate::{
 pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
     let cases = select_cases(&args.cases)?;
     if args.list {
-        return answer(args.output, &cases, || show::list(&cases));
+        return print_output(args.output, &cases, || show::list(&cases));
     }
     let mut subject =
         if args.itself { itself::subject(&args.machine)? } else { given_subject(&args) };
@@ -32,7 +32,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
         let written = fs::write(path, report.junit(&name));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
-    answer(args.output, &show::document(&name, &report), || show::report(&report))?;
+    print_output(args.output, &show::document(&name, &report), || show::report(&report))?;
     // A run in which no case passed is a failure.
     let totals = report.totals();
     if totals.fail > 0 || totals.pass == 0 { Err(Logged.into()) } else { Ok(()) }

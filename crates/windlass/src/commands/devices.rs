@@ -26,7 +26,7 @@ pub(crate) use table::{DeviceStatus, Width, device_tables};
 
 use self::table::Offerings;
 use super::{
-    answer, by_reason, clock, print_origin_notice, recorded_config, require_driver_answers,
+    by_reason, clock, print_origin_notice, print_output, recorded_config, require_driver_answers,
 };
 use crate::{
     cli::{DeviceFilter, DevicesArgs, DevicesOutputArg, OutputArg},
@@ -63,7 +63,7 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         without_devices: &node.empty,
     };
     let status = DeviceStatus { offerings: &offerings, owners: &owners };
-    answer(output, &document, || show(&node, status, &caveats, &host, width))?;
+    print_output(output, &document, || show(&node, status, &caveats, &host, width))?;
     require_driver_answers(inventory)
 }
 

@@ -20,7 +20,7 @@ use windlass_config::Config;
 use windlass_node::agent;
 use windlass_resources::NodeState;
 
-use super::{answer, clock, recorded_config as config, require_sources};
+use super::{clock, print_output, recorded_config as config, require_sources};
 use crate::cli::{ExplainArgs, HostArgs, RecordArgs, RequestArgs};
 use live::Kubelet;
 use report::answer_request;
@@ -43,11 +43,11 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
     let request = request::read(&node, &kubelet, &request_args)?;
     if let Some(nic_request) = nic_request {
         let report = joint::read(&node, &kubelet, request, nic_request)?;
-        answer(output, &report, || joint::table(&report))?;
+        print_output(output, &report, || joint::table(&report))?;
         return report.result();
     }
     let report = answer_request(&node, request);
-    answer(output, &report, || show::table(&report))?;
+    print_output(output, &report, || show::table(&report))?;
     report.result()
 }
 

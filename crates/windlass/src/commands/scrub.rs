@@ -10,7 +10,7 @@ use serde::Serialize;
 use windlass_core::inventory::Inventory;
 use windlass_cuda::{Overwritten, VISIBLE_DEVICES, overwrite};
 
-use super::{Origin, answer, host_config, print_origin_notice};
+use super::{Origin, host_config, print_origin_notice, print_output};
 use crate::{
     cli::ScrubArgs,
     screen::{Paint, Table},
@@ -56,7 +56,7 @@ pub(crate) fn run(args: ScrubArgs) -> Result<()> {
         free_bytes: done.free,
         total_bytes: done.total,
     };
-    answer(args.output, &document, || table(&inventory, uuid, done))
+    print_output(args.output, &document, || table(&inventory, uuid, done))
 }
 
 fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {

@@ -9,9 +9,8 @@ use windlass_core::{
 };
 
 use super::{
-    answer,
     devices::{apply_filter, name},
-    print_origin_notice, require_driver_answers, survey,
+    print_origin_notice, print_output, require_driver_answers, survey,
 };
 use crate::{
     cli::TopoArgs,
@@ -61,7 +60,7 @@ pub(crate) async fn run(args: TopoArgs) -> Result<()> {
     let mut inventory = survey(args.host).await?.inventory;
     apply_filter(&mut inventory, &args.filter)?;
     let topology = Topology::of(&inventory);
-    answer(args.output, &topology, || show(&inventory, &topology))?;
+    print_output(args.output, &topology, || show(&inventory, &topology))?;
     require_driver_answers(&inventory)
 }
 

@@ -6,7 +6,7 @@ use windlass_control::explanation::Explanation;
 use super::view;
 use crate::{
     cli::ExplainPodArgs,
-    commands::answer,
+    commands::print_output,
     exit::Misuse,
     screen::{Paint, Table, Tone, count, line},
 };
@@ -38,7 +38,7 @@ pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
         }
     };
     let explanation = Explanation::of(&mut objects.to_index(), pod);
-    answer(args.output, &explanation, || print(&explanation))?;
+    print_output(args.output, &explanation, || print(&explanation))?;
     if explanation.node.is_none() && explanation.fitting.is_empty() {
         bail!("no node can serve pod {}", explanation.pod);
     }

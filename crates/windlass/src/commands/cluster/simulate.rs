@@ -21,7 +21,7 @@ use windlass_sched::{
 };
 
 use self::report::{ChurnReport, FillingReport};
-use crate::{cli::SimulateArgs, commands::answer, exit::Misuse, screen::Progress};
+use crate::{cli::SimulateArgs, commands::print_output, exit::Misuse, screen::Progress};
 
 /// Runs of one policy, one for each seed.
 struct Runs<T> {
@@ -40,7 +40,7 @@ pub(super) fn run(args: &SimulateArgs) -> Result<()> {
             let run = |settings: &Settings| fill(&simulation, settings, args.load);
             let runs: Vec<Runs<Filling>> = run_all(args, run);
             let report = FillingReport::new(args, &simulation, &pods, &runs);
-            answer(args.output, &report, || report.print())?;
+            print_output(args.output, &report, || report.print())?;
             if let Some(mut image) = image {
                 image.write_all(curves::draw(&report).as_bytes()).context("cannot write --svg")?;
             }
@@ -51,7 +51,7 @@ pub(super) fn run(args: &SimulateArgs) -> Result<()> {
             let run = |settings: &Settings| churn(&simulation, settings, load);
             let runs: Vec<Runs<Churn>> = run_all(args, run);
             let report = ChurnReport::new(args, &simulation, &pods, &runs);
-            answer(args.output, &report, || report.print())
+            print_output(args.output, &report, || report.print())
         }
     }
 }

@@ -15,7 +15,7 @@ use super::view;
 use crate::{
     cli::{OutputArg, TopArgs},
     commands::{
-        answer,
+        print_output,
         top::{INTERVAL, first_holders},
     },
     logging::{self, LogFormat},
@@ -81,7 +81,7 @@ pub(super) async fn run(args: TopArgs) -> Result<()> {
     }
     let mut index = view::objects(&args.view).await?.to_index();
     let report = Report::of(&mut index);
-    answer(args.output, &report, || report.print(args.gpus))
+    print_output(args.output, &report, || report.print(args.gpus))
 }
 
 /// Prints the cluster every `INTERVAL`, until stopped.
@@ -98,7 +98,7 @@ async fn watch(args: TopArgs) -> Result<()> {
             };
             match &mut screen {
                 Some(screen) => screen.draw(&report.to_lines(args.gpus, terminal_width()))?,
-                None => answer(args.output, &report, || report.print(args.gpus))?,
+                None => print_output(args.output, &report, || report.print(args.gpus))?,
             }
             sleep(INTERVAL).await;
         }

@@ -9,7 +9,7 @@ use windlass_core::{
 
 use crate::{
     cli::OutputArg,
-    commands::answer,
+    commands::print_output,
     screen::{Paint, Tone, count, line, wrapped},
 };
 
@@ -50,7 +50,7 @@ impl Diagnosis {
 
     /// Prints problems and warnings, and with `all` the other checks too. Fails if there is a problem.
     pub(crate) fn show(&self, output: OutputArg, all: bool) -> Result<()> {
-        answer(output, self, || self.print(all))?;
+        print_output(output, self, || self.print(all))?;
         ensure!(self.problems == 0, "{} found", count(self.problems, "problem"));
         Ok(())
     }

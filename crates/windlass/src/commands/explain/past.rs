@@ -10,7 +10,7 @@ use windlass_resources::NodeState;
 use super::{report::name, survey};
 use crate::{
     cli::OutputArg,
-    commands::{Origin, answer, print_origin_notice},
+    commands::{Origin, print_origin_notice, print_output},
     screen::{Paint, Table, line},
 };
 
@@ -27,7 +27,9 @@ pub(super) async fn run(config: &Config, output: OutputArg) -> Result<()> {
     let choices = history::read(&config.places.state_dir)?;
     let node = survey(config).await?;
     let origin = Origin::of(&node.inventory);
-    answer(output, &HistoryDocument { origin, choices: &choices }, || show(config, &node, &choices))
+    print_output(output, &HistoryDocument { origin, choices: &choices }, || {
+        show(config, &node, &choices)
+    })
 }
 
 fn show(config: &Config, node: &NodeState, choices: &[RecordedChoice]) -> Result<()> {

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     cli::{OutputArg, PodName},
-    commands::{Origin, answer, print_origin_notice, short_name},
+    commands::{Origin, print_origin_notice, print_output, short_name},
     screen::{Paint, Tone, line},
 };
 
@@ -101,7 +101,7 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
     let origin = Origin::of(&node.inventory);
     let containers = holdings.devices.into_iter().map(held).collect();
     let document = PodDocument { origin, pod: pod.to_string(), shares, containers };
-    answer(output, &document, || document.table(&node))?;
+    print_output(output, &document, || document.table(&node))?;
     let is_past = document.containers.iter().any(|held| held.past.is_some());
     let is_explained = is_past || !document.shares.is_empty();
     ensure!(is_explained, "{pod}: {NO_CHOICE}; searched {}", config.places.state_dir.display());

@@ -19,7 +19,7 @@ use windlass_stage::Addresses;
 use super::{fleet, parse, text};
 use crate::{
     cli::MeasureArgs,
-    commands::answer,
+    commands::print_output,
     exit::Misuse,
     measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure, trace::Traces},
 };
@@ -89,7 +89,7 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
         None if args.compare => cluster::layouts(&pipeline, &text, &args).await?,
         None => deployed(&pipeline, &args, &mut traces).await?,
     };
-    answer(args.output, &report, || table::print(&report))?;
+    print_output(args.output, &report, || table::print(&report))?;
     if let Some(path) = &args.trace {
         traces.write(&pipeline, path)?;
     }

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use windlass_pipeline::{Layout, Plan, plan::gains};
 
 use super::{fleet, pipeline, report, table};
-use crate::{cli::PlanArgs, commands::answer};
+use crate::{cli::PlanArgs, commands::print_output};
 
 /// Order of the layouts in the report. The planned layout is first, because readers look for it.
 const ORDER: [Layout; 3] = [Layout::Planned, Layout::Pods, Layout::Pod];
@@ -24,7 +24,7 @@ pub(super) async fn run(args: PlanArgs) -> Result<()> {
         reports.push(reporter.layout(layout, plan.as_ref(), &gains));
     }
     let report = reporter.report(reports);
-    answer(args.output, &report, || table::print(&report))?;
+    print_output(args.output, &report, || table::print(&report))?;
     let without: Vec<_> = report
         .layouts
         .iter()
