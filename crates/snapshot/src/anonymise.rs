@@ -105,7 +105,7 @@ impl Anonymiser {
     }
 
     /// Number of known secrets.
-    pub fn known(&self) -> usize {
+    pub fn secret_count(&self) -> usize {
         self.substitutes.len()
     }
 

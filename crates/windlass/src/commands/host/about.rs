@@ -42,7 +42,7 @@ impl<'a> About<'a> {
             simulated: host.simulated(),
             entries: recording.len(),
             replaced: anonymiser.is_some(),
-            serial_numbers: anonymiser.map(Anonymiser::known),
+            serial_numbers: anonymiser.map(Anonymiser::secret_count),
             left_out: &recording.omissions,
         }
     }
