@@ -146,7 +146,7 @@ fn only_one(mut found: Vec<(String, Node)>) -> Result<Node, Vec<Diagnostic>> {
             let names = names.join(", ");
             format!(
                 "several configurations are in this file ({names}): write the intended one into a \
-                     file of its own"
+                     separate file"
             )
         }
     };

@@ -40,7 +40,7 @@ struct Entry {
     additional_info: Option<Spanned<AdditionalInfo>>,
 }
 
-/// Values for programs in a container, by PCI address; `*` stands for every function.
+/// Values for programs in a container, by PCI address; `*` means every function.
 type AdditionalInfo = BTreeMap<String, BTreeMap<String, String>>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -190,7 +190,7 @@ fn every_text_exists_in_both_languages_with_the_same_placeholders() {
     let source = fs::read_to_string(assets().join("words.js")).expect("a text file");
     let table = source.split("export const words = {").nth(1).expect("the table");
     let table = table.split("\n};").next().expect("its end");
-    // `key: ['English', '中文'],` on one line, or with each text on a line of its own.
+    // `key: ['English', '中文'],` on one line, or with each text on a separate line.
     let entries: Vec<_> = table.split("],\n").filter(|entry| entry.contains(": [")).collect();
     assert!(entries.len() > 100, "{} words: the table has another format", entries.len());
     for entry in entries {

@@ -64,4 +64,4 @@ impl UsbDevice {
     }
 }
 
-const EACH: &str = "each match is a device of its own; in that plugin all matches form one device";
+const EACH: &str = "each match is a separate device; in that plugin all matches form one device";

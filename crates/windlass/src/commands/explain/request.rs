@@ -61,7 +61,7 @@ pub(super) fn read(
         None => devices(&resource, &free, &required, near(node, &args.near)?),
         Some(shared) if shared.pool => {
             let problem = anyhow!(
-                "{} is a pool: every token stands for all its devices, so there is no choice",
+                "{} is a pool: every token represents all its devices, so there is no choice",
                 resource.name
             );
             return Err(wrong("--resource", problem).into());

@@ -11,7 +11,7 @@ use tonic::{
 
 use crate::cli::Call;
 
-/// Client of a service. It connects for the first item, and reconnects on its own.
+/// Client of a service. It connects for the first item, and reconnects automatically.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     call: Call,
