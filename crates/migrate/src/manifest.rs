@@ -86,7 +86,7 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Diagnostic>> {
         last.push_str(content);
         last.push('\n');
         if documents.len() > MAX_DOCUMENTS {
-            return Err(vec![Diagnostic::new(1, "more documents than any configuration has")]);
+            return Err(vec![Diagnostic::new(1, "too many documents in one file")]);
         }
     }
     documents.retain(|document| !document::is_empty_document(document));

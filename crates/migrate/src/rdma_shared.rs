@@ -68,7 +68,7 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
         let name = entry.resource_name.as_ref();
         if let Some(first) = name.and_then(|it| lines.insert(it.value.clone(), it.line)) {
             let Spanned { line, value } = name?;
-            diagnostics.wrong(*line, format!("resource {value:?} is on line {first} already"));
+            diagnostics.wrong(*line, format!("resource {value:?} is already on line {first}"));
         }
         entry.into_rule(line, diagnostics)
     };

@@ -84,13 +84,14 @@ function problem({ kind, text, since, isRefused }) {
 const tokenForm = (title, isRefused) => h('form.token', { 'data-key': 'token', id: 'token-form' },
   h('h1', {}, t(title)), h('p', {}, t('tokenText')),
   h('pre', {}, 'kubectl create token NAME -n NAMESPACE'),
-  isRefused && h('p.over', {}, t('tokenRefused')), h('p.over', { id: 'token-odd', hidden: true }, t('tokenOdd')),
+  isRefused && h('p.over', {}, t('tokenRefused')),
+  h('p.over', { id: 'token-invalid', hidden: true }, t('tokenInvalid')),
   h('label', {}, t('token'), h('input', { type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false' })),
   h('button', { type: 'submit' }, t('open')));
 
 export function submitToken() {
   const input = document.getElementById('token');
   const isToken = useToken(input.value);
-  document.getElementById('token-odd').hidden = isToken;
+  document.getElementById('token-invalid').hidden = isToken;
   if (isToken) input.value = '';
 }

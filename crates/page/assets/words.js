@@ -52,7 +52,7 @@ export const words = {
     '为有权列出节点和 Pod 的服务账号创建一个令牌，粘贴到这里。令牌只保留在此标签页中，关闭后即失效。',
   ],
   tokenRefused: ['The last token was refused. It may have expired.', '上一个令牌被拒绝，可能已过期。'],
-  tokenOdd: ['This is not a token: it has spaces, or characters that tokens never have.', '这不是令牌：含有空格或令牌中不会出现的字符。'],
+  tokenInvalid: ['This is not a token: it has spaces, or characters that tokens never have.', '这不是令牌：含有空格或令牌中不会出现的字符。'],
   token: ['Token', '令牌'],
   open: ['Open', '打开'],
 
