@@ -28,7 +28,7 @@ pub(super) enum Purpose {
 #[derive(Debug, thiserror::Error)]
 pub(in crate::commands::stage) enum FlitsError {
     #[error("is {length} bytes, not a multiple of the {WORD_BYTES} bytes of a flit")]
-    Odd { length: usize },
+    PartialFlit { length: usize },
     #[error("makes a message of {length} bytes, and a board reads at most {MAX_BYTES}")]
     Long { length: usize },
 }
@@ -44,8 +44,8 @@ const MAX_BYTES: usize = 4 << 20;
 
 impl Message {
     pub(super) fn new(purpose: Purpose, flits: &Flits) -> Result<Self, FlitsError> {
-        if let Some(odd) = flits.iter().find(|edge| !edge.len().is_multiple_of(WORD_BYTES)) {
-            return Err(FlitsError::Odd { length: odd.len() });
+        if let Some(partial) = flits.iter().find(|edge| !edge.len().is_multiple_of(WORD_BYTES)) {
+            return Err(FlitsError::PartialFlit { length: partial.len() });
         }
         let length = flits.iter().map(Bytes::len).sum::<usize>() + WORD_BYTES * (1 + flits.len());
         if length > MAX_BYTES {
