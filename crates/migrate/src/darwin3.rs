@@ -1,4 +1,4 @@
-//! `darwin3-device-plugin`: it has no configuration file, so its manifest is read as one.
+//! `darwin3-device-plugin`. It has no configuration file, so the import reads its manifest.
 
 use windlass_config::{
     DeviceProfile, Find,

@@ -1,5 +1,5 @@
-//! CEL expressions from the selectors of other plugins. A selector has lists of values, and one value of each list has
-//! to match.
+//! CEL expressions from the selectors of other plugins. A selector has lists of values; a device must match one value
+//! of each list.
 
 use jiff::Timestamp;
 use windlass_config::document::Diagnostics;
@@ -8,13 +8,13 @@ use windlass_core::{
     selector::{DeviceExpression, InvalidExpression, literal},
 };
 
-/// Conditions on a device, all of which have to hold.
+/// Conjunction of conditions on a device.
 #[derive(Debug, Default)]
-pub(super) struct All(Vec<String>);
+pub(super) struct Conditions(Vec<String>);
 
-// === impl All ===
+// === impl Conditions ===
 
-impl All {
+impl Conditions {
     /// Requires that an attribute has one of the values. An empty list adds no condition.
     pub(super) fn one_of(&mut self, attribute: &str, values: &[String]) {
         match values {
@@ -31,7 +31,7 @@ impl All {
         self.0.push(condition.into());
     }
 
-    /// The conjunction of the conditions.
+    /// The conditions, joined by `&&`.
     pub(super) fn text(&self) -> String {
         joined(&self.0, " && ")
     }
@@ -56,12 +56,12 @@ pub(super) fn checked(text: &str) -> Result<DeviceExpression, String> {
     let expression: DeviceExpression =
         text.parse().map_err(|error: InvalidExpression| error.to_string())?;
     let id = "any".parse().expect("a constant");
-    let anything = Device::new(id, DeviceKind::Other, SourceName::NICS, Timestamp::UNIX_EPOCH);
-    expression.matches(&anything).map_err(|error| error.to_string())?;
+    let device = Device::new(id, DeviceKind::Other, SourceName::NICS, Timestamp::UNIX_EPOCH);
+    expression.matches(&device).map_err(|error| error.to_string())?;
     Ok(expression)
 }
 
-/// The disjunction of several conditions.
+/// The conditions, joined by `||`.
 pub(super) fn any(conditions: &[String]) -> String {
     joined(conditions, " || ")
 }

@@ -30,7 +30,7 @@ use super::{
 #[serde(default)]
 struct File {
     domain: Option<Spanned<String>>,
-    /// The plugin accepts either key.
+    /// Same list as `device`: the plugin accepts either key.
     devices: Option<Spanned<Vec<Spanned<Device>>>>,
     device: Option<Spanned<Vec<Spanned<Device>>>>,
 }
@@ -53,11 +53,11 @@ struct Conversion {
     could_mknod: bool,
 }
 
-/// Most earlier groups with which a group is compared, so that a file of many thousand groups is read in time.
+/// Maximum number of earlier groups to compare a group with, which bounds the work for a file of many thousand groups.
 /// Overlaps beyond the limit get no warning.
 const MAX_COMPARED: usize = 1000;
 
-/// The plugin's own domain.
+/// The plugin's default domain.
 const DOMAIN: &str = "squat.ai";
 
 /// True for a document of this plugin, which has its list under either key.
@@ -72,7 +72,11 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
         let (domain, documents) = arguments::read(root, diagnostics);
         for document in &documents {
             let device: Device = read_document(document, diagnostics);
-            conversion.take(&domain, Spanned { line: document.line, value: device }, diagnostics);
+            conversion.add_device(
+                &domain,
+                Spanned { line: document.line, value: device },
+                diagnostics,
+            );
         }
     } else {
         let file: File = read_document(root, diagnostics);
@@ -80,7 +84,7 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
         let line = file.devices.as_ref().or(file.device.as_ref()).map_or(1, |list| list.line);
         let devices = present(file.devices).into_iter().chain(present(file.device));
         let before = conversion.shared.len();
-        devices.for_each(|device| conversion.take(&domain, device, diagnostics));
+        devices.for_each(|device| conversion.add_device(&domain, device, diagnostics));
         if conversion.shared.len() == before && diagnostics.wrong.is_empty() {
             diagnostics.warn(line, "no device is named");
         }
@@ -94,7 +98,7 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
 // === impl Conversion ===
 
 impl Conversion {
-    fn take(&mut self, domain: &str, device: Spanned<Device>, diagnostics: &mut Diagnostics) {
+    fn add_device(&mut self, domain: &str, device: Spanned<Device>, diagnostics: &mut Diagnostics) {
         let Spanned { line, value: Device { name, groups } } = device;
         let Some(given) = name else {
             diagnostics.wrong(line, "a device without a name");
@@ -110,11 +114,11 @@ impl Conversion {
         }
         let Some(resource) = names::resource(domain, &trimmed, diagnostics) else { return };
         for group in present(groups) {
-            self.take_group(&trimmed.value, &resource, group, diagnostics);
+            self.add_group(&trimmed.value, &resource, group, diagnostics);
         }
     }
 
-    fn take_group(
+    fn add_group(
         &mut self,
         name: &str,
         resource: &ResourceName,
@@ -134,7 +138,7 @@ impl Conversion {
         }
         self.shared.entry(resource.clone()).or_insert(Spanned { line, value: sharing });
         let Some(parts) = group.value.into_parts(line, diagnostics) else { return };
-        let mut rule = SourceRule::new(self.names.after(name), parts.find);
+        let mut rule = SourceRule::new(self.names.unique(name), parts.find);
         (rule.resource, rule.sharing) = (Some(resource.clone()), sharing);
         (rule.expression, rule.unit, rule.give) = (parts.expression, parts.unit, parts.give);
         if let Some((node, other)) = self.overlap_with_earlier(&rule) {
@@ -147,8 +151,8 @@ impl Conversion {
         self.imported.sources.push(Spanned { line, value: rule });
     }
 
-    /// A node of the source that an earlier source of another resource also has, with that resource. Different
-    /// descriptions of USB devices are not compared: one device may match both.
+    /// Finds a node that an earlier source of another resource also has, and that resource. Sources with different
+    /// expressions, such as descriptions of USB devices, are not compared: one device may match both.
     fn overlap_with_earlier(&self, rule: &SourceRule) -> Option<(String, ResourceName)> {
         let earlier = self.imported.sources.iter().take(MAX_COMPARED);
         let is_comparable = |earlier: &&SourceRule| {
@@ -162,14 +166,14 @@ impl Conversion {
     }
 }
 
-/// Paths and patterns of the nodes that belong to a source alone.
+/// Paths and patterns of the nodes that a source does not share.
 fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
     let found = if let Find::Nodes(patterns) = &rule.find { patterns.as_slice() } else { &[] };
     let given = rule.give.nodes.iter().filter(|node| !node.shared && node.path.starts_with('/'));
     found.iter().map(String::as_str).chain(given.map(|node| node.path.as_str()))
 }
 
-/// True if two patterns or paths certainly match the same node. A pattern that matches a folder has all nodes in it.
+/// True if two patterns or paths are sure to match a common node. A pattern for a folder matches all nodes in it.
 fn overlap(one: &str, other: &str) -> bool {
     let has = |pattern: &str, path: &str| {
         let mut above = Path::new(path).ancestors().filter_map(Path::to_str);

@@ -1,6 +1,6 @@
 //! Import of configurations of other device plugins, NVIDIA's among them, and of simple udev rules.
 //!
-//! A file that the plugin refuses is refused here. A key that the plugin ignores is ignored with a warning. If pods
+//! The import refuses a file that the plugin refuses, and ignores with a warning a key that the plugin ignores. If pods
 //! would get other devices than from the plugin, a warning names the difference. A file of a plugin other than NVIDIA's
 //! offers only the devices that it names: such a plugin may run beside NVIDIA's, which offers the GPUs.
 
@@ -32,7 +32,7 @@ pub use nvidia::{HealthChecks, NvidiaPluginFlags};
 
 use self::{manifest::unwrapped, udev::is_rules};
 
-/// A device plugin whose configuration is read.
+/// A device plugin whose configuration can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plugin {
     /// Mellanox' `k8s-rdma-shared-dev-plugin`.
@@ -43,7 +43,7 @@ pub enum Plugin {
     Generic,
     /// Arm's `smarter-device-manager`.
     Smarter,
-    /// `darwin3-device-plugin`. It has no configuration file, so its manifest is read.
+    /// `darwin3-device-plugin`. It has no configuration file, so the import reads its manifest.
     Darwin3,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn read_rules(text: &str) -> Result<(Config, Vec<Diagnostic>), Vec<Di
     udev::read(text, &mut diagnostics).into_config(diagnostics)
 }
 
-/// The content of another plugin's file, in Windlass's terms.
+/// The content of another plugin's file, as rules of Windlass.
 #[derive(Debug, Default)]
 struct Imported {
     rules: Vec<SpannedRule>,
@@ -63,7 +63,7 @@ struct Imported {
 // === impl Plugin ===
 
 impl Plugin {
-    /// The plugin of a document, by its keys.
+    /// Identifies the plugin of a document by the document's keys.
     pub(crate) fn of(root: &Node) -> Option<Self> {
         let has = |name| root.child_like(name).is_some();
         let first = root.items().first();
@@ -129,41 +129,40 @@ impl Imported {
     }
 }
 
-/// Removes rules that get no device because earlier rules take them all.
+/// Removes rules that get no device because earlier rules take all their devices.
 fn without_unreachable(
     rules: Vec<SpannedRule>,
     diagnostics: &mut Diagnostics,
 ) -> Vec<ResourceRule> {
-    let mut kept: Vec<SpannedRule> = Vec::new();
+    let mut reachable: Vec<SpannedRule> = Vec::new();
     for rule in rules {
-        match rules::taken_before(&rule, &kept) {
+        match rules::taken_before(&rule, &reachable) {
             Some(Diagnostic { line, text }) => {
                 diagnostics.warn(
                     line,
                     format!("{text}; it is left out, and pods that request it stay pending"),
                 );
             }
-            None => kept.push(rule),
+            None => reachable.push(rule),
         }
     }
-    kept.into_iter().map(|rule| rule.value).collect()
+    reachable.into_iter().map(|rule| rule.value).collect()
 }
 
-/// Removes invalid sources. A source that may find privileged nodes stays: each such device is withheld when it is
-/// found.
+/// Removes invalid sources. Keeps a source that may find privileged nodes: discovery withholds each such device.
 fn without_invalid(
     sources: Vec<Spanned<SourceRule>>,
     kubelet_dir: &Path,
     diagnostics: &mut Diagnostics,
 ) -> Vec<SourceRule> {
-    let mut kept: Vec<SourceRule> = Vec::new();
+    let mut valid: Vec<SourceRule> = Vec::new();
     for Spanned { line, value } in sources {
         let SourceFindings { mut wrong, mut dangerous } = source::check_source(&value, kubelet_dir);
         if matches!(value.find, Find::Files(_)) {
-            // Discovery checks device nodes, but not the files in a folder, so dangers are refused here.
+            // Discovery checks device nodes, but not the files of a folder, so a dangerous folder is refused here.
             wrong.append(&mut dangerous);
         }
-        wrong.extend(source::sharing_conflict(&value, kept.iter()));
+        wrong.extend(source::sharing_conflict(&value, valid.iter()));
         for text in &wrong {
             diagnostics.warn(line, format!("{text}; it is left out"));
         }
@@ -171,10 +170,10 @@ fn without_invalid(
             for text in dangerous {
                 diagnostics.warn(line, format!("{text}; {WITHHELD}"));
             }
-            kept.push(value);
+            valid.push(value);
         }
     }
-    kept
+    valid
 }
 
 const WITHHELD: &str =

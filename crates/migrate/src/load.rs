@@ -10,14 +10,14 @@ use windlass_host::files::{self, Links};
 
 use crate::{NvidiaPluginFlags, Plugin, nvidia};
 
-/// The content of a file.
+/// The configuration in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     /// The file's values, with the defaults of its format.
     pub config: Config,
     /// Format of the file.
     pub format: Format,
-    /// Lines without effect, or with an effect that their author may not expect, in order.
+    /// Warnings about lines without effect, or with an effect that their author may not expect, in order of lines.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -34,7 +34,7 @@ pub enum Format {
     UdevRules,
 }
 
-/// Largest file, in bytes: the limit of a `ConfigMap`, by which such files reach a node.
+/// Maximum size of a file, in bytes: the limit of a `ConfigMap`, which usually holds the file.
 pub const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file; the flags of NVIDIA's plugin take precedence.
@@ -44,7 +44,7 @@ pub fn load(path: &Path, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigErro
     parse(path, &text, flags)
 }
 
-/// Reads a document; `path` is for the messages.
+/// Parses a document. Messages name it by `path`.
 pub fn parse(path: &Path, text: &str, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
     let wrong = |found| Mistakes::new(path, found);
     if document::is_empty_document(text) {
@@ -79,13 +79,13 @@ fn discontinued(root: &Node) -> Option<Diagnostic> {
     let is_its = |mode: &&Node| mode.text().is_some_and(|it| ["hca", "sriov"].contains(&&*it));
     let mode = root.child_like("mode").filter(is_its).filter(|_| root.keys().count() == 1);
     let key = root.child_like("pfNetdevices").or(mode)?;
-    Some(Diagnostic::new(key.line, NO_LONGER_READ))
+    Some(Diagnostic::new(key.line, DISCONTINUED))
 }
 
-const NO_LONGER_READ: &str = "files of k8s-rdma-sriov-dev-plugin are no longer read: write a rule of resources with \
+const DISCONTINUED: &str = "files of k8s-rdma-sriov-dev-plugin are no longer read: write a rule of resources with \
     kind: nic; see docs/devices/migrating.md#k8s-rdma-sriov-dev-plugin";
 
-/// The warning about an empty list of resources, which is valid.
+/// Warning about a configuration that offers no device, which is valid.
 fn nothing_offered(root: &Node, policy: &Policy) -> Option<Diagnostic> {
     let rules = root.child("resources")?;
     let offers = policy.resources != Resources::Rules(Vec::new())
@@ -102,8 +102,8 @@ fn is_of_plugin(root: &Node) -> bool {
     Plugin::of(root).is_some() || nvidia::is_file(root)
 }
 
-/// Configuration by flags and variables without a file. Flags or variables of NVIDIA's manifests imply NVIDIA's
-/// defaults, too: an unchanged manifest offers the same resources.
+/// Configuration from flags and variables without a file. Flags or variables of NVIDIA's manifests also imply NVIDIA's
+/// defaults, so that an unchanged manifest offers the same resources.
 pub fn without_file(flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
     let manifest = flags.mig.is_some()
         || flags.device_lists.is_some()
@@ -144,9 +144,9 @@ mod tests {
         assert_eq!(policy(&NvidiaPluginFlags::default()), Config::default().policy);
         let manifest =
             NvidiaPluginFlags { pass_device_specs: Some(false), ..NvidiaPluginFlags::default() };
-        let kept = policy(&manifest);
-        assert_eq!(kept.mig, MigStrategy::None);
-        assert_eq!(kept.delivery.strategies, [Strategy::Envvar].into());
+        let of_manifest = policy(&manifest);
+        assert_eq!(of_manifest.mig, MigStrategy::None);
+        assert_eq!(of_manifest.delivery.strategies, [Strategy::Envvar].into());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Configurations within manifests: in a `ConfigMap`, or in the arguments of a container.
 //!
-//! An embedded text is parsed after as many empty lines as there are above it in the file, so that its diagnostics
-//! have the file's line numbers.
+//! The parser gets an embedded text after as many empty lines as the file has above it, so that diagnostics have the
+//! file's line numbers.
 
 use windlass_config::{
     Diagnostic,
@@ -11,10 +11,10 @@ use windlass_config::{
 /// Line that separates the documents of a file.
 const SEPARATOR: &str = "---";
 
-/// Most documents in a file. Each may be parsed, so this bounds the work.
+/// Maximum number of documents in a file, which bounds the work of parsing.
 const MAX_DOCUMENTS: usize = 100;
 
-/// The one configuration in a file: the file itself, or the one in a manifest.
+/// Finds the only configuration in a file: the file itself, or the configuration in a manifest.
 pub(crate) fn unwrapped(
     text: &str,
     is_known: impl Fn(&Node) -> bool,
@@ -81,12 +81,12 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Diagnostic>> {
         if line.trim_end() == SEPARATOR {
             documents.push("\n".repeat(number));
         }
-        let kept = if line.trim_end() == SEPARATOR { "" } else { line };
+        let content = if line.trim_end() == SEPARATOR { "" } else { line };
         let last = documents.last_mut().expect("there is a first one");
-        last.push_str(kept);
+        last.push_str(content);
         last.push('\n');
         if documents.len() > MAX_DOCUMENTS {
-            return Err(vec![Diagnostic::new(1, "more documents than any configuration has")]);
+            return Err(vec![Diagnostic::new(1, "too many documents in one file")]);
         }
     }
     documents.retain(|document| !document::is_empty_document(document));
@@ -146,7 +146,7 @@ fn only_one(mut found: Vec<(String, Node)>) -> Result<Node, Vec<Diagnostic>> {
             let names = names.join(", ");
             format!(
                 "several configurations are in this file ({names}): write the intended one into a \
-                     file of its own"
+                     separate file"
             )
         }
     };

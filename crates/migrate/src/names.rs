@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use windlass_config::document::{Diagnostics, Spanned};
 use windlass_core::{device::SourceName, resource::ResourceName};
 
-/// Names of sources so far.
+/// Names of the sources so far, to keep new names unique.
 #[derive(Debug, Default)]
 pub(super) struct SourceNames {
-    taken: BTreeSet<SourceName>,
+    used: BTreeSet<SourceName>,
 }
 
 /// The resource name `prefix/name`; `None` with a diagnostic if it is invalid.
@@ -21,7 +21,7 @@ pub(super) fn resource(
     parsed.map_err(|error| diagnostics.wrong(name.line, format!("{error}"))).ok()
 }
 
-/// True for a name of letters, digits and the bytes of `besides`.
+/// True for a non-empty name of ASCII letters, digits and the bytes in `besides`.
 pub(super) fn is_made_of(name: &str, besides: &[u8]) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || besides.contains(&byte);
     !name.is_empty() && name.bytes().all(allowed)
@@ -30,22 +30,22 @@ pub(super) fn is_made_of(name: &str, besides: &[u8]) -> bool {
 // === impl SourceNames ===
 
 impl SourceNames {
-    /// A unique source name that begins with the text, as far as its characters are valid.
-    pub(super) fn after(&mut self, text: &str) -> SourceName {
-        let base = allowed(text);
+    /// Creates a unique source name from a text, whose invalid characters become hyphens.
+    pub(super) fn unique(&mut self, text: &str) -> SourceName {
+        let base = sanitised(text);
         let numbered = (2_u32..).map(|number| format!("-{number}"));
         let name = std::iter::once(String::new())
             .chain(numbered)
             .map(|suffix| with_suffix(&base, &suffix))
-            .find(|name| !name.is_built_in() && !self.taken.contains(name))
+            .find(|name| !name.is_built_in() && !self.used.contains(name))
             .expect("there are more numbers than names");
-        self.taken.insert(name.clone());
+        self.used.insert(name.clone());
         name
     }
 }
 
-/// The text in the characters of source names.
-fn allowed(text: &str) -> String {
+/// Converts a text to the characters of source names.
+fn sanitised(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = text.chars().map(letter).collect();
     let is_first = |c: char| c.is_ascii_lowercase();
@@ -56,7 +56,7 @@ fn with_suffix(base: &str, suffix: &str) -> SourceName {
     let room = SourceName::MAX_CHARS - suffix.len();
     let stem: String = base.chars().take(room).collect();
     let stem = Some(stem.trim_end_matches('-')).filter(|stem| !stem.is_empty()).unwrap_or("device");
-    format!("{stem}{suffix}").parse().expect("made of valid characters")
+    format!("{stem}{suffix}").parse().expect("all characters are valid")
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
             ("a-name-that-is-longer-than-any", "a-name-that-is-longer-th"),
             ("a-name-that-is-longer-than-any", "a-name-that-is-longer-2"),
         ] {
-            assert_eq!(names.after(text).as_str(), expected, "{text}");
+            assert_eq!(names.unique(text).as_str(), expected, "{text}");
         }
     }
 
@@ -86,7 +86,7 @@ mod tests {
         #[test]
         fn any_text_becomes_a_valid_name(text in "\\PC{0,40}") {
             let mut names = SourceNames::default();
-            prop_assert_ne!(names.after(&text), names.after(&text));
+            prop_assert_ne!(names.unique(&text), names.unique(&text));
         }
     }
 }

@@ -32,15 +32,15 @@ pub(super) fn pool(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Shari
 }
 
 fn replicas(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Replicas {
-    let most = u64::from(Replicas::MAX);
-    let asked = u64::try_from(count.value).unwrap_or(1).max(1);
-    if asked > most {
-        diagnostics.warn(count.line, format!("{asked} exceed the limit: {most} are offered"));
+    let max = u64::from(Replicas::MAX);
+    let requested = u64::try_from(count.value).unwrap_or(1).max(1);
+    if requested > max {
+        diagnostics.warn(count.line, format!("{requested} exceed the limit: {max} are offered"));
     }
-    Replicas::try_from(asked.min(most)).expect("from 1 to the maximum")
+    Replicas::try_from(requested.min(max)).expect("from 1 to the maximum")
 }
 
-/// Rules by which containers get every node of an interface, as from network plugins.
+/// Policy that gives containers every node of an interface, as network plugins do.
 pub(super) fn with_all_nodes() -> NicPolicy {
     let rdma_nodes = [RdmaNode::Uverbs, RdmaNode::RdmaCm, RdmaNode::Umad, RdmaNode::Issm].into();
     NicPolicy { rdma_nodes, ..NicPolicy::default() }
@@ -78,7 +78,7 @@ pub(super) fn hexadecimal(
 /// Requires one of the link types, by the kernel's names of encapsulations.
 pub(super) fn link_types(
     list: Option<Spanned<Vec<String>>>,
-    all: &mut All,
+    all: &mut Conditions,
     diagnostics: &mut Diagnostics,
 ) {
     let line = list.as_ref().map_or(1, |list| list.line);

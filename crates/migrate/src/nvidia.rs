@@ -1,7 +1,7 @@
-//! The configuration of NVIDIA's device plugin, `version: v1`, read without changes to the file.
+//! Import of the configuration of NVIDIA's device plugin, `version: v1`.
 //!
-//! Values, defaults and refusals are those of the plugin's release 0.20; an unknown key gets a warning. The plugin
-//! reads patterns, custom names and subsets of devices, and ignores them. Here they apply, with a warning.
+//! Values, defaults and refusals equal the plugin's release 0.20; an unknown key gets a warning. The plugin reads
+//! patterns, custom names and subsets of devices, and ignores them. Windlass applies them, with a warning.
 
 mod flags;
 mod overrides;
@@ -53,7 +53,7 @@ pub(super) fn is_file(root: &Node) -> bool {
         || within("imex", ["channelIDs", "channelids"])
 }
 
-/// Reads a document; flags of the command line take precedence.
+/// Reads a document. Flags of the command line take precedence.
 pub(super) fn read(
     root: &Node,
     flags: &NvidiaPluginFlags,
@@ -91,7 +91,7 @@ impl NvidiaPluginFile {
     }
 }
 
-/// Windlass's defaults, with those of the plugin that differ.
+/// Windlass's defaults, replaced by the plugin's where they differ.
 fn defaults() -> Config {
     let mut policy = Policy { mig: MigStrategy::None, ..Policy::default() };
     policy.delivery.strategies = [Strategy::Envvar].into();

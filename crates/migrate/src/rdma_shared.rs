@@ -12,7 +12,7 @@ use windlass_config::{
 
 use super::{
     Imported,
-    expression::{All, has},
+    expression::{Conditions, has},
     names, nics, present, read as read_document,
 };
 
@@ -44,7 +44,7 @@ struct Selectors {
     link_types: Option<Spanned<Vec<String>>>,
 }
 
-/// The plugin's own prefix of resource names.
+/// The plugin's default prefix of resource names.
 const PREFIX: &str = "rdma";
 
 pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
@@ -68,7 +68,7 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
         let name = entry.resource_name.as_ref();
         if let Some(first) = name.and_then(|it| lines.insert(it.value.clone(), it.line)) {
             let Spanned { line, value } = name?;
-            diagnostics.wrong(*line, format!("resource {value:?} is on line {first} already"));
+            diagnostics.wrong(*line, format!("resource {value:?} is already on line {first}"));
         }
         entry.into_rule(line, diagnostics)
     };
@@ -82,27 +82,27 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
     Imported { rules, nics: nics::with_all_nodes(), ..Imported::default() }
 }
 
-/// Selector of an entry. An interface matches if it has one value of each list that is not empty.
+/// Values of an entry's selectors. An interface matches if it has one value of each non-empty list.
 type Selection = [Vec<String>; 5];
 
-/// Warns about the first two entries that may select the same interface. No warning is due if the earlier entry takes
-/// every interface of the later one, which is reported elsewhere.
+/// Warns about the first two entries that may select the same interface. There is no warning here if the earlier entry
+/// takes every interface of the later one: `without_unreachable` reports that.
 fn warn_of_overlap(
     selections: &[Selection],
     rules: &[Option<SpannedRule>],
     diagnostics: &mut Diagnostics,
 ) {
-    let known = || {
+    let valid = || {
         selections
             .iter()
             .zip(rules)
             .filter_map(|(selection, rule)| Some((selection, rule.as_ref()?)))
     };
-    for (nth, (later, rule)) in known().enumerate() {
+    for (nth, (later, rule)) in valid().enumerate() {
         let both = |(earlier, first): &(&Selection, &SpannedRule)| {
             !are_disjoint(earlier, later) && !first.value.devices.covers(&rule.value.devices)
         };
-        if let Some((_, first)) = known().take(nth).find(both) {
+        if let Some((_, first)) = valid().take(nth).find(both) {
             let (name, line) = (&first.value.name, first.line);
             let text =
                 format!("{name} on line {line} may select the same interface: {FIRST_ALONE}");
@@ -111,7 +111,7 @@ fn warn_of_overlap(
     }
 }
 
-/// True if no interface matches both: their values differ in one of the lists.
+/// True if no interface matches both selections, because they have no common value in one of the lists.
 fn are_disjoint(one: &Selection, other: &Selection) -> bool {
     let differ = |(one, other): (&Vec<String>, &Vec<String>)| {
         !one.is_empty() && !other.is_empty() && !one.iter().any(|value| other.contains(value))
@@ -175,8 +175,8 @@ impl Entry {
         None
     }
 
-    fn into_conditions(self, line: u64, diagnostics: &mut Diagnostics) -> All {
-        let mut all = All::default();
+    fn into_conditions(self, line: u64, diagnostics: &mut Diagnostics) -> Conditions {
+        let mut all = Conditions::default();
         all.and(has("rdmaDevice"));
         let selectors = self.selectors.map(|it| it.value).unwrap_or_default();
         let devices = present(self.devices);
@@ -201,7 +201,7 @@ impl Selectors {
         lists.into_iter().flatten().all(|list| list.value.is_empty())
     }
 
-    fn add_to(self, all: &mut All, diagnostics: &mut Diagnostics) {
+    fn add_to(self, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
         all.one_of("pciDevice", &nics::hexadecimal(self.device_ids, diagnostics));
         all.one_of("driver", &present(self.drivers));

@@ -1,5 +1,4 @@
-//! `smarter-device-manager`: a list of patterns over names below `/dev`. Each matching node is a
-//! resource of its own.
+//! `smarter-device-manager`: a list of patterns for names below `/dev`. Each matching node is a separate resource.
 
 mod pattern;
 
@@ -86,7 +85,7 @@ fn jetson(sharing: Sharing) -> SourceRule {
     SourceRule { resource, sharing, ..profile.rule() }
 }
 
-/// A source of nodes, each a resource that is named after the node.
+/// Source of nodes, whose resources have the names of the nodes.
 fn rule(
     nodes: Nodes,
     sharing: Sharing,
@@ -94,7 +93,7 @@ fn rule(
     names: &mut SourceNames,
     diagnostics: &mut Diagnostics,
 ) -> Option<Spanned<SourceRule>> {
-    let name = names.after(nodes.path.trim_start_matches("/dev/"));
+    let name = names.unique(nodes.path.trim_start_matches("/dev/"));
     let mut rule = SourceRule::new(name, Find::Nodes(vec![nodes.path]));
     match nodes.name {
         Some(name) => rule.resource = own_resource(DOMAIN, &name),

@@ -40,7 +40,7 @@ struct Entry {
     additional_info: Option<Spanned<AdditionalInfo>>,
 }
 
-/// Values for programs in a container, by PCI address; `*` stands for every function.
+/// Values for programs in a container, by PCI address; `*` means every function.
 type AdditionalInfo = BTreeMap<String, BTreeMap<String, String>>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -50,7 +50,7 @@ enum DeviceType {
     #[default]
     #[serde(alias = "")]
     NetDevice,
-    /// PCI functions that compute.
+    /// Accelerators on PCI.
     Accelerator,
     /// Subfunctions, which have no PCI address of their own.
     AuxNetDevice,
@@ -62,19 +62,19 @@ const PREFIX: &str = "intel.com";
 pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
     let file: File = read_document(root, diagnostics);
     let line = file.resource_list.as_ref().map_or(1, |list| list.line);
-    let (mut taken, mut sources) = (BTreeSet::new(), SourceNames::default());
+    let (mut used, mut sources) = (BTreeSet::new(), SourceNames::default());
     let mut imported = Imported::default();
     let entries = present(file.resource_list);
     imported.nics = options::of(&entries, line, diagnostics);
     for entry in entries {
         let Some(name) = entry.name(line, diagnostics) else { continue };
-        if !taken.insert(name.value.clone()) {
+        if !used.insert(name.value.clone()) {
             diagnostics.wrong(name.line, format!("resource {} appears twice", name.value));
         }
         match entry.device_type.unwrap_or_default() {
             DeviceType::Accelerator => {
                 let last = name.value.as_str().rsplit('/').next().unwrap_or_default();
-                let source = sources.after(last);
+                let source = sources.unique(last);
                 imported.sources.extend(entry.into_source(source, &name, diagnostics));
             }
             DeviceType::NetDevice | DeviceType::AuxNetDevice => {
@@ -125,7 +125,7 @@ impl Entry {
         selectors.into_iter().filter_map(rule).collect()
     }
 
-    /// The selectors; `None` with a warning without any: the plugin then offers nothing.
+    /// Returns the selectors. Without any the plugin offers nothing, so the result is `None` with a warning.
     fn checked_selectors(
         self,
         line: u64,

@@ -1,4 +1,4 @@
-//! Files of other plugins, and their conversions as documents.
+//! Tests of the import: files of other plugins, and the converted documents.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn loaded(text: &str) -> Result<Loaded, String> {
     parsed.map_err(|error| error.to_string())
 }
 
-/// The converted file, below its diagnostics.
+/// Converts a file, and returns its diagnostics and the document.
 fn converted(plugin: Plugin, text: &str) -> String {
     let loaded = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     assert_eq!(loaded.format, Format::Imported(plugin), "{text}");
@@ -21,15 +21,15 @@ fn converted(plugin: Plugin, text: &str) -> String {
     let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
     let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
     assert_eq!((again.config, again.format), (loaded.config, Format::Windlass), "{ours}");
-    let said = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
-    loaded.warnings.iter().map(said).collect::<String>() + &ours
+    let comment = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
+    loaded.warnings.iter().map(comment).collect::<String>() + &ours
 }
 
 fn mistakes(text: &str) -> String {
     loaded(text).expect_err(text).replace("plugin.conf:", "")
 }
 
-/// JSON with tabs, as Go's programs write it.
+/// JSON with tabs, as programs in Go write it.
 const RDMA_SHARED: &str = r#"{
 	"periodicUpdateInterval": 300,
 	"configList": [
@@ -206,7 +206,7 @@ fn the_one_configuration_of_a_manifest_is_read() {
         mistakes("mig: none\n---\nmig: none\n"),
         "3: a second document: a configuration is one document"
     );
-    assert!(loaded("---\nmig: none\n").is_ok(), "one document may begin with its mark");
+    assert!(loaded("---\nmig: none\n").is_ok(), "one document may begin with a separator");
 }
 
 #[test]
@@ -218,11 +218,12 @@ fn a_node_of_two_resources_gets_a_warning() {
   - {paths: [{path: /dev/snd/pcmC0D0c}, {path: /dev/snd/timer}]}
 - {name: other, groups: [{paths: [{path: /dev/snd0}]}]}
 ";
-    let told = loaded(text).expect("valid").warnings;
-    let told: Vec<_> = told.iter().filter(|it| it.text.contains("squat.ai/audio too")).collect();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].line, 5);
-    assert!(told[0].text.starts_with("/dev/snd/pcmC0D0c is in"), "{}", told[0].text);
+    let warnings = loaded(text).expect("valid").warnings;
+    let found: Vec<_> =
+        warnings.iter().filter(|it| it.text.contains("squat.ai/audio too")).collect();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].line, 5);
+    assert!(found[0].text.starts_with("/dev/snd/pcmC0D0c is in"), "{}", found[0].text);
 }
 
 #[test]
@@ -270,15 +271,15 @@ fn usb_devices_of_one_description_get_a_warning_and_others_not() {
     let group = |name: &str, product: &str| {
         format!("- {{name: {name}, groups: [{{usb: [{{vendor: 1a86, product: {product}}}]}}]}}\n")
     };
-    let told = |second: &str| {
+    let count = |second: &str| {
         let text = format!("devices:\n{}{}", group("one", "'7523'"), group("two", second));
         warnings(&text).iter().filter(|it| it.contains("is in squat.ai/one too")).count()
     };
-    assert_eq!((told("'7523'"), told("'5523'")), (1, 0));
+    assert_eq!((count("'7523'"), count("'5523'")), (1, 0));
 }
 
 #[test]
-fn entries_that_our_format_refuses_get_a_warning() {
+fn entries_that_windlass_refuses_get_a_warning() {
     let paths = |paths: &str| format!("devices:\n- name: a\n  groups: [{{paths: [{paths}]}}]\n");
     let withheld =
         "it is withheld: convert the file, and write allowDangerous: true if it is intended";
@@ -305,14 +306,14 @@ fn entries_that_our_format_refuses_get_a_warning() {
         assert_eq!(again.is_err(), expected.ends_with(withheld), "{text}");
     }
     let folder = DARWIN3.replace("/srv/boards", "/etc");
-    let told = warnings(&folder)
+    let is_reported = warnings(&folder)
         .iter()
         .any(|it| it.ends_with("name what is needed in it; it is left out"));
-    assert!(told, "{:?}", warnings(&folder));
+    assert!(is_reported, "{:?}", warnings(&folder));
 }
 
 #[test]
-fn an_entry_of_smarter_device_manager_that_fits_too_much_costs_no_other() {
+fn an_entry_of_smarter_device_manager_that_matches_too_much_does_not_affect_others() {
     let text = "- {devicematch: .*, nummaxdevices: 1}\n- {devicematch: (?i)^v$, nummaxdevices: 1}\n\
                 - {devicematch: '(^video[0-9]+$)|(^i2c-[0-9]+$)', nummaxdevices: 1}\n";
     assert_eq!(
@@ -332,21 +333,25 @@ fn entries_of_rdma_shared_dev_plugin_for_one_interface_get_a_warning() {
             |name: &str, keys: &str| format!("- {{resourceName: {name}, rdmaHcaMax: 9, {keys}}}\n");
         format!("configList:\n{}{}", entry("a", first), entry("b", second))
     };
-    let told = |first: &str, second: &str| {
+    let overlap = |first: &str, second: &str| {
         let found = warnings(&file(first, second));
         found.into_iter().find(|it| it.contains("may select the same interface"))
     };
     let (by_driver, by_name) = ("selectors: {drivers: [mlx5_core]}", "devices: [ib0]");
-    let text = told(by_driver, by_name).expect("an interface may be of both");
+    let text = overlap(by_driver, by_name).expect("an interface may match both");
     assert!(text.starts_with("3: rdma/a on line 2 may select the same interface: "), "{text}");
-    assert_eq!(told("devices: [ib1]", by_name), None);
-    assert_eq!(told("selectors: {ifNames: [ib1], drivers: [x]}", by_name), None);
-    assert_eq!(told(by_driver, "selectors: {drivers: [mlx4_core]}"), None);
-    assert_eq!(told(by_name, by_name), None, "the second gets nothing, which is told");
+    assert_eq!(overlap("devices: [ib1]", by_name), None);
+    assert_eq!(overlap("selectors: {ifNames: [ib1], drivers: [x]}", by_name), None);
+    assert_eq!(overlap(by_driver, "selectors: {drivers: [mlx4_core]}"), None);
+    assert_eq!(
+        overlap(by_name, by_name),
+        None,
+        "another warning says that the second gets nothing"
+    );
 }
 
 #[test]
-fn selectors_that_ask_for_rdma_are_listed() {
+fn rdma_nodes_depend_on_the_selectors_and_mixed_ones_get_a_warning() {
     let file = |first: &str, second: &str| {
         let text = "resourceList:\n- {resourceName: a, selectors: {F}}\n\
                     - {resourceName: b, selectors: {S}}\n\
@@ -354,7 +359,7 @@ fn selectors_that_ask_for_rdma_are_listed() {
         text.replace("{F}", first).replace("{S}", second)
     };
     let (with, without) = ("{isRdma: true}", "{pfNames: [p0]}");
-    for (first, second, nodes, told) in [
+    for (first, second, nodes, expected) in [
         (without, without, 0, [false; 2]),
         (with, with, 4, [true, false]),
         (with, without, 4, [true; 2]),
@@ -363,16 +368,16 @@ fn selectors_that_ask_for_rdma_are_listed() {
         let policy = loaded(&text).expect("valid").config.policy.nics;
         let left_out = policy.missing_nodes == MissingNodes::LeftOut;
         assert_eq!((policy.rdma_nodes.len(), left_out), (nodes, nodes > 0), "{text}");
-        let told_of = |what: &str| warnings(&text).iter().any(|it| it.contains(what));
+        let has_warning = |what: &str| warnings(&text).iter().any(|it| it.contains(what));
         assert_eq!(
-            [told_of("umad and issm"), told_of("isRdma applies to the whole node")],
-            told,
+            [has_warning("umad and issm"), has_warning("isRdma applies to the whole node")],
+            expected,
             "{text}"
         );
     }
 }
 
-/// Documents, each with the beginning of its error.
+/// Checks that each document is refused with an error that begins with the expected text.
 fn check(cases: impl IntoIterator<Item = (String, &'static str)>) {
     for (text, expected) in cases {
         let found = mistakes(&text);
@@ -444,7 +449,7 @@ fn refusals_of_node_plugins_have_the_line() {
     ]);
 }
 
-/// Words of all plugins.
+/// Keys and values of all plugins' files.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "configList", "resourceList", "resourceName", "rdmaHcaMax", "selectors", "pfNames", "mode",
@@ -480,9 +485,9 @@ proptest! {
         if let Ok(loaded) = loaded(&text) {
             let ours = to_yaml(&loaded.config);
             let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
+            let is_withheld = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
             let is_same = again.is_ok_and(|again| again.config == loaded.config);
-            prop_assert!(is_same || is_told, "{}\n{}", text, ours);
+            prop_assert!(is_same || is_withheld, "{}\n{}", text, ours);
         }
     }
 
@@ -491,9 +496,9 @@ proptest! {
         let entry = serde_json::json!([{"devicematch": regex, "nummaxdevices": 2}]);
         if let Ok(loaded) = loaded(&entry.to_string()) {
             let ours = to_yaml(&loaded.config);
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
+            let is_withheld = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
             let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
-            prop_assert!(again.is_ok() || is_told, "{}", ours);
+            prop_assert!(again.is_ok() || is_withheld, "{}", ours);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Simple udev rules, as Akri accepts them: each line selects devices, and becomes a source.
+//! Import of simple udev rules, as Akri accepts them: each line selects devices, and becomes a source.
 //!
-//! A source finds only devices that its rule matches. A key without an equivalent is refused, since the rule without
-//! it would find other devices. The message names the alternative.
+//! A source finds only devices that its rule matches. The import refuses a key without an equivalent, since the rule
+//! would match other devices without the key. The message names the alternative.
 
 mod line;
 mod place;
@@ -16,7 +16,7 @@ use windlass_host::glob;
 use self::line::Term;
 use super::Imported;
 use crate::{
-    expression::{All, checked, has, text},
+    expression::{Conditions, checked, has, text},
     names::SourceNames,
 };
 
@@ -46,7 +46,7 @@ pub(super) fn read(text: &str, diagnostics: &mut Diagnostics) -> Imported {
     Imported { sources, ..Imported::default() }
 }
 
-/// A source for each place where devices of a rule may be.
+/// Creates a source for each place with devices of a rule.
 fn read_rule(rule: &str, names: &mut SourceNames) -> Result<Vec<SourceRule>, String> {
     let terms = line::terms(rule)?;
     place::places(&terms)?.into_iter().map(|find| source(find, &terms, names)).collect()
@@ -58,11 +58,11 @@ fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<Sou
         Find::Nodes(paths) => paths[0].trim_start_matches("/dev/"),
         Find::Files(_) | Find::Endpoints(_) => "",
     };
-    let name = names.after(what);
+    let name = names.unique(what);
     let resource = format!("{DOMAIN}/{name}").parse();
     let mut source = SourceRule::new(name, find);
     source.resource = Some(resource.expect("a source's name is valid in a resource name"));
-    let mut all = All::default();
+    let mut all = Conditions::default();
     for term in terms.iter().filter(|term| term.key != "SUBSYSTEM") {
         let condition =
             attribute(term, &mut source).and_then(|attribute| condition(&attribute, term));
@@ -91,7 +91,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
         _ => {}
     }
     let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
-    // No attribute that every source has begins with this prefix.
+    // No standard attribute begins with this prefix.
     let name = format!("file_{}", file.chars().map(letter).collect::<String>());
     let attribute = AttributeName::given(DOMAIN, &name).ok_or("the name is too long")?;
     let other = source.attributes.insert(attribute, file.into());
@@ -104,7 +104,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
 /// Condition that an attribute matches, or does not match. A device without the attribute meets neither.
 fn condition(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     let values: Vec<String> = term.value.split('|').map(str::to_owned).collect();
-    let mut fits = All::default();
+    let mut fits = Conditions::default();
     if values.iter().any(|value| glob::is_pattern(value)) {
         let regex = values.iter().map(|value| regex(value)).collect::<Result<Vec<_>, _>>()?;
         let regex = literal(&format!("^({})$", regex.join("|")));
@@ -122,7 +122,7 @@ fn condition(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     })
 }
 
-/// A pattern as a regular expression.
+/// Converts a pattern to a regular expression.
 fn regex(pattern: &str) -> Result<String, String> {
     let (mut found, mut rest) = (String::new(), pattern);
     while let Some(letter) = rest.chars().next() {
@@ -150,7 +150,7 @@ fn is_class(text: &str) -> bool {
     !letters.is_empty() && letters.chars().all(is_plain) && !letters.contains("--")
 }
 
-/// The page that lists the readable rules and the replacements of others.
+/// Documentation of the supported rules, and of replacements for other rules.
 const PAGE: &str = "docs/devices/migrating.md#rules-of-udev";
 
 const EVERYTHING: &str = "SUBSYSTEM: the rule fits every device of the bus: add ATTR or KERNEL";

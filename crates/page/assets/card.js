@@ -1,16 +1,18 @@
-// The small card beside a cell under the pointer or the focus.
+// Card with the details of the cell under the pointer or the focus.
 
 import { fill, h } from './dom.js';
 import { clip } from './format.js';
-import { deviceName, enforcement, foreign, health, idleText, memoryBar, sensors, shareText, useBar } from './parts.js';
+import {
+  deviceName, enforcement, health, idleText, memoryBar, sensors, shareText, untrusted, useBar,
+} from './parts.js';
 import { holderName, state } from './state.js';
 import { t } from './words.js';
 
 const card = document.getElementById('card');
-const MOST_HOLDERS = 8;
+const MAX_HOLDERS = 8;
 let shown;
 
-/** Shows the card of the device that this cell stands for, or hides it. */
+/** Shows the card of a cell's device. Without a cell, hides the card. */
 export function showCard(cell) {
   shown = cell;
   refreshCard();
@@ -31,19 +33,19 @@ export function refreshCard() {
 
 function lines(node, device) {
   const row = (name, value) => value && h('div.pair', {}, h('span.dim', {}, name), value);
-  const shares = (holders) => holders.slice(0, MOST_HOLDERS).map((holder) => h('div.pair', {},
-    h('span', {}, foreign(clip(holderName(holder), 60))),
+  const shares = (holders) => holders.slice(0, MAX_HOLDERS).map((holder) => h('div.pair', {},
+    h('span', {}, untrusted(clip(holderName(holder), 60))),
     h(`span${holder.isOverLimit ? '.over' : '.dim'}`, {}, `${holder.isOverLimit ? '▲ ' : ''}${shareText(holder)}`)));
   const holders = [device, ...device.parts].flatMap((it) => it.holders);
   return [
-    h('div.pair.title', {}, h('strong', {}, foreign(node.name, 60), ` · ${deviceName(device)}`), health(device)),
-    device.product && h('div.dim', {}, foreign(device.product, 80)),
-    device.reason && h('div.over', {}, foreign(device.reason)),
-    device.action && h('div', {}, '→ ', foreign(device.action)),
+    h('div.pair.title', {}, h('strong', {}, untrusted(node.name, 60), ` · ${deviceName(device)}`), health(device)),
+    device.product && h('div.dim', {}, untrusted(device.product, 80)),
+    device.reason && h('div.over', {}, untrusted(device.reason)),
+    device.action && h('div', {}, '→ ', untrusted(device.action)),
     row(t('memory'), memoryBar(device)), row(t('use'), useBar(device)),
     row(t('sensors'), sensors(device)), row(t('enforcement'), enforcement(device)),
     holders.length ? h('div.who', {}, shares(holders),
-      holders.length > MOST_HOLDERS && h('div.dim', {}, `+ ${holders.length - MOST_HOLDERS}`)) : '',
+      holders.length > MAX_HOLDERS && h('div.dim', {}, `+ ${holders.length - MAX_HOLDERS}`)) : '',
     device.idle > 0 && !device.parts.length && h('div.dim', {}, idleText(device)),
   ].filter(Boolean);
 }

@@ -1,43 +1,44 @@
-// All nodes: as tiles with a cell for each device, or as a table of the same.
-// Only nodes that changed are made anew, those on the screen first.
+// All nodes, as tiles with a cell for each device, or as a table.
+// Only the elements of changed nodes are rebuilt, those on the screen first.
 
 import { palette } from './colours.js';
 import { h, morph } from './dom.js';
-import { later } from './frames.js';
+import { schedule } from './frames.js';
 import { empty } from './parts.js';
 import { option, OPTIONS } from './route.js';
 import { matches, wordsOf } from './search.js';
 import { changed, state } from './state.js';
 import { group, tile, titles } from './tiles.js';
 import { legendLine, toolbar } from './toolbar.js';
-import { begin, move } from './walk.js';
+import { moveFocus, resetFocus } from './walk.js';
 import { width } from './width.js';
 import { language, t } from './words.js';
 
 /** Width and height of a tile in each size, as in the style sheet. */
 const SIZES = { huge: [380, 138], large: [236, 86], medium: [132, 50], small: [84, 36], tiny: [42, 26] };
 const GAP = 6;
-/** Tiles that a frame can take: the browser needs most of it to style and paint them. */
+/** Maximum number of tiles to insert in a frame. The browser needs most of the frame to style and paint them. */
 const BATCH = 24;
 const BATCH_MS = 4;
-/** More cells than this flash for nobody. */
-const MOST_FLASHES = 40;
+/** Maximum number of cells that flash at a time. */
+const MAX_FLASHES = 40;
 
-/** Element of each node in the list, names of nodes whose element is out of date, and elements near the screen. */
+/** Element of each node in the list, names of nodes with a stale element, and elements near the screen. */
 const elements = new Map();
 const stale = new Set();
 const near = new WeakSet();
 let list;
-let look;
+/** Palette and language of the elements. */
+let appearance;
 /** The nodes to show, in order. */
-let wanted = [];
+let selected = [];
 
 export const isConcerned = (changes) => changes.nodes.size > 0;
 
-/** Notes that these nodes changed, shown or not. */
-export const note = (names) => names.forEach((name) => stale.add(name));
+/** Marks the elements of these nodes as stale. */
+export const markStale = (names) => names.forEach((name) => stale.add(name));
 
-/** The view's frame; `arrange` gives the list in it its nodes. */
+/** Toolbar, legend and an empty list, which `arrange` fills with the nodes. */
 export function render({ view }) {
   const asTable = view === 'table';
   const { size, columns, rows } = shape();
@@ -48,8 +49,8 @@ export function render({ view }) {
       'data-key': 'grid', 'data-own': true, 'data-size': size, role: 'list', 'aria-label': t('nodes'),
       style: { '--columns': columns, '--rows': rows },
     });
-  wanted = chosen();
-  return [toolbar(asTable), legendLine(wanted.length), body];
+  selected = selectNodes();
+  return [toolbar(asTable), legendLine(selected.length), body];
 }
 
 export function arrange(root) {
@@ -61,57 +62,57 @@ export function arrange(root) {
       near[skipped ? 'delete' : 'add'](target);
     });
   }
-  const newLook = [palette(option('colour')), language()].join();
-  if (newLook !== look || !elements.size) note([...state.nodes.keys()]);
-  look = newLook;
+  const newAppearance = [palette(option('colour')), language()].join();
+  if (newAppearance !== appearance || !elements.size) markStale([...state.nodes.keys()]);
+  appearance = newAppearance;
   for (const name of [...elements.keys(), ...stale].filter((it) => !state.nodes.has(it))) {
     elements.get(name)?.remove();
     elements.delete(name);
     stale.delete(name);
   }
-  begin((name) => elements.has(name), wanted[0]);
-  const nodes = wanted;
-  later('place', () => place(nodes, 0));
+  resetFocus((name) => elements.has(name), selected[0]);
+  const nodes = selected;
+  schedule('place', () => place(nodes, 0));
   for (const isNear of [true, false]) {
-    for (const { name } of wanted) {
+    for (const { name } of selected) {
       const element = stale.has(name) && elements.get(name);
-      if (element && isOnScreen(element) === isNear) later(`node ${name}`, () => refresh(name));
+      if (element && isOnScreen(element) === isNear) schedule(`node ${name}`, () => refresh(name));
     }
   }
 }
 
-/** The browser says so of a band of tiles, and of a group of the table's rows. */
+/** True for an element near the screen. The browser reports this of bands of tiles, and of groups of table rows. */
 const isOnScreen = (element) => near.has(element) || near.has(element.parentElement);
 
 const isTable = () => list.matches('.table *');
 
 const bandAt = (number) => list.children[number] ?? list.appendChild(h('div.band', { role: 'none' }));
 
-/** Puts the elements of these nodes into the list, in order: a batch, and the others in later frames. */
+/** Inserts the elements of these nodes into the list, in order: one batch now, the others in later frames. */
 function place(nodes, from) {
   const end = performance.now() + BATCH_MS;
   let moved = 0;
-  const isEnough = () => moved >= BATCH || performance.now() > end;
+  const isBatchFull = () => moved >= BATCH || performance.now() > end;
   const names = new Set(nodes.map(({ name }) => name));
   for (const [name, element] of elements) {
     if (names.has(name) || !element.isConnected) continue;
-    if (performance.now() > end) return later('place', () => place(nodes, from));
+    if (performance.now() > end) return schedule('place', () => place(nodes, from));
     element.remove();
   }
   const { columns, rows } = shape();
-  const most = isTable() ? Infinity : columns * rows;
+  const bandSize = isTable() ? Infinity : columns * rows;
   for (let at = from; at < nodes.length; at += 1) {
-    if (isEnough()) return later('place', () => place(nodes, at));
+    if (isBatchFull()) return schedule('place', () => place(nodes, at));
     const { name } = nodes[at];
-    const band = isTable() ? list : bandAt(Math.floor(at / most));
-    const spot = band.children[at % most];
+    const band = isTable() ? list : bandAt(Math.floor(at / bandSize));
+    const spot = band.children[at % bandSize];
     if (!elements.has(name)) elements.set(name, h('div'));
     if (elements.get(name) === spot) continue;
     if (stale.has(name) || !elements.get(name).dataset.key) refresh(name);
     band.insertBefore(elements.get(name), spot ?? null);
     moved += 1;
   }
-  const used = Math.ceil(nodes.length / most);
+  const used = Math.ceil(nodes.length / bandSize);
   if (!isTable()) [...list.children].slice(used).forEach((band) => band.remove());
   list.querySelector('.empty')?.remove();
   if (!nodes.length) list.append(empty(t(state.nodes.size ? 'noMatch' : 'noNodes')));
@@ -130,20 +131,20 @@ function refresh(name) {
   }
 }
 
-const calm = matchMedia('(prefers-reduced-motion: reduce)');
+const reducedMotion = matchMedia('(prefers-reduced-motion: reduce)');
 let flashes = 0;
 
 function flash(element) {
-  if (!element || calm.matches || flashes >= MOST_FLASHES) return;
+  if (!element || reducedMotion.matches || flashes >= MAX_FLASHES) return;
   flashes += 1;
-  // An outline moves nothing and needs no layer of its own, as an opacity would; steps paint it a few times only.
+  // An outline causes no layout, and needs no layer as an opacity would. Steps limit the number of paints.
   const ring = ['var(--accent)', 'transparent'].map((colour) => ({ outline: `2px solid ${colour}` }));
   element.animate(ring, { duration: 1500, easing: 'steps(5)' }).onfinish = () => {
     flashes -= 1;
   };
 }
 
-// --- Which nodes, and in which order ---
+// --- Selection and order of the nodes ---
 
 const FILTERS = {
   all: () => true,
@@ -158,25 +159,25 @@ const ORDERS = {
   fragmented: (node) => -(node.fragmented ?? 0),
 };
 
-/** Names in the order of people: gpu-9 before gpu-10. Kept, since it takes longer than a frame for many. */
+/** Rank of each name in natural order: gpu-9 before gpu-10. Cached, because the sort of many names exceeds a frame. */
 let ranks = new Map();
 const collator = new Intl.Collator('en', { numeric: true });
 
-function chosen() {
+function selectNodes() {
   if (ranks.size !== state.nodes.size || [...state.nodes.keys()].some((name) => !ranks.has(name))) {
     ranks = new Map([...state.nodes.keys()].sort(collator.compare).map((name, rank) => [name, rank]));
   }
-  const isWanted = FILTERS[option('filter')];
+  const passesFilter = FILTERS[option('filter')];
   const query = option('q');
-  const nodes = [...state.nodes.values()].filter((node) => isWanted(node) && matches(node, query));
+  const nodes = [...state.nodes.values()].filter((node) => passesFilter(node) && matches(node, query));
   const order = ORDERS[option('sort')] ?? (() => 0);
   return nodes.sort((one, other) => order(one) - order(other) || ranks.get(one.name) - ranks.get(other.name));
 }
 
-/** Tiles in a band, a group of rows that the browser lays out and paints for itself, and skips off the screen. */
+/** Tiles in a band: a group of rows that the browser lays out separately, and skips while it is off screen. */
 const BAND = 64;
 
-/** The size of tiles (by choice, or so that all are on a screen and a half), their columns, and the rows of a band. */
+/** Size of the tiles (as chosen, or so that all fit on 1.5 screens), number of columns, and rows of a band. */
 function shape() {
   const height = Math.max(300, innerHeight - 200);
   const columnsOf = (name) => Math.max(1, Math.floor((width.ofMain - 32 + GAP) / (SIZES[name][0] + GAP)));
@@ -186,11 +187,11 @@ function shape() {
   return { size, columns, rows: Math.ceil(BAND / columns) };
 }
 
-/** Moves the focus by an arrow key. False: no cell has it. */
-export const step = (key) => Boolean(list) && move(key, list, shape().columns);
+/** Moves the focus by an arrow key. Returns false if no cell has the focus. */
+export const moveByArrow = (key) => Boolean(list) && moveFocus(key, list, shape().columns);
 
-/** The option that makes tiles larger (1) or smaller (-1). */
-export function resized(by) {
+/** The next larger (1) or smaller (-1) size of tiles. */
+export function nextSize(by) {
   const sizes = OPTIONS.size.slice(1);
   return sizes[Math.min(sizes.length - 1, Math.max(0, sizes.indexOf(shape().size) + by))];
 }

@@ -1,14 +1,15 @@
-// The colour of each part of a device, by what a person wants to see, and the legend's numbers.
-// A part is { size, key }: the sizes of a device's parts add up to 1, and the key names colour and row of the legend.
+// Colours of the parts of a device, by the selected mode, and the numbers of the legend.
+// A part is { size, key }. The sizes of a device's parts add up to 1. The key names a colour and a legend entry.
 
 import { holderName, state } from './state.js';
 
-/** Lower bounds of the classes of a scale, in percent. First and last are narrow: nothing and everything matter. */
+/** Lower bounds of the classes of a scale, in percent. The first and the last are narrow, to show empty and full. */
 export const CLASSES = [0, 5, 25, 50, 75, 95];
 
-/** Hues of namespaces, far from the red of unhealthy devices. */
+/** Hues for namespaces, far from the red of unhealthy devices. */
 const HUES = [255, 150, 65, 315, 200, 105, 285, 350];
-const slots = new Map();
+/** Index into HUES by namespace. */
+const hues = new Map();
 
 const COLOURS = {
   held: 'var(--held)', idle: 'var(--idle)', unhealthy: 'var(--unhealthy)', unknown: 'var(--unknown)',
@@ -18,7 +19,7 @@ const COLOURS = {
 export function colour(key) {
   if (Object.hasOwn(COLOURS, key)) return COLOURS[key];
   const [kind, name] = [key.slice(0, 1), key.slice(1)];
-  const hue = HUES[slots.get(name)];
+  const hue = HUES[hues.get(name)];
   if (kind === '@') return `light-dark(oklch(0.63 0.13 ${hue}), oklch(0.7 0.12 ${hue}))`;
   return `var(--${kind === 'f' ? 'loss' : 'scale'}-${name})`;
 }
@@ -38,7 +39,7 @@ const PAINTERS = {
 
 const measure = (value) => [{ size: 1, key: value === undefined ? 'none' : scale('s', value) }];
 
-/** One part for each holder by its share, and one that nobody has. */
+/** Splits a device into a part for each holder, by its share, and a part without a holder. */
 function split(device, keyOf, idleKey = 'idle') {
   const held = 1 - device.idle;
   const shares = device.holders.map((holder) => share(device, holder));
@@ -51,13 +52,13 @@ function split(device, keyOf, idleKey = 'idle') {
   return parts;
 }
 
-/** The part of a device that a holder has, 0 to 1. */
+/** The part of a device that a holder has, from 0 to 1. */
 export function share(device, holder) {
   if (holder.memory !== undefined && device.memory) return Math.min(1, holder.memory / device.memory);
   return Math.min(1, holder.compute ?? 1);
 }
 
-/** The parts of a device; of one that is cut, those of its partitions. */
+/** The parts of a device. For a partitioned device, the parts of its partitions. */
 export function paint(mode, node, device) {
   const wholes = device.health === 'unhealthy' ? [] : device.parts;
   if (!wholes.length) return PAINTERS[mode](device, node);
@@ -69,7 +70,7 @@ export function paint(mode, node, device) {
   return rest > 0.001 ? [...parts, { size: rest, key: 'idle' }] : parts;
 }
 
-/** A CSS background of these parts, with a gap between two of them. */
+/** A CSS background of these parts, with gaps between them. */
 export function background(parts) {
   if (parts.length === 1) return colour(parts[0].key);
   let at = 0;
@@ -83,25 +84,25 @@ export function background(parts) {
   return `linear-gradient(90deg, ${stops.join(', ')})`;
 }
 
-/** Sums of the parts of a node's whole devices by key: the numbers of the legend. Kept with the node. */
-const kept = new WeakMap();
+/** Sums of the parts of a node's whole devices by key, which are the numbers of the legend. Cached by node. */
+const cache = new WeakMap();
 function sums(mode, node) {
-  const known = kept.get(node);
-  if (known?.mode === palette(mode)) return known.sums;
+  const cached = cache.get(node);
+  if (cached?.mode === palette(mode)) return cached.sums;
   const sums = new Map();
   for (const device of node.devices.filter((it) => it.isWhole)) {
     for (const { size, key } of paint(mode, node, device)) sums.set(key, (sums.get(key) ?? 0) + size);
   }
-  kept.set(node, { mode: palette(mode), sums });
+  cache.set(node, { mode: palette(mode), sums });
   return sums;
 }
 
-/** Says which colours are in use: what was painted by another palette is out of date. */
+/** Identifies the colours in use. Elements that were painted with another palette are stale. */
 export function palette(mode) {
-  return mode === 'holder' ? `${mode} of ${slots.size}` : mode;
+  return mode === 'holder' ? `${mode} of ${hues.size}` : mode;
 }
 
-/** Devices by key over all nodes, parts counted as parts. */
+/** Number of devices by key over all nodes, in which a part counts as a fraction. */
 export function legend(mode) {
   const total = new Map();
   for (const node of state.nodes.values()) {
@@ -111,11 +112,11 @@ export function legend(mode) {
 }
 
 const namespaceOf = (name) => name.slice(0, name.indexOf('/') < 0 ? undefined : name.indexOf('/'));
-const namespaceKey = (name) => (slots.has(namespaceOf(name)) ? `@${namespaceOf(name)}` : 'others');
+const namespaceKey = (name) => (hues.has(namespaceOf(name)) ? `@${namespaceOf(name)}` : 'others');
 
-/** Gives the largest namespaces a hue. One that has a hue keeps it, so that no colour changes its meaning. */
+/** Assigns hues to the largest namespaces. A namespace keeps its hue, so that no colour changes its meaning. */
 export function assignHues() {
-  if (slots.size === HUES.length) return;
+  if (hues.size === HUES.length) return;
   const counts = new Map();
   for (const node of state.nodes.values()) {
     for (const { holders } of node.devices) {
@@ -127,6 +128,6 @@ export function assignHues() {
   }
   const largest = [...counts].sort((one, other) => other[1] - one[1] || (one[0] < other[0] ? -1 : 1));
   for (const [name] of largest) {
-    if (slots.size < HUES.length && !slots.has(name)) slots.set(name, slots.size);
+    if (hues.size < HUES.length && !hues.has(name)) hues.set(name, hues.size);
   }
 }

@@ -1,51 +1,51 @@
-// One node in detail. `windlass cluster page` asks the node's agent, which knows links and load; other servers answer 404,
-// and the node is shown as the cluster half knows it.
+// Details of one node: links and load, from the node's agent. `windlass cluster page` forwards the request to the
+// agent. Other servers answer 404; the page then shows only the data of the cluster half.
 
 import { readNode, state } from './state.js';
 
-const PAUSE_MS = 3000;
-const ANSWER_MS = 10_000;
+const INTERVAL_MS = 3000;
+const TIMEOUT_MS = 10_000;
 
-/** Nodes whose agent cannot be asked. */
-const silent = new Set();
+/** Names of nodes without details. */
+const unavailable = new Set();
 let detail;
 
-/** The node as its agent sees it, else as the cluster half does. */
-export function known(name) {
+/** The node with the details of its agent; without details, the node of the state. */
+export function detailedNode(name) {
   const node = state.nodes.get(name);
   return node && detail?.name === name ? detail : node;
 }
 
-/** Asks the agent of the node that is looked at. `name()` gives it; `taken()` is told of each answer. */
-export async function followDetails(name, taken) {
+/** Requests the details of the node on screen, forever. `name()` returns the node; each answer calls `onDetails()`. */
+export async function followDetails(name, onDetails) {
   for (;;) {
     const node = name();
-    if (node && state.source === 'cluster' && state.nodes.get(node)?.hasAgent && !silent.has(node)) {
-      detail = await ask(node);
-      if (detail && name() === node) taken();
+    if (node && state.source === 'cluster' && state.nodes.get(node)?.hasAgent && !unavailable.has(node)) {
+      detail = await fetchDetails(node);
+      if (detail && name() === node) onDetails();
     } else if (!node) {
       detail = undefined;
     }
-    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+    await new Promise((resolve) => setTimeout(resolve, INTERVAL_MS));
   }
 }
 
-async function ask(name) {
+async function fetchDetails(name) {
   try {
     const address = `node/${encodeURIComponent(name)}/state`;
-    const response = await fetch(address, { cache: 'no-store', signal: AbortSignal.timeout(ANSWER_MS) });
-    if (response.status === 404) silent.add(name);
+    const response = await fetch(address, { cache: 'no-store', signal: AbortSignal.timeout(TIMEOUT_MS) });
+    if (response.status === 404) unavailable.add(name);
     if (!response.ok) return undefined;
     const node = readNode((await response.json()).nodes?.[0]);
-    const devices = node.devices.map((device) => ({ ...named(name, device), isDetailed: true }));
+    const devices = node.devices.map((device) => ({ ...withHolderNames(name, device), isDetailed: true }));
     return { ...node, name, devices };
   } catch {
     return undefined;
   }
 }
 
-/** An agent may keep the names of pods to itself; the cluster half knows them. */
-function named(name, device) {
+/** Takes holders from the state if the agent does not disclose their names. */
+function withHolderNames(name, device) {
   if (device.holders.every((holder) => holder.pod || holder.claim)) return device;
   const same = state.nodes.get(name)?.devices.find((other) => other.id === device.id);
   return same ? { ...device, holders: same.holders } : device;

@@ -1,10 +1,10 @@
-// Elements made from values, and a tree that is changed in place into another.
-// Data becomes text and attributes, never markup. Styles are set one by one, as the page's security policy demands.
+// Creates elements, and updates a tree of elements in place. Data becomes text and attributes, never markup. Styles are
+// set one by one, because the page's security policy forbids style attributes in markup.
 
 const SVG = 'http://www.w3.org/2000/svg';
 const SVG_NAMES = new Set(['svg', 'g', 'path', 'rect', 'line', 'circle', 'text', 'title']);
 
-/** Makes an element: h('td.wide', { title, style: { width } }, 'text', element, [more]). */
+/** Creates an element: h('td.wide', { title, style: { width } }, 'text', element, [more]). */
 export function h(name, attributes, ...children) {
   const [tag, ...classes] = name.split('.');
   const element = SVG_NAMES.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
@@ -20,12 +20,12 @@ export function h(name, attributes, ...children) {
   return element;
 }
 
-/** Sets what is not so yet: on an element above others even the same value again costs the style of all of them. */
+/** Sets an attribute if its value differs. An equal value would still make the browser style all descendants. */
 export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
-/** Changes `from` into `to` in place: focus, selection and scroll survive. Returns the element that is there now. */
+/** Changes `from` into `to` in place, so that focus, selection and scroll survive. Returns the resulting element. */
 export function morph(from, to) {
   if (from.nodeName !== to.nodeName) {
     from.replaceWith(to);
@@ -47,7 +47,7 @@ export function morph(from, to) {
   return from;
 }
 
-/** Gives `parent` these children. Those with the same `data-key` are kept, wherever they were. */
+/** Replaces the children of `parent`. Reuses children with the same `data-key`, at any position. */
 export function fill(parent, children) {
   const keyed = new Map();
   for (const child of parent.children) {

@@ -44,5 +44,5 @@ export const absolute = (time) => format(Intl.DateTimeFormat, { dateStyle: 'medi
 
 export const day = (time) => format(Intl.DateTimeFormat, { dateStyle: 'medium', timeStyle: 'short' }).format(time);
 
-/** Text of a stranger, no longer than fits. */
-export const clip = (text, most = 200) => (text.length > most ? `${text.slice(0, most)}…` : text);
+/** Text of at most `max` characters; a longer one ends with an ellipsis. */
+export const clip = (text, max = 200) => (text.length > max ? `${text.slice(0, max)}…` : text);

@@ -1,4 +1,4 @@
-// The top of the page: is all well, where one can go, and how the connection is.
+// Header of the page: verdict, navigation, and the state of the connection.
 
 import { h } from './dom.js';
 import { clock, number } from './format.js';
@@ -8,14 +8,15 @@ import { box } from './search.js';
 import { state, totals } from './state.js';
 import { language, t } from './words.js';
 
-/** Address of the cluster view as it was left. */
+/** Last address of the cluster view. */
 let cluster = '#/';
 export const clusterAddress = () => cluster;
 
 export function header(connection) {
   const { view } = route();
   if (view === 'cluster' || view === 'table') cluster = location.hash || '#/';
-  return [bar(view), state.isSimulated && simulated(), problem(connection), state.hasCome && verdict()].filter(Boolean);
+  const parts = [bar(view), state.isSimulated && simulated(), problem(connection), state.isLoaded && verdict()];
+  return parts.filter(Boolean);
 }
 
 const simulated = () =>
@@ -37,11 +38,14 @@ function bar(view) {
       h('button', { 'data-do': 'help', title: t('help'), 'aria-label': t('help') }, '?')));
 }
 
-/** The answer to "is all well?", then the numbers. */
+/** The problems, or a text that there are none; then the figures. */
 function verdict() {
   const sums = totals();
   const count = (key, n) => t(key, { n: number(n) });
-  const unhealthy = { devices: count('unhealthyDevices', sums.unhealthy), nodes: count('reasonNodes', sums.sick) };
+  const unhealthy = {
+    devices: count('unhealthyDevices', sums.unhealthy),
+    nodes: count('reasonNodes', sums.unhealthyNodes),
+  };
   const troubles = [
     sums.unhealthy > 0 && ['bad', href('cluster', '', { filter: 'unhealthy' }), t('troubleOn', unhealthy)],
     sums.overLimit > 0 && ['bad', href('cluster', '', { sort: 'problems' }), count('overLimits', sums.overLimit)],
@@ -61,7 +65,7 @@ function verdict() {
 const figure = (name, value, title) =>
   h('div', { title: title || undefined, 'data-figure': name }, h('dd', {}, number(value)), h('dt', {}, t(name)));
 
-/** What keeps the page from the newest state, if anything does. */
+/** A notice if the page does not have the newest state. */
 function problem({ kind, text, since, isRefused }) {
   const again = h('button', { 'data-do': 'retry' }, t('retry'));
   const notice = (...children) => h('div.notice', { 'data-key': 'notice', role: 'status' }, ...children);
@@ -80,13 +84,14 @@ function problem({ kind, text, since, isRefused }) {
 const tokenForm = (title, isRefused) => h('form.token', { 'data-key': 'token', id: 'token-form' },
   h('h1', {}, t(title)), h('p', {}, t('tokenText')),
   h('pre', {}, 'kubectl create token NAME -n NAMESPACE'),
-  isRefused && h('p.over', {}, t('tokenRefused')), h('p.over', { id: 'token-odd', hidden: true }, t('tokenOdd')),
+  isRefused && h('p.over', {}, t('tokenRefused')),
+  h('p.over', { id: 'token-invalid', hidden: true }, t('tokenInvalid')),
   h('label', {}, t('token'), h('input', { type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false' })),
   h('button', { type: 'submit' }, t('open')));
 
 export function submitToken() {
   const input = document.getElementById('token');
   const isToken = useToken(input.value);
-  document.getElementById('token-odd').hidden = isToken;
+  document.getElementById('token-invalid').hidden = isToken;
   if (isToken) input.value = '';
 }

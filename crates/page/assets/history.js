@@ -1,8 +1,8 @@
-// The history: faults, recoveries, placements and their ends, over time.
+// History of events: faults, recoveries, placements and their ends.
 
 import { h } from './dom.js';
 import { day, number } from './format.js';
-import { deviceLink, empty, foreign, nodeLink, podLink, time } from './parts.js';
+import { deviceLink, empty, nodeLink, podLink, time, untrusted } from './parts.js';
 import { option, withOption } from './route.js';
 import { state } from './state.js';
 import { t, word } from './words.js';
@@ -38,16 +38,16 @@ export const lines = (events) => h('ol.events', { 'data-key': 'events' }, events
     h('span.when', {}, time(event.time)),
     h('span.kind', {}, h('i', { 'aria-hidden': 'true' }, sign(event.kind)), ' ', word('event_', event.kind)),
     h('span.where', {}, place(event), event.pod && [' ', podLink(event.pod)]),
-    h('span.text', {}, foreign(event.text, 600)))));
+    h('span.text', {}, untrusted(event.text, 600)))));
 
-/** The node of an event, and the device, by its id if the node has it no more. */
+/** Node and device of an event. A device that the node no longer has is shown by its id. */
 function place({ node, device }) {
   const known = state.nodes.get(node)?.devices.find(({ id }) => id && id === device);
   if (known) return deviceLink(state.nodes.get(node), known);
-  return [node && nodeLink(node), device && h('span.id', {}, ' ', foreign(device, 80))];
+  return [node && nodeLink(node), device && h('span.id', {}, ' ', untrusted(device, 80))];
 }
 
-/** The number of events over time as columns; faults at their feet. */
+/** Chart of the number of events over time. Faults are at the bottom of each column. */
 function strip(events) {
   const times = events.map((event) => [Date.parse(event.time), event.kind === 'fault'])
     .filter(([ms]) => !Number.isNaN(ms));
@@ -57,12 +57,12 @@ function strip(events) {
   const columns = Array.from({ length: BUCKETS }, () => [0, 0]);
   const bucket = (ms) => Math.min(BUCKETS - 1, Math.floor(BUCKETS * (ms - first) / length));
   for (const [ms, isFault] of times) columns[bucket(ms)][isFault ? 0 : 1] += 1;
-  const most = Math.max(...columns.map(([faults, others]) => faults + others));
-  const high = (count) => (count ? Math.max(4, 56 * count / most) : 0);
+  const max = Math.max(...columns.map(([faults, others]) => faults + others));
+  const height = (count) => (count ? Math.max(4, 56 * count / max) : 0);
   const column = (mark, at, from, count) =>
-    count > 0 && h(`rect${mark}`, { x: at * 10 + 1, width: 8, y: 60 - from - high(count), height: high(count) });
+    count > 0 && h(`rect${mark}`, { x: at * 10 + 1, width: 8, y: 60 - from - height(count), height: height(count) });
   return h('figure.strip', { 'data-key': 'strip' },
     h('svg', { viewBox: `0 0 ${BUCKETS * 10} 60`, preserveAspectRatio: 'none', role: 'img', 'aria-label': t('eventsOverTime') },
-      columns.map(([faults, others], at) => [column('.fault', at, 0, faults), column('', at, high(faults), others)])),
+      columns.map(([faults, others], at) => [column('.fault', at, 0, faults), column('', at, height(faults), others)])),
     h('figcaption.dim', {}, h('span', {}, day(first)), h('span', {}, day(first + length))));
 }

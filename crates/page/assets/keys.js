@@ -1,10 +1,10 @@
-// The keyboard, and the list of its keys.
+// Keyboard input, and the list of the keys.
 
-import { resized, step } from './cluster.js';
+import { moveByArrow, nextSize } from './cluster.js';
 import { fill, h } from './dom.js';
 import { clusterAddress } from './header.js';
 import { choose, href, option, OPTIONS, route } from './route.js';
-import { steer, suggest } from './search.js';
+import { navigate, suggest } from './search.js';
 import { nextUnhealthy } from './walk.js';
 import { t } from './words.js';
 
@@ -24,7 +24,8 @@ const ACTIONS = {
   n: nextUnhealthy,
   c: () => choose('colour', OPTIONS.colour[(OPTIONS.colour.indexOf(option('colour')) + 1) % OPTIONS.colour.length]),
   t: () => go(href(route().view === 'table' ? 'cluster' : 'table', '', route().options)),
-  '+': () => choose('size', resized(1)), '=': () => choose('size', resized(1)), '-': () => choose('size', resized(-1)),
+  '+': () => choose('size', nextSize(1)), '=': () => choose('size', nextSize(1)),
+  '-': () => choose('size', nextSize(-1)),
   d: theme, l: otherLanguage,
 };
 
@@ -34,7 +35,7 @@ export function pressed(event) {
   if (target.id === 'search') return inSearch(event);
   if (target.matches('input, select, textarea')) return;
   if (key.startsWith('Arrow')) {
-    if (step(key)) event.preventDefault();
+    if (moveByArrow(key)) event.preventDefault();
   } else if (key === 'Enter' && target.matches('.cell')) {
     open(target);
   } else if (key === 'Escape' && !document.querySelector('dialog[open]')) {
@@ -53,11 +54,11 @@ function inSearch(event) {
     event.target.blur();
   } else if (['ArrowDown', 'ArrowUp', 'Enter'].includes(event.key)) {
     event.preventDefault();
-    steer(event.key);
+    navigate(event.key);
   }
 }
 
-/** Opens the node of a cell, at its device. */
+/** Opens the view of a cell's node, at the cell's device. */
 export function open(cell) {
   const { node } = cell.closest('[data-node]')?.dataset ?? {};
   if (node !== undefined) location.hash = href('node', node, { device: cell.closest('[data-at]')?.dataset.at ?? 0 });

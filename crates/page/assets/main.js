@@ -1,4 +1,4 @@
-// Starts the page: what comes from the server or from the person leads to one drawing of header and view.
+// Entry point. Each document of the server and each input of the user redraws the header and the view.
 
 import { refreshCard, showCard } from './card.js';
 import * as cluster from './cluster.js';
@@ -6,7 +6,7 @@ import { assignHues } from './colours.js';
 import { followDetails } from './details.js';
 import { fill, setAttribute } from './dom.js';
 import { ago } from './format.js';
-import { later } from './frames.js';
+import { schedule } from './frames.js';
 import { header, submitToken } from './header.js';
 import * as history from './history.js';
 import { help, open, otherLanguage, pressed, theme } from './keys.js';
@@ -18,7 +18,7 @@ import { choose, option, remember, route } from './route.js';
 import { suggest } from './search.js';
 import { apply, now, state, totals } from './state.js';
 import { watchWidth } from './width.js';
-import { speak, t } from './words.js';
+import { setLanguage, t } from './words.js';
 
 const VIEWS = { cluster, table: cluster, node, pod, pending, history };
 const main = document.getElementById('main');
@@ -26,12 +26,12 @@ const [clusterRoot, otherRoot] = main.children;
 let connection = { kind: 'connecting' };
 let shown = '';
 
-/** The view of the address; an agent's page begins with its node. */
-function current() {
+/** The route of the address. On the page of an agent, the start is the view of its node. */
+function currentRoute() {
   const here = route();
   const only = state.source === 'node' && here.view === 'cluster' && state.nodes.keys().next().value;
-  const wanted = only ? { ...here, view: 'node', name: only } : here;
-  return Object.hasOwn(VIEWS, wanted.view) ? wanted : { ...wanted, view: 'cluster' };
+  const target = only ? { ...here, view: 'node', name: only } : here;
+  return Object.hasOwn(VIEWS, target.view) ? target : { ...target, view: 'cluster' };
 }
 
 function drawHeader() {
@@ -41,81 +41,82 @@ function drawHeader() {
   if (search !== document.activeElement && search.value !== option('q')) search.value = option('q');
   const { unhealthy } = totals();
   document.title = `${unhealthy ? `(${unhealthy}) ` : ''}Windlass`;
-  speakUp(unhealthy ? t('unhealthyDevices', { n: unhealthy }) : t('allWell'));
+  announce(unhealthy ? t('unhealthyDevices', { n: unhealthy }) : t('allWell'));
 }
 
-/** Tells people who hear the page when its answer changes. */
-function speakUp(text) {
+/** Sets the text of the live region, which screen readers read aloud when it changes. */
+function announce(text) {
   const spoken = document.getElementById('spoken');
   const words = connection.kind === 'live' ? text : '';
   if (spoken.textContent !== words) spoken.textContent = words;
 }
 
 function drawView() {
-  if (!state.hasCome) return;
-  const here = current();
+  if (!state.isLoaded) return;
+  const here = currentRoute();
   const isCluster = VIEWS[here.view] === cluster;
-  if (`${here.view} ${here.name}` !== shown) depths.set(shown, scrollY);
+  if (`${here.view} ${here.name}` !== shown) scrollPositions.set(shown, scrollY);
   if (option('colour') === 'holder') assignHues();
-  // The cluster's many elements are kept while another view is on.
+  // The cluster's many elements stay in the document while another view is shown.
   const [root, other] = isCluster ? [clusterRoot, otherRoot] : [otherRoot, clusterRoot];
   root.hidden = false;
   other.hidden = true;
   fill(root, VIEWS[here.view].render(here));
   if (isCluster) cluster.arrange(root);
-  arrive(here);
+  restoreScroll(here);
   refreshCard();
 }
 
-/** Where each view was left. */
-const depths = new Map();
-let marked;
+/** Last scroll position of each view, by view and name. */
+const scrollPositions = new Map();
+let scrolledDevice;
 
-/** Begins a view where it was left, or at the device that the address names. */
-function arrive({ view, name, options }) {
+/** Restores the scroll position of a view, or scrolls to the device in the address. */
+function restoreScroll({ view, name, options }) {
   const key = `${view} ${name}`;
   if (key !== shown) {
-    scrollTo(0, depths.get(key) ?? 0);
+    scrollTo(0, scrollPositions.get(key) ?? 0);
     showCard(undefined);
-    marked = undefined;
+    scrolledDevice = undefined;
   }
   shown = key;
   const device = options.get('device');
-  if (device !== marked) document.getElementById(`device-${device}`)?.scrollIntoView({ block: 'nearest' });
-  marked = device;
+  if (device !== scrolledDevice) document.getElementById(`device-${device}`)?.scrollIntoView({ block: 'nearest' });
+  scrolledDevice = device;
 }
 
-/** Draws all of it, when the address or the taste changed. */
+/** Draws everything, after a change of the address or of an option. */
 function draw() {
   remember();
   const chosen = option('theme');
   if (chosen) setAttribute(document.documentElement, 'data-theme', chosen);
   const language = option('lang') || (/^zh/i.test(navigator.language) ? 'zh' : 'en');
   setAttribute(document.documentElement, 'lang', language === 'zh' ? 'zh-CN' : 'en');
-  speak(language);
+  setLanguage(language);
   document.querySelector('.skip').textContent = t('skip');
-  later('header', drawHeader);
-  later('view', drawView);
+  schedule('header', drawHeader);
+  schedule('view', drawView);
 }
 
-function take(document) {
+function receive(document) {
   const changes = apply(document);
-  cluster.note(changes.nodes);
-  const here = current();
+  cluster.markStale(changes.nodes);
+  const here = currentRoute();
   const isOther = `${here.view} ${here.name}` !== shown;
-  if (isOther || VIEWS[here.view].isConcerned(changes, here)) later('view', drawView);
-  later('header', drawHeader);
+  if (isOther || VIEWS[here.view].isConcerned(changes, here)) schedule('view', drawView);
+  schedule('header', drawHeader);
 }
 
-function tell(news) {
-  const isNew = ['kind', 'text', 'isRefused'].some((part) => news[part] !== connection[part]);
-  connection = news;
-  if (isNew) later('header', drawHeader);
+function setConnection(next) {
+  const isNew = ['kind', 'text', 'isRefused'].some((part) => next[part] !== connection[part]);
+  connection = next;
+  if (isNew) schedule('header', drawHeader);
 }
 
-// --- What people do ---
+// --- User input ---
 
-const DEEDS = {
+/** Actions of elements with the attribute `data-do`. */
+const ACTIONS = {
   language: otherLanguage, theme, help, retry: askNow, skip: () => main.focus(),
 };
 
@@ -129,12 +130,12 @@ addEventListener('change', ({ target }) => target.dataset.option && choose(targe
 addEventListener('input', ({ target }) => {
   if (target.id !== 'search') return;
   suggest();
-  if (['cluster', 'table'].includes(current().view)) choose('q', target.value);
+  if (['cluster', 'table'].includes(currentRoute().view)) choose('q', target.value);
 });
 addEventListener('click', (event) => {
   const { target } = event;
-  const deed = target.closest('[data-do]')?.dataset.do;
-  if (deed) return DEEDS[deed]();
+  const action = target.closest('[data-do]')?.dataset.do;
+  if (action) return ACTIONS[action]();
   const link = target.closest('a[data-replace]');
   if (link && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
@@ -145,17 +146,19 @@ addEventListener('click', (event) => {
   if (!target.closest('.search')) suggest(false);
 });
 
-function pointAt({ target, type }) {
+/** Shows the card of a cell, and the links of a device, under the pointer or the focus. */
+function onPoint({ target, type }) {
   const place = target.closest?.('.place');
   const cell = !place && target.closest?.('.cell');
   if (cell || type === 'pointerover') showCard(cell || undefined);
-  if (current().view === 'node' && node.focusOn(place ? Number(place.dataset.at) : undefined)) later('view', drawView);
+  const position = place ? Number(place.dataset.at) : undefined;
+  if (currentRoute().view === 'node' && node.focusOn(position)) schedule('view', drawView);
 }
-addEventListener('pointerover', pointAt);
-addEventListener('focusin', pointAt);
+addEventListener('pointerover', onPoint);
+addEventListener('focusin', onPoint);
 addEventListener('scroll', () => showCard(undefined), { passive: true });
 
-/** Keeps relative times right. */
+/** Updates relative times. */
 setInterval(() => {
   for (const element of document.querySelectorAll('time')) {
     const text = ago(Date.parse(element.dateTime), now());
@@ -165,5 +168,8 @@ setInterval(() => {
 
 watchWidth(drawView);
 draw();
-follow(take, tell);
-followDetails(() => (current().view === 'node' ? current().name : undefined), () => later('view', drawView));
+follow(receive, setConnection);
+followDetails(
+  () => (currentRoute().view === 'node' ? currentRoute().name : undefined),
+  () => schedule('view', drawView),
+);

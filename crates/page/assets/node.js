@@ -1,11 +1,11 @@
-// One node: its devices in their places, the table of them, distances, and what happened here.
+// One node: picture and table of its devices, their distances, and the node's events.
 
-import { known } from './details.js';
+import { detailedNode } from './details.js';
 import { h } from './dom.js';
 import { bytes, clip, number } from './format.js';
 import { lines } from './history.js';
 import {
-  deviceName, empty, enforcement, foreign, health, holderLine, idleText, memoryBar, sensors, useBar,
+  deviceName, empty, enforcement, health, holderLine, idleText, memoryBar, sensors, untrusted, useBar,
 } from './parts.js';
 import { matrix, picture } from './picture.js';
 import { route } from './route.js';
@@ -13,10 +13,10 @@ import { state } from './state.js';
 import { width } from './width.js';
 import { t } from './words.js';
 
-const MOST_EVENTS = 20;
+const MAX_EVENTS = 20;
 let focus;
 
-/** Shows the links of one device, or of all; the answer is whether that is a change. */
+/** Highlights the links of one device, or of all without a position. Returns true if that is a change. */
 export function focusOn(position) {
   const isNew = focus !== position;
   focus = position;
@@ -26,9 +26,9 @@ export function focusOn(position) {
 export const isConcerned = (changes, { name }) => changes.nodes.has(name) || changes.history;
 
 export function render({ name }) {
-  const node = known(name);
+  const node = detailedNode(name);
   if (!node) return [heading(name), empty(t('nodeUnknown'))];
-  const events = state.history.filter((event) => event.node === name).slice(-MOST_EVENTS);
+  const events = state.history.filter((event) => event.node === name).slice(-MAX_EVENTS);
   const distances = matrix(node);
   return [
     heading(name, node), facts(node),
@@ -43,7 +43,7 @@ export function render({ name }) {
 const section = (name, ...children) =>
   h('section', { 'data-key': name, 'data-section': name }, h('h2', {}, t(name)), ...children);
 
-const heading = (name, node) => h('h1', { 'data-key': 'heading' }, h('span.dim', {}, `${t('node')} `), foreign(name),
+const heading = (name, node) => h('h1', { 'data-key': 'heading' }, h('span.dim', {}, `${t('node')} `), untrusted(name),
   node && !node.hasAgent && h('span.tag', {}, t('noAgent')));
 
 function facts(node) {
@@ -58,18 +58,18 @@ function facts(node) {
 const COLUMNS = ['device', 'health', 'memory', 'use', 'holders', 'enforcement'];
 
 function table(node) {
-  const wanted = Number(route().options.get('device') ?? NaN);
+  const selected = Number(route().options.get('device') ?? NaN);
   const wholes = node.devices.filter((device) => device.isWhole).flatMap((device) => [device, ...device.parts]);
   const column = (name, ...children) => h('td', { 'data-label': t(name) }, ...children);
   const row = (device) => h(`tr${device.isWhole ? '' : '.part'}`, {
     'data-key': device.position, 'data-id': clip(device.id, 300), 'data-health': device.health,
-    id: `device-${device.position}`, 'aria-current': device.position === wanted && 'true',
+    id: `device-${device.position}`, 'aria-current': device.position === selected && 'true',
   },
-  column('device', h('strong', {}, deviceName(device)), ' ', foreign(device.product, 80),
-    h('div.id', {}, foreign(clip(device.id, 80))),
-    h('div.id', {}, foreign(particulars(device), 120))),
-  column('health', health(device), device.reason && h('div.over', {}, foreign(device.reason)),
-    device.action && h('div', {}, '→ ', foreign(device.action))),
+  column('device', h('strong', {}, deviceName(device)), ' ', untrusted(device.product, 80),
+    h('div.id', {}, untrusted(clip(device.id, 80))),
+    h('div.id', {}, untrusted(particulars(device), 120))),
+  column('health', health(device), device.reason && h('div.over', {}, untrusted(device.reason)),
+    device.action && h('div', {}, '→ ', untrusted(device.action))),
   column('memory', memoryBar(device)), column('use', useBar(device)),
   column('holders', device.holders.map(holderLine), device.parts.length ? '' : rest(device)),
   column('enforcement', enforcement(device)));
@@ -81,8 +81,8 @@ function table(node) {
 const particulars = (device) =>
   [device.pci.replace(/^0000:/, ''), sensors(device), device.resource || ((state.source === 'node' || device.isDetailed) && t('notOffered'))].filter(Boolean).join(' · ');
 
-/** The part of a device that nobody has. */
+/** The part of a device without a holder. */
 function rest(device) {
-  if (!device.holders.length && device.idle === 1) return h('span.dim', {}, t('nobody'));
+  if (!device.holders.length && device.idle === 1) return h('span.dim', {}, t('noHolder'));
   return device.idle > 0 && h('div.dim', {}, idleText(device));
 }

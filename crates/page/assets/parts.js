@@ -1,4 +1,4 @@
-// Small parts that several views show: names that link, marks, bars, times.
+// Elements that several views share: links, marks, bars, times.
 
 import { h } from './dom.js';
 import { absolute, ago, bytes, clip, number, percent } from './format.js';
@@ -6,12 +6,12 @@ import { href } from './route.js';
 import { holderName, now } from './state.js';
 import { t, word } from './words.js';
 
-/** A stranger's name or sentence, whose writing direction stays its own. */
-export const foreign = (text, most = 200) =>
-  h('bdi', { title: text.length > most && clip(text, 2000) }, clip(text, most));
+/** Text of the cluster, such as a name, clipped and isolated from the writing direction of the page. */
+export const untrusted = (text, max = 200) =>
+  h('bdi', { title: text.length > max && clip(text, 2000) }, clip(text, max));
 
-export const nodeLink = (name, options) => h('a', { href: href('node', name, options) }, foreign(name));
-export const podLink = (name) => h('a', { href: href('pod', name) }, foreign(name));
+export const nodeLink = (name, options) => h('a', { href: href('node', name, options) }, untrusted(name));
+export const podLink = (name) => h('a', { href: href('pod', name) }, untrusted(name));
 
 const KINDS = { gpu: 'GPU', nic: 'NIC', mig: 'MIG', fpga: 'FPGA', vf: 'VF', nvme: 'NVMe' };
 
@@ -21,16 +21,16 @@ export function deviceName(device) {
   return clip(`${kind} ${device.index ?? device.id}`, 60);
 }
 
-/** "gpu-17 GPU 3", which leads to the device on its node. */
+/** Link "gpu-17 GPU 3" to the device in the view of its node. */
 export const deviceLink = (node, device) =>
   h('a', { href: href('node', node.name, { device: device.position }) },
-    foreign(node.name), ' ', h('b', {}, deviceName(device)));
+    untrusted(node.name), ' ', h('b', {}, deviceName(device)));
 
 const healthWord = (health) => t(health === 'unhealthy' ? 'health_unhealthy' : health);
 
 export const health = (device) => h(`span.health.${device.health}`, {}, healthWord(device.health));
 
-/** A bar with its numbers, `part` from 0 to 1. */
+/** A bar with a text. `part`, from 0 to 1, is the filled part. */
 export const bar = (part, text, mark = '') =>
   h('span.bar', {},
     h(`span.track${mark}`, {}, h('span.full', { style: { width: `${Math.min(100, 100 * part)}%` } })), text);
@@ -51,15 +51,15 @@ export function shareText({ memory, compute }) {
   return parts.filter(Boolean).join(', ') || t('whole');
 }
 
-/** Who has a part of a device, and how much. */
+/** A holder of a device, with its share. */
 export const holderLine = (holder) => h('div.holder', { 'data-holder': clip(holderName(holder), 300) },
   h('span', {}, podLink(holderName(holder)), ' ', holderDetail(holder)), holderShare(holder));
 
 /** The container and the claim of a holder. */
-export const holderDetail = ({ pod, claim, container }) => h('span.dim', {}, foreign(container, 60),
-  claim && [container ? ' · ' : '', `${t('claim')} `, pod ? foreign(claim, 80) : '']);
+export const holderDetail = ({ pod, claim, container }) => h('span.dim', {}, untrusted(container, 60),
+  claim && [container ? ' · ' : '', `${t('claim')} `, pod ? untrusted(claim, 80) : '']);
 
-/** A holder's share and what is used of it. */
+/** The share of a holder, and its memory in use. */
 export function holderShare({ memory, compute, memoryUsed, isOverLimit }) {
   const used = memoryUsed === undefined ? '' : t('used', { n: bytes(memoryUsed) });
   return h('span.share', {}, shareText({ memory, compute }), ' ',
@@ -67,23 +67,23 @@ export function holderShare({ memory, compute, memoryUsed, isOverLimit }) {
     isOverLimit && h('strong.over', {}, `▲ ${t('overLimit')}`));
 }
 
-/** A device in one line, for people who hear the page. */
+/** A device as one sentence, for screen readers. */
 export function sentence(node, device) {
   const holders = device.holders.map((it) => `${holderName(it)} ${shareText(it)}`).join(', ');
   return clip([
     node.name, deviceName(device), device.product, healthWord(device.health), device.reason,
-    device.parts.length ? '' : holders || t('nobody'),
+    device.parts.length ? '' : holders || t('noHolder'),
   ].filter(Boolean).join(', '), 600);
 }
 
-/** A moment as "5 min ago"; `main.js` keeps it right. */
+/** A time as "5 min ago", which `main.js` updates. */
 export function time(text) {
   const ms = Date.parse(text);
-  if (Number.isNaN(ms)) return foreign(text, 40);
+  if (Number.isNaN(ms)) return untrusted(text, 40);
   return h('time', { datetime: new Date(ms).toISOString(), title: absolute(ms) }, ago(ms, now()));
 }
 
-/** The part of a device that nobody has. */
+/** The part of a device without a holder. */
 export const idleText = ({ idle }) => t('idleOf', { n: percent(idle) });
 
 export const enforcement = (device) => (device.enforcement ? word('enforce_', device.enforcement) : '');

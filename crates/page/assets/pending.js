@@ -1,8 +1,8 @@
-// Pods that wait, with each reason and the number of nodes it holds for.
+// Pending pods, with each reason and its number of nodes.
 
 import { h } from './dom.js';
 import { number } from './format.js';
-import { bar, empty, foreign, podLink, time } from './parts.js';
+import { bar, empty, podLink, time, untrusted } from './parts.js';
 import { state } from './state.js';
 import { t } from './words.js';
 
@@ -20,9 +20,9 @@ export function item({ pod, since, request, reasons, help, isExplained }) {
   const all = Math.max(1, reasons.reduce((sum, { nodes }) => sum + nodes, 0));
   return h('li', { 'data-pod': pod.slice(0, 300) },
     h('div.title', {}, h('strong', {}, podLink(pod)), since && h('span.dim', {}, ` ${t('since')} `, time(since))),
-    request && h('div', {}, h('span.dim', {}, `${t('request')} `), foreign(request)),
+    request && h('div', {}, h('span.dim', {}, `${t('request')} `), untrusted(request)),
     h('ul.reasons', {}, reasons.map(({ reason, nodes }) => h('li', { 'data-nodes': nodes },
-      bar(nodes / all, t('reasonNodes', { n: number(nodes) })), foreign(reason, 400)))),
+      bar(nodes / all, t('reasonNodes', { n: number(nodes) })), untrusted(reason, 400)))),
     !isExplained && h('div.dim', {}, t('notExplained')),
-    help && h('div.helps', {}, h('b', {}, `${t('wouldHelp')}: `), foreign(help, 600)));
+    help && h('div.helps', {}, h('b', {}, `${t('wouldHelp')}: `), untrusted(help, 600)));
 }

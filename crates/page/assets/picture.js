@@ -1,7 +1,8 @@
-// The devices of a node in their places: NUMA nodes as boxes, PCI order, and the links between them.
+// Picture of a node: a row of devices in PCI order, boxes for NUMA nodes, and the links between devices.
 //
-// Along runs the row of devices. Across, NVLink and xGMI leave on one side; PCIe switches are brackets on the other.
-// Devices that are all linked in the same way (NVSwitch) share one line. On a narrow screen the row stands upright.
+// The row runs in the direction `along` (u). In the direction `across` (v), NVLinks and xGMI links are on one side, and
+// PCIe switches are brackets on the other side. Devices that are all linked in the same way (NVSwitch) share one line.
+// On a narrow screen the row is vertical.
 
 import { background, paint } from './colours.js';
 import { h } from './dom.js';
@@ -12,19 +13,19 @@ import { t } from './words.js';
 const GAP = 8;
 const PAD = 12;
 const LEVEL = 20;
-const LYING = { along: { gpu: 76, other: 48 }, depth: 58, head: 0, foot: 20 };
-const UPRIGHT = { along: { gpu: 34, other: 28 }, depth: 150, head: 20, foot: 0 };
+const HORIZONTAL = { along: { gpu: 76, other: 48 }, depth: 58, head: 0, foot: 20 };
+const VERTICAL = { along: { gpu: 34, other: 28 }, depth: 150, head: 20, foot: 0 };
 
 const FAST = /^(NV\d*|XGMI)/;
 const SWITCHES = ['PIX', 'PXB'];
 /** The number of links in "NV18". */
 const strength = (kind) => Number(kind.slice(2)) || 1;
 
-/** Draws a node's devices within a width; those that are linked to the device at `focus` say how. */
+/** Draws a node's devices within a width. With `focus`, the position of a device, the others show their link to it. */
 export function picture(node, width, focus) {
-  const lying = layout(node, LYING);
-  const isUpright = lying.length > width;
-  const plan = isUpright ? layout(node, UPRIGHT) : lying;
+  const horizontal = layout(node, HORIZONTAL);
+  const isVertical = horizontal.length > width;
+  const plan = isVertical ? layout(node, VERTICAL) : horizontal;
   const links = unique(node.links).filter(({ a, b }) => plan.spots.has(a) && plan.spots.has(b));
   const { buses, arcs } = bundle(links.filter(({ kind }) => FAST.test(kind)));
   const brackets = SWITCHES.flatMap((kind) =>
@@ -34,12 +35,12 @@ export function picture(node, width, focus) {
   const reach = ({ a, b }) => Math.min(120, 12 + Math.abs(middle(a) - middle(b)) / 5);
   const above = 18 + buses.length * LEVEL + Math.max(0, ...arcs.map(reach));
   const inside = plan.depth + 8 + LEVEL * levels.length + plan.foot;
-  const total = above + inside + 2 + (isUpright ? 60 : 0);
-  // From along and across to the screen.
-  const point = (u, v) => (isUpright ? [inside - v + 1, u] : [u, above + v]);
+  const total = above + inside + 2 + (isVertical ? 60 : 0);
+  // Converts (along, across) to coordinates on the screen.
+  const point = (u, v) => (isVertical ? [inside - v + 1, u] : [u, above + v]);
   const box = (u, v, length, depth) => {
-    const [x, y] = point(u, v + (isUpright ? depth : 0));
-    const [right, bottom] = point(u + length, v + (isUpright ? 0 : depth));
+    const [x, y] = point(u, v + (isVertical ? depth : 0));
+    const [right, bottom] = point(u + length, v + (isVertical ? 0 : depth));
     return { left: `${x}px`, top: `${y}px`, width: `${right - x}px`, height: `${bottom - y}px` };
   };
   const line = (...points) => `M${points.map(([u, v]) => point(u, v).join(' ')).join('L')}`;
@@ -48,8 +49,8 @@ export function picture(node, width, focus) {
     const [x, y] = point(u, v);
     return h('text', { x, y: y + 4, 'text-anchor': anchor }, text);
   };
-  // Beside an upright line there is more room than on it.
-  const aside = isUpright ? 'start' : 'middle';
+  // A label has more room beside a vertical line than on it.
+  const aside = isVertical ? 'start' : 'middle';
 
   const drawBus = ({ kind, members }, at) => {
     const v = -14 - LEVEL * at - LEVEL / 2;
@@ -89,8 +90,8 @@ export function picture(node, width, focus) {
     h('small', {}, below(device)));
   };
   const [across, along] = [total, plan.length];
-  const [wide, high] = isUpright ? [across, along] : [along, across];
-  return h(`div.picture${isUpright ? '.upright' : ''}`, { style: { width: `${wide}px`, height: `${high}px` } },
+  const [wide, high] = isVertical ? [across, along] : [along, across];
+  return h(`div.picture${isVertical ? '.upright' : ''}`, { style: { width: `${wide}px`, height: `${high}px` } },
     plan.boxes.map(({ numa, from, to }) => h('div.numa', { style: box(from, -8, to - from, inside + 8) },
       numa === undefined ? '' : h('span', {}, t('numa', { n: numa })))),
     h('svg', { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, 'aria-hidden': 'true' },
@@ -98,7 +99,7 @@ export function picture(node, width, focus) {
     plan.order.map(drawDevice));
 }
 
-/** Places of the whole devices along the row: NUMA node by NUMA node, then by PCI address. */
+/** Positions of the whole devices along the row, by NUMA node, then by PCI address. */
 function layout(node, { along, depth, head, foot }) {
   const padded = (value) => String(value).padStart(6);
   const key = ({ numa, pci, position }) => [padded(numa ?? 9999), pci || '~', padded(position)].join(' ');
@@ -118,13 +119,13 @@ function layout(node, { along, depth, head, foot }) {
   return { order, spots, boxes, length: boxes.at(-1)?.to ?? 0, depth, foot };
 }
 
-/** One link for each pair. */
+/** Removes duplicates, so that each pair of devices has one link. */
 function unique(links) {
   const pairs = new Map(links.map(({ a, b, kind }) => [[a, b].sort((one, other) => one - other).join(), kind]));
   return [...pairs].map(([pair, kind]) => ({ a: Number(pair.split(',')[0]), b: Number(pair.split(',')[1]), kind }));
 }
 
-/** Devices that these links connect, each group once. */
+/** Groups of devices that these links connect. */
 function groups(links) {
   const groupOf = new Map();
   for (const { a, b } of links) {
@@ -134,7 +135,7 @@ function groups(links) {
   return [...new Set(groupOf.values())].map((members) => ({ members: [...members] }));
 }
 
-/** Groups of three and more whose members are all linked in the same way, and the other links one by one. */
+/** Groups of at least three devices that are all linked in the same way (`buses`), and the other links (`arcs`). */
 function bundle(links) {
   const buses = [];
   for (const kind of new Set(links.map((it) => it.kind))) {
@@ -149,7 +150,7 @@ function bundle(links) {
   return { buses, arcs: links.filter((link) => !isIn(link)) };
 }
 
-/** The distance of each pair as a table. */
+/** Table with the distance of each pair of devices. */
 export function matrix(node) {
   const links = unique(node.links);
   if (!links.length) return '';

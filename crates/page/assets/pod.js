@@ -1,8 +1,8 @@
-// One pod: its devices with the way back to their nodes, or why it waits, and what happened to it.
+// One pod: its devices with links to their nodes, or the reasons why it is pending, and its events.
 
 import { h } from './dom.js';
 import { lines } from './history.js';
-import { deviceLink, empty, foreign, health, holderDetail, holderShare } from './parts.js';
+import { deviceLink, empty, health, holderDetail, holderShare, untrusted } from './parts.js';
 import { item } from './pending.js';
 import { holdings, state } from './state.js';
 import { t } from './words.js';
@@ -14,13 +14,13 @@ export function render({ name }) {
   const waits = state.pending.filter((pending) => pending.pod === name);
   const events = state.history.filter((event) => event.pod === name);
   return [
-    h('h1', { 'data-key': 'heading' }, h('span.dim', {}, `${t('pod')} `), foreign(name)),
+    h('h1', { 'data-key': 'heading' }, h('span.dim', {}, `${t('pod')} `), untrusted(name)),
     waits.length > 0 && h('ul.pending', { 'data-key': 'waits' }, waits.map(item)),
     held.length > 0 && h('ul.holdings', { 'data-key': 'held' }, held.map(({ node, device, holder }) => h('li', {
       'data-node': node.name, 'data-at': device.position, 'data-id': device.id.slice(0, 300),
     },
-    h('span', {}, deviceLink(node, device)), h('span', {}, foreign(device.product, 80)),
-    h('span', {}, health(device), device.reason && h('div.over', {}, foreign(device.reason))),
+    h('span', {}, deviceLink(node, device)), h('span', {}, untrusted(device.product, 80)),
+    h('span', {}, health(device), device.reason && h('div.over', {}, untrusted(device.reason))),
     h('span', {}, holderDetail(holder)), h('span', {}, holderShare(holder))))),
     !held.length && !waits.length && empty(t('podUnknown')),
     events.length > 0 && h('section', { 'data-key': 'history' }, h('h2', {}, t('history')), lines(events)),

@@ -1,80 +1,83 @@
-// The connection: asks for the state, waits for changes, and says how it is.
+// Connection to the server: requests the state and its changes, and reports the state of the connection.
 //
 //   live <──(answer)── lost <──(no answer)── any        401: token    403: forbidden    503: busy
 //
-// The token is kept for this tab only, and goes nowhere but into the header of these requests.
+// The token is stored for this tab only, and sent only in the header of these requests.
 
 const TOKEN = 'windlass-token';
-const LONGEST_PAUSE_MS = 15_000;
-/** The server holds a question for up to 20 s. */
-const ANSWER_MS = 45_000;
-/** Until somebody wakes it. */
-const FOR_EVER_MS = 2 ** 31 - 1;
+const MAX_PAUSE_MS = 15_000;
+/** Timeout of a request. The server delays an answer without changes for up to 20 s. */
+const TIMEOUT_MS = 45_000;
+/** Longest delay of a timer: a pause until `wake()`. */
+const FOREVER_MS = 2 ** 31 - 1;
 
 let token = readToken();
 let wake = () => {};
 
-/** Asks for ever. `take(document)` gets each new answer; `tell({ kind, text, since })` each state of the connection. */
-export async function follow(take, tell) {
+/**
+ * Requests the state forever. Each new document is passed to `onDocument(document)`, each state of the connection to
+ * `onConnection({ kind, text, since })`.
+ */
+export async function follow(onDocument, onConnection) {
   let revision;
   let failures = 0;
   let since;
   for (;;) {
-    const asked = performance.now();
+    const start = performance.now();
     try {
-      const response = await ask(revision);
-      const wait = response.ok ? await news(response) : await refusal(response, tell);
+      const response = await request(revision);
+      const wait = response.ok ? await accept(response) : await refuse(response, onConnection);
       failures = 0;
       since = undefined;
-      const took = performance.now() - asked;
-      await pause(Math.max(wait - (response.ok ? took : 0), 0));
+      const elapsed = performance.now() - start;
+      await pause(Math.max(wait - (response.ok ? elapsed : 0), 0));
     } catch (error) {
       since ??= new Date();
-      // The next question is for all of the state: it is answered at once, while one for changes may be held.
+      // Request the complete state next: the server answers at once, while it may delay an answer with changes.
       revision = undefined;
-      // A TypeError is fetch's word for "no connection", in each browser another.
-      tell({ kind: 'lost', since, text: error instanceof TypeError ? '' : String(error.message) });
-      await pause(Math.min(LONGEST_PAUSE_MS, 500 * 2 ** failures++));
+      // `fetch` reports a missing connection as a TypeError, whose message differs by browser.
+      onConnection({ kind: 'lost', since, text: error instanceof TypeError ? '' : String(error.message) });
+      await pause(Math.min(MAX_PAUSE_MS, 500 * 2 ** failures++));
     }
   }
 
-  /** Takes an answer, and returns the least time in ms from this question to the next. */
-  async function news(response) {
+  /** Applies an answer, and returns the minimum time in ms from this request to the next. */
+  async function accept(response) {
     const document = await response.json();
-    const isNews = typeof document.revision !== 'string' || document.revision !== revision;
-    if (isNews) take(document);
+    const isNew = typeof document.revision !== 'string' || document.revision !== revision;
+    if (isNew) onDocument(document);
     revision = typeof document.revision === 'string' ? document.revision : undefined;
-    tell({ kind: 'live' });
-    return isNews ? 200 : 2000;
+    onConnection({ kind: 'live' });
+    return isNew ? 200 : 2000;
   }
 }
 
-function ask(revision) {
+function request(revision) {
   const query = revision === undefined ? '' : `?after=${encodeURIComponent(revision)}`;
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  return fetch(`state${query}`, { headers, cache: 'no-store', signal: AbortSignal.timeout(ANSWER_MS) });
+  return fetch(`state${query}`, { headers, cache: 'no-store', signal: AbortSignal.timeout(TIMEOUT_MS) });
 }
 
-/** Tells of an answer that is no state, and returns the time in ms to wait. */
-async function refusal(response, tell) {
+/** Reports an answer that is not a state, and returns the time in ms to wait. */
+async function refuse(response, onConnection) {
   const text = (await response.text()).slice(0, 500);
   const seconds = Number(response.headers.get('Retry-After')) || 2;
   switch (response.status) {
     case 401:
-      tell({ kind: 'token', text, isRefused: Boolean(token) });
-      return FOR_EVER_MS;
+      onConnection({ kind: 'token', text, isRefused: Boolean(token) });
+      return FOREVER_MS;
     case 403:
-      tell({ kind: 'forbidden', text });
-      return LONGEST_PAUSE_MS;
+      onConnection({ kind: 'forbidden', text });
+      return MAX_PAUSE_MS;
     case 503:
-      tell({ kind: 'busy', text });
+      onConnection({ kind: 'busy', text });
       return 1000 * Math.min(60, Math.max(1, seconds));
     default:
       throw new Error(`HTTP ${response.status}`);
   }
 }
 
-/** Waits, or until an answer is wanted now. */
+/** Waits for a time, or until `askNow()`. */
 function pause(ms) {
   return new Promise((resolve) => {
     wake = resolve;
@@ -82,18 +85,19 @@ function pause(ms) {
   });
 }
 
+/** Sends the next request at once. */
 export function askNow() {
   wake();
 }
 
-/** Takes a token as pasted. False: no token has such characters. */
+/** Uses a pasted token. Returns false if it has characters that tokens never have. */
 export function useToken(pasted) {
   const given = pasted.trim();
   if (!/^[\x21-\x7e]+$/.test(given)) return false;
   token = given;
   try {
     sessionStorage.setItem(TOKEN, token);
-  } catch { /* Storage is blocked: the token serves until the page is left. */ }
+  } catch { /* Storage is blocked: the token lasts until the page is closed. */ }
   askNow();
   return true;
 }

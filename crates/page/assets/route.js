@@ -1,6 +1,6 @@
-// The address's fragment says what is shown: #/view/name?option=value. Choices of taste are remembered.
+// Route in the address's fragment: #/view/name?option=value. The browser stores some options.
 
-/** Values of each option; the first is the usual one. An empty list: any text. */
+/** Values of each option; the first one is the default. An empty list allows any text. */
 export const OPTIONS = {
   colour: ['health', 'holder', 'memory', 'utilization', 'fragmentation'],
   filter: ['all', 'unhealthy', 'free', 'shared'],
@@ -11,13 +11,13 @@ export const OPTIONS = {
   lang: [undefined, 'en', 'zh'],
   theme: [undefined, 'light', 'dark'],
 };
-const REMEMBERED = ['colour', 'sort', 'size', 'lang', 'theme'];
+const STORED = ['colour', 'sort', 'size', 'lang', 'theme'];
 
-/** The route of the address. It is read for each cell, so it is kept until the address changes. */
-let known = {};
+/** The route of the address. Each cell reads it, so it is cached until the address changes. */
+let cached = {};
 export function route() {
-  if (known.hash !== location.hash) known = { hash: location.hash, ...read() };
-  return known;
+  if (cached.hash !== location.hash) cached = { hash: location.hash, ...read() };
+  return cached;
 }
 
 function read() {
@@ -40,45 +40,45 @@ export function href(view, name = '', options = {}) {
   return `#/${path}${query && `?${query}`}`;
 }
 
-/** As encodeURIComponent, for any text: half of a surrogate pair, which that refuses, is replaced. */
+/** As encodeURIComponent, but replaces a lone surrogate, for which that function throws. */
 function encode(text) {
   return encodeURIComponent(new TextDecoder().decode(new TextEncoder().encode(text)));
 }
 
-/** The value of an option: of the address, as remembered, or the usual one. */
+/** The value of an option: from the address, else the stored one, else the default. */
 export function option(name) {
   const isValid = (value) => value && (OPTIONS[name].length === 0 || OPTIONS[name].includes(value));
-  return [route().options.get(name), remembered(name)].find(isValid) ?? OPTIONS[name][0] ?? '';
+  return [route().options.get(name), stored(name)].find(isValid) ?? OPTIONS[name][0] ?? '';
 }
 
 /** The address with another value of an option. */
 export function withOption(name, value) {
   const { view, name: shown } = route();
   const options = new URLSearchParams(route().options);
-  if (value === (OPTIONS[name][0] ?? '') && !remembered(name)) options.delete(name);
+  if (value === (OPTIONS[name][0] ?? '') && !stored(name)) options.delete(name);
   else options.set(name, value);
   return href(view, shown, options);
 }
 
-/** Chooses without an entry in the browser's history, as for each letter of a search. */
+/** Sets an option without an entry in the browser's history, such as for each letter of a search. */
 export function choose(name, value) {
   history.replaceState(null, '', withOption(name, value));
   dispatchEvent(new Event('hashchange'));
 }
 
-/** Keeps the choices of taste that the address has. */
+/** Stores the options of the address that are in STORED. */
 export function remember() {
   const { options } = route();
-  for (const name of REMEMBERED.filter((it) => options.has(it))) {
+  for (const name of STORED.filter((it) => options.has(it))) {
     try {
       localStorage.setItem(`windlass-${name}`, options.get(name));
-    } catch { /* Storage is blocked: the address still has the choice. */ }
+    } catch { /* Storage is blocked: the address still has the option. */ }
   }
 }
 
-function remembered(name) {
+function stored(name) {
   try {
-    return REMEMBERED.includes(name) ? localStorage.getItem(`windlass-${name}`) : null;
+    return STORED.includes(name) ? localStorage.getItem(`windlass-${name}`) : null;
   } catch {
     return null;
   }

@@ -1,47 +1,48 @@
-// Search: nodes by anything that is on them, and a list of pods, nodes and devices under the box.
+// Search: filters nodes by their texts, and lists matching nodes, pods and devices below the input.
 
 import { fill, h } from './dom.js';
 import { clip } from './format.js';
-import { deviceName, foreign } from './parts.js';
+import { deviceName, untrusted } from './parts.js';
 import { href, option } from './route.js';
 import { holderName, holdings, state } from './state.js';
 import { t } from './words.js';
 
-const MOST = 6;
-const haystacks = new WeakMap();
+/** Maximum number of suggestions of each kind. */
+const MAX_SUGGESTIONS = 6;
+const texts = new WeakMap();
 
-/** All words on a node. They are read once, when the node is drawn, so that a search need not read a thousand. */
+/** All searchable text of a node, cached when the node is drawn. */
 export function wordsOf(node) {
-  if (!haystacks.has(node)) {
+  if (!texts.has(node)) {
     const words = node.devices.flatMap((it) => [it.id, it.product, it.kind, it.pci, it.reason, it.resource,
       ...it.holders.map((holder) => `${holderName(holder)} ${holder.claim}`)]);
-    haystacks.set(node, [node.name, ...words].join('\n').toLowerCase());
+    texts.set(node, [node.name, ...words].join('\n').toLowerCase());
   }
-  return haystacks.get(node);
+  return texts.get(node);
 }
 
-/** True if everything that is typed, word by word, is somewhere on the node. */
+/** True if the text of the node contains every word of the query. */
 export const matches = (node, query) =>
   !query || query.toLowerCase().split(/\s+/).every((word) => wordsOf(node).includes(word));
 
-/** What is found: [kind, name, address]. */
+/** Suggestions for a query: [kind, name, address]. */
 function find(query) {
-  const wanted = query.toLowerCase().trim();
-  if (!wanted) return [];
-  const isHit = (name) => name.toLowerCase().includes(wanted);
+  const pattern = query.toLowerCase().trim();
+  if (!pattern) return [];
+  const isHit = (name) => name.toLowerCase().includes(pattern);
   const pods = new Set([...holdings().keys(), ...state.pending.map(({ pod }) => pod)]);
   const found = [];
-  const take = (names, make) => {
+  const collect = (names, make) => {
     let count = 0;
     for (const name of names) {
-      if (count === MOST) return;
+      if (count === MAX_SUGGESTIONS) return;
       const entry = make(name);
       if (entry && (count += 1)) found.push(entry);
     }
   };
-  take(state.nodes.keys(), (name) => isHit(name) && [t('node'), name, href('node', name)]);
-  take(pods, (name) => isHit(name) && [t('pod'), name, href('pod', name)]);
-  take(state.nodes.values(), (node) => {
+  collect(state.nodes.keys(), (name) => isHit(name) && [t('node'), name, href('node', name)]);
+  collect(pods, (name) => isHit(name) && [t('pod'), name, href('pod', name)]);
+  collect(state.nodes.values(), (node) => {
     const device = node.devices.find(({ id }) => isHit(id));
     return device && [deviceName(device), `${clip(device.id, 60)} · ${clip(node.name, 60)}`,
       href('node', node.name, { device: device.position })];
@@ -58,31 +59,32 @@ export function box() {
     h('kbd', { 'aria-hidden': 'true' }, '/'), h('ul', { id: 'found', role: 'listbox', hidden: true, 'data-own': true }));
 }
 
-let marked = -1;
+/** Index of the selected suggestion; -1 for none. */
+let selected = -1;
 
-/** Shows what is found for the text in the box, or hides the list. */
+/** Shows suggestions for the text of the input, or hides the list. */
 export function suggest(isOpen = true) {
   const [input, list] = [document.getElementById('search'), document.getElementById('found')];
   const found = isOpen ? find(input.value) : [];
-  marked = found.length ? Math.min(marked, found.length - 1) : -1;
+  selected = found.length ? Math.min(selected, found.length - 1) : -1;
   fill(list, found.map(([kind, name, to], at) => h('li', {
-    role: 'option', id: `found-${at}`, 'aria-selected': String(at === marked),
-  }, h('a', { href: to, tabindex: -1 }, h('span.dim', {}, kind), ' ', foreign(name, 100)))));
+    role: 'option', id: `found-${at}`, 'aria-selected': String(at === selected),
+  }, h('a', { href: to, tabindex: -1 }, h('span.dim', {}, kind), ' ', untrusted(name, 100)))));
   list.hidden = !found.length;
   input.setAttribute('aria-expanded', String(found.length > 0));
-  input.setAttribute('aria-activedescendant', marked < 0 ? '' : `found-${marked}`);
+  input.setAttribute('aria-activedescendant', selected < 0 ? '' : `found-${selected}`);
 }
 
-/** Moves the mark in the list, or follows it. */
-export function steer(key) {
+/** Selects the next or the previous suggestion, or opens the selected one. */
+export function navigate(key) {
   const links = document.querySelectorAll('#found a');
   if (key === 'Enter') {
-    const link = links[Math.max(0, marked)];
+    const link = links[Math.max(0, selected)];
     if (link) location.hash = link.getAttribute('href');
-    marked = -1;
+    selected = -1;
     suggest(false);
   } else if (links.length) {
-    marked = (marked + (key === 'ArrowDown' ? 1 : links.length + (marked < 0 ? 0 : -1))) % links.length;
+    selected = (selected + (key === 'ArrowDown' ? 1 : links.length + (selected < 0 ? 0 : -1))) % links.length;
     suggest();
   }
 }

@@ -1,20 +1,20 @@
-// The newest state of all nodes. Nothing of a document is trusted: what is missing or of another type gets a plain meaning
-// here, so that no view has to ask. A node is never changed, only replaced.
+// The newest state of all nodes. Documents are untrusted: missing values and values of a wrong type get defaults here,
+// so that views need no checks. A node is never changed, only replaced.
 
 export const state = {
-  hasCome: false, source: 'cluster', isSimulated: false, version: '', ahead: 0,
+  isLoaded: false, source: 'cluster', isSimulated: false, version: '', clockOffset: 0,
   summary: {}, nodes: new Map(), pending: [], history: [],
 };
 
-/** Events that the server keeps. */
-const LONGEST_HISTORY = 500;
+/** Maximum number of events, as on the server. */
+const MAX_EVENTS = 500;
 
-/** Devices whose health or holders changed with the newest document, until somebody has shown it. */
+/** Devices whose health or holders changed, until the cluster's view has drawn them. */
 export const changed = new WeakSet();
 
-/** Takes a document. Returns what changed: `nodes` (names; also those that are gone), `pending`, `history`. */
+/** Applies a document. Returns the changes: `nodes` (names, with removed nodes), `pending`, `history` (booleans). */
 export function apply(document) {
-  const isComplete = document.complete !== false || !state.hasCome;
+  const isComplete = document.complete !== false || !state.isLoaded;
   const before = state.nodes;
   if (isComplete) state.nodes = new Map();
   for (const raw of list(document.nodes)) {
@@ -31,8 +31,8 @@ export function apply(document) {
   for (const [name, read] of [['pending', readPending], ['history', readEvent]]) {
     if (!isComplete && document[name] === undefined) continue;
     const items = list(document[name]).map(read);
-    // Changes bring new events alone.
-    state[name] = isComplete || name !== 'history' ? items : [...state.history, ...items].slice(-LONGEST_HISTORY);
+    // A document with changes has only the new events.
+    state[name] = isComplete || name !== 'history' ? items : [...state.history, ...items].slice(-MAX_EVENTS);
     changes[name] = true;
   }
   if (isComplete || document.summary) state.summary = numbers(document.summary ?? {});
@@ -40,19 +40,19 @@ export function apply(document) {
   if (isComplete || document.simulated !== undefined) state.isSimulated = Boolean(document.simulated);
   state.version = text(document.version) || state.version;
   const time = Date.parse(text(document.time));
-  if (!Number.isNaN(time)) state.ahead = time - Date.now();
-  state.hasCome = true;
+  if (!Number.isNaN(time)) state.clockOffset = time - Date.now();
+  state.isLoaded = true;
   index = undefined;
   return changes;
 }
 
-/** The server's time in ms; this machine's clock may be wrong. */
-export const now = () => Date.now() + state.ahead;
+/** The server's time in ms, because this machine's clock may be wrong. */
+export const now = () => Date.now() + state.clockOffset;
 
 function compare(before, after) {
-  const known = new Map(before.devices.map((device) => [device.id, device.essence]));
+  const previous = new Map(before.devices.map((device) => [device.id, device.fingerprint]));
   for (const device of after.devices) {
-    if (known.get(device.id) !== device.essence) changed.add(device);
+    if (previous.get(device.id) !== device.fingerprint) changed.add(device);
   }
 }
 
@@ -68,8 +68,8 @@ export function readNode(raw) {
   const devices = list(raw.devices).map(readDevice);
   const ids = new Map(devices.map((device) => [device.id, device]));
   for (const device of devices) {
-    const whole = ids.get(device.parent);
-    if (whole && whole !== device && !whole.parent) whole.parts.push(device);
+    const parent = ids.get(device.parent);
+    if (parent && parent !== device && !parent.parent) parent.parts.push(device);
     else device.isWhole = true;
   }
   const { idleGpus, freeGpus, fragmentedGpus, cpuFree, memoryFreeBytes } = numbers(raw);
@@ -100,7 +100,7 @@ function readDevice(raw, position) {
     utilization: part(raw.utilization), celsius: amount(raw.temperatureCelsius), watts: amount(raw.powerWatts),
     numa: amount(raw.numaNode), pci: text(raw.pciAddress), parent: text(raw.parent),
     idle: part(raw.idle) ?? (holders.length ? 0 : 1), holders, parts: [], isWhole: false,
-    essence: `${health} ${holders.map(holderName).join(' ')}`,
+    fingerprint: `${health} ${holders.map(holderName).join(' ')}`,
   };
 }
 
@@ -113,7 +113,7 @@ function readHolder(raw) {
   };
 }
 
-/** The name by which a holder is known. */
+/** The name of a holder: its pod, or else its claim. */
 export const holderName = (holder) => holder.pod || holder.claim || '?';
 
 function readLink(raw) {
@@ -139,7 +139,7 @@ function readEvent(raw) {
 
 let index;
 
-/** What each pod holds: pod or claim -> [{ node, device, holder }]. Made when it is asked for. */
+/** Devices of each pod or claim: name -> [{ node, device, holder }]. Computed on demand. */
 export function holdings() {
   if (index) return index;
   index = new Map();
@@ -155,14 +155,23 @@ export function holdings() {
   return index;
 }
 
-/** Sums over all nodes. */
+/** Totals over all nodes. */
 export function totals() {
-  const sums = { nodes: state.nodes.size, devices: 0, unhealthy: 0, unknown: 0, sick: 0, free: 0, shared: 0, overLimit: 0 };
+  const sums = {
+    nodes: state.nodes.size,
+    devices: 0,
+    unhealthy: 0,
+    unknown: 0,
+    unhealthyNodes: 0,
+    free: 0,
+    shared: 0,
+    overLimit: 0,
+  };
   for (const node of state.nodes.values()) {
     sums.devices += node.devices.length;
     sums.unhealthy += node.unhealthy;
     sums.unknown += node.unknown;
-    sums.sick += node.unhealthy > 0;
+    sums.unhealthyNodes += node.unhealthy > 0;
     sums.free += node.free > 0;
     sums.shared += node.shared > 0;
     sums.overLimit += node.overLimit;

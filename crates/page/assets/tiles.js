@@ -1,9 +1,9 @@
-// The look of a node in the cluster's view: a tile with a cell for each device, or rows of the table.
+// Elements of a node in the cluster's view: a tile with a cell for each device, or rows of the table.
 
 import { background, paint } from './colours.js';
 import { h } from './dom.js';
 import { clip, number } from './format.js';
-import { deviceName, foreign, health, holderLine, memoryBar, nodeLink, sentence, useBar } from './parts.js';
+import { deviceName, health, holderLine, memoryBar, nodeLink, sentence, untrusted, useBar } from './parts.js';
 import { href, option } from './route.js';
 import { holderName } from './state.js';
 import { isRoving } from './walk.js';
@@ -14,10 +14,10 @@ export function tile(node) {
   const hasGpus = wholes.some(({ kind }) => kind === 'gpu');
   const major = wholes.filter(({ kind }) => !hasGpus || kind === 'gpu');
   const minor = wholes.filter((device) => !major.includes(device));
-  const marks = [node.unhealthy && 'sick', !node.hasAgent && 'foreign'].filter(Boolean);
+  const marks = [node.unhealthy && 'faulty', !node.hasAgent && 'no-agent'].filter(Boolean);
   return h(['div.tile', ...marks].join('.'), { 'data-key': node.name, 'data-node': node.name, role: 'listitem' },
     h('div.head', {},
-      h('a.name', { href: href('node', node.name), tabindex: -1 }, foreign(node.name, 120)),
+      h('a.name', { href: href('node', node.name), tabindex: -1 }, untrusted(node.name, 120)),
       h('span.note', {}, !node.hasAgent ? h('span.tag', {}, t('noAgent')) : node.idle > 0 && t('idleOf', { n: number(node.idle) }))),
     h('div.cells', {}, major.map((device) => cell(node, device))),
     minor.length > 0 && h('div.cells.minor', {}, minor.map((device) => cell(node, device))),
@@ -29,8 +29,8 @@ export function tile(node) {
 function products(devices) {
   const counts = new Map();
   for (const { product } of devices) counts.set(product, (counts.get(product) ?? 0) + 1);
-  const most = [...counts].sort((one, other) => other[1] - one[1]).slice(0, 3);
-  return foreign(most.map(([product, count]) => `${count} × ${clip(product || '?', 60)}`).join(', '));
+  const commonest = [...counts].sort((one, other) => other[1] - one[1]).slice(0, 3);
+  return untrusted(commonest.map(([product, count]) => `${count} × ${clip(product || '?', 60)}`).join(', '));
 }
 
 const pods = ({ devices }) =>
@@ -46,7 +46,7 @@ function cell(node, device) {
 
 const COLUMNS = ['node', 'device', 'product', 'health', 'memory', 'use', 'idle', 'holders'];
 
-/** Columns that need their name where a narrow screen has no titles. */
+/** Columns that show their name on a narrow screen, which has no titles. */
 const BARS = ['memory', 'use'];
 
 export const titles = () =>
@@ -55,14 +55,14 @@ export const titles = () =>
 export function group(node) {
   const row = (attributes, ...cells) => h('div.row', { role: 'row', ...attributes },
     cells.map((it, at) => h('span', { role: 'cell', 'data-label': BARS.includes(COLUMNS[at]) && t(COLUMNS[at]) }, it)));
-  const nobody = (device) => h('span.dim', {}, device.parts.length ? '' : t('nobody'));
+  const noHolder = (device) => h('span.dim', {}, device.parts.length ? '' : t('noHolder'));
   const rows = node.devices.map((device) => row(
     { 'data-at': device.position, 'data-id': clip(device.id, 300), 'data-health': device.health },
     nodeLink(node.name, { device: device.position }),
-    [cell(node, device), deviceName(device)], foreign(device.product, 60),
-    [health(device), device.reason && h('span.dim', {}, ' ', foreign(device.reason))],
+    [cell(node, device), deviceName(device)], untrusted(device.product, 60),
+    [health(device), device.reason && h('span.dim', {}, ' ', untrusted(device.reason))],
     memoryBar(device), useBar(device), number(device.idle, 2),
-    device.holders.length ? device.holders.map(holderLine) : nobody(device)));
+    device.holders.length ? device.holders.map(holderLine) : noHolder(device)));
   const none = () => row({}, nodeLink(node.name), '–', t('noDevices'));
   return h('div.group', { role: 'rowgroup', 'data-key': node.name, 'data-node': node.name },
     rows.length ? rows : none());

@@ -1,16 +1,16 @@
-// Above the cluster's list: filters, orders, colours, and the legend with its numbers.
+// Toolbar above the cluster's list: filters, orders, colours, and the legend with its numbers.
 
 import { CLASSES, colour, legend } from './colours.js';
 import { h } from './dom.js';
 import { number } from './format.js';
-import { foreign } from './parts.js';
+import { untrusted } from './parts.js';
 import { href, option, OPTIONS, route, withOption } from './route.js';
 import { state, totals } from './state.js';
 import { t } from './words.js';
 
 export function toolbar(asTable) {
   const sums = totals();
-  const counts = { all: sums.nodes, unhealthy: sums.sick, free: sums.free, shared: sums.shared };
+  const counts = { all: sums.nodes, unhealthy: sums.unhealthyNodes, free: sums.free, shared: sums.shared };
   return h('div.toolbar', {},
     segments('filter', OPTIONS.filter, (value) => [t(value), h('b', {}, number(counts[value]))]),
     segments('colour', OPTIONS.colour, (value) => t(`colour_${value}`)),
@@ -27,10 +27,10 @@ const segments = (name, values, label) => h('div.segments', { role: 'group', 'ar
 const select = (name) => h('select', { 'data-option': name, 'aria-label': t(name) },
   OPTIONS[name].map((value) => h('option', { value, selected: value === option(name) }, t(`${name}_${value}`))));
 
-/** Rows of the legend that are left out at zero. */
+/** Entries of the legend that are hidden if their number is zero. */
 const OPTIONAL = ['none', 'others', 'unknown'];
 
-/** `shown` is the number of nodes that filter and search leave. */
+/** The legend. `shown` is the number of nodes that pass the filter and the search. */
 export function legendLine(shown) {
   const mode = option('colour');
   const total = legend(mode);
@@ -38,7 +38,7 @@ export function legendLine(shown) {
   return h('div.legend', { 'data-mode': mode }, h('span.dim', {}, t(`legend_${mode}`)),
     keys.map(([key, name]) => h('span.entry', { 'data-entry': name },
       h(`i.swatch.${key.slice(0, 1) === '@' ? 'hue' : key}`, { style: { background: colour(key) } }),
-      foreign(name, 40), ' ', h('b', {}, number(total.get(key) ?? 0)))),
+      untrusted(name, 40), ' ', h('b', {}, number(total.get(key) ?? 0)))),
     shown < state.nodes.size && h('strong', {}, t('shownOf', { n: number(shown), all: number(state.nodes.size) })));
 }
 

@@ -1,31 +1,31 @@
-// The focus among the cells: the Tab key reaches one of them, arrows lead from there to the others.
+// Focus among the cells. The Tab key reaches one cell; the arrow keys move the focus to other cells.
 
 /** The cell that the Tab key reaches: { node, position }. */
 let roving;
 
 export const isRoving = (node, device) => roving?.node === node.name && roving.position === device.position;
 
-/** Begins at the first device of this node, if the cell where the focus was is gone. */
-export function begin(isThere, first) {
-  if (!isThere(roving?.node)) roving = first && { node: first.name, position: 0 };
+/** Makes the first device of the node `first` reachable by Tab, if the node of the previous cell no longer exists. */
+export function resetFocus(exists, first) {
+  if (!exists(roving?.node)) roving = first && { node: first.name, position: 0 };
 }
 
-/** Moves the focus by an arrow key in a list of so many columns. False: no cell has it. */
-export function move(key, list, columns) {
+/** Moves the focus by an arrow key in a list with `columns` columns. Returns false if no cell has the focus. */
+export function moveFocus(key, list, columns) {
   const from = document.activeElement?.closest('.cell');
-  const home = from?.closest('.tile, .row');
-  if (!home) return false;
-  const inTable = home.matches('.row');
+  const container = from?.closest('.tile, .row');
+  if (!container) return false;
+  const inTable = container.matches('.row');
   const down = inTable ? 1 : columns;
   const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -down, ArrowDown: down }[key];
   const isSideways = ['ArrowLeft', 'ArrowRight'].includes(key) && !inTable;
-  const at = [...home.querySelectorAll('.cell')].indexOf(from);
-  const beside = isSideways && home.querySelectorAll('.cell')[at + step];
-  if (beside) return focus(beside);
-  // The next tile that has a cell, entered at its near end or at the same place.
-  const homes = [...list.querySelectorAll(inTable ? '.row' : '.tile')];
-  for (let next = homes.indexOf(home) + step; homes[next]; next += Math.sign(step)) {
-    const cells = [...homes[next].querySelectorAll('.cell')];
+  const at = [...container.querySelectorAll('.cell')].indexOf(from);
+  const neighbour = isSideways && container.querySelectorAll('.cell')[at + step];
+  if (neighbour) return focus(neighbour);
+  // Enter the next tile with a cell, at its near end or at the same position.
+  const containers = [...list.querySelectorAll(inTable ? '.row' : '.tile')];
+  for (let next = containers.indexOf(container) + step; containers[next]; next += Math.sign(step)) {
+    const cells = [...containers[next].querySelectorAll('.cell')];
     const entry = isSideways ? cells.at(step > 0 ? 0 : -1) : cells[Math.min(at, cells.length - 1)];
     if (entry) return focus(entry);
   }

@@ -1,14 +1,14 @@
-// The width of the main part, measured when it changes: to ask the browser in a drawing costs a layout in its midst.
+// Width of the main element, measured when it changes. A measurement while drawing would force a layout.
 
-import { later } from './frames.js';
+import { schedule } from './frames.js';
 
 export const width = { ofMain: document.documentElement.clientWidth };
 
-/** Calls `draw` in a later frame, whenever the width is another. */
+/** Schedules `draw` whenever the width changes. */
 export function watchWidth(draw) {
   new ResizeObserver(([{ borderBoxSize }]) => {
     const now = Math.round(borderBoxSize[0].inlineSize);
-    if (now !== width.ofMain) later('view', draw);
+    if (now !== width.ofMain) schedule('view', draw);
     width.ofMain = now;
   }).observe(document.getElementById('main'));
 }

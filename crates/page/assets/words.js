@@ -1,5 +1,5 @@
-// Every word of the page, in English and in Simplified Chinese. Texts of the server (reasons, history) stay as they are.
-// {n} is a value; "one|many" is chosen by it.
+// Texts of the page in English and Simplified Chinese. Texts of the server (reasons, history) are not translated.
+// {n} is a placeholder for a value; "one|many" has the singular and the plural for it.
 
 const LANGUAGES = ['en', 'zh'];
 
@@ -35,24 +35,24 @@ export const words = {
   idleGpus: ['idle', '闲置'],
   fragmentedGpus: ['fragmented', '碎片'],
   gpusText: ['GPUs of all nodes', '所有节点的 GPU'],
-  freeText: ['Whole healthy GPUs that nobody has', '没有人使用的健康整卡'],
-  idleText: ['Healthy GPUs and parts of GPUs that nobody has', '没有人使用的健康 GPU，部分空闲的也计入'],
-  fragmentedText: ['Of the idle GPUs, what a typical pod cannot use', '闲置部分中典型 Pod 无法使用的量'],
+  freeText: ['Whole healthy GPUs without a holder', '没有人使用的健康整卡'],
+  idleText: ['Healthy GPUs and parts of GPUs without a holder', '没有人使用的健康 GPU，部分空闲的也计入'],
+  fragmentedText: ['The part of the idle GPUs that a typical pod cannot use', '闲置部分中典型 Pod 无法使用的量'],
 
   live: ['live', '实时'],
   connecting: ['connecting', '连接中'],
-  lost: ['No connection since {time}. Shown is the last state.', '自 {time} 起连接中断。显示的是最后的状态。'],
+  lost: ['No connection since {time}. The page shows the last state.', '自 {time} 起连接中断。显示的是最后的状态。'],
   retry: ['Try now', '立即重试'],
   busy: ['The server is busy or not ready. Trying again.', '服务器繁忙或尚未就绪，正在重试。'],
   forbidden: ['This account may not read the state.', '此账号无权读取状态。'],
-  tokenNeeded: ['A token is needed', '需要令牌'],
+  tokenNeeded: ['A token is required', '需要令牌'],
   otherToken: ['Use another token', '换一个令牌'],
   tokenText: [
-    'Make one for a service account that may list nodes and pods, and paste it here. It stays in this tab until you close it.',
+    'Create one for a service account that may list nodes and pods. Paste it here; this tab keeps it until you close it.',
     '为有权列出节点和 Pod 的服务账号创建一个令牌，粘贴到这里。令牌只保留在此标签页中，关闭后即失效。',
   ],
   tokenRefused: ['The last token was refused. It may have expired.', '上一个令牌被拒绝，可能已过期。'],
-  tokenOdd: ['This is no token: it has spaces or characters that no token has.', '这不是令牌：含有空格或令牌中不会出现的字符。'],
+  tokenInvalid: ['This is not a token: it has spaces, or characters that tokens never have.', '这不是令牌：含有空格或令牌中不会出现的字符。'],
   token: ['Token', '令牌'],
   open: ['Open', '打开'],
 
@@ -63,7 +63,7 @@ export const words = {
   shared: ['Shared', '共享'],
   sort: ['Order', '排序'],
   sort_name: ['by name', '按名称'],
-  sort_problems: ['trouble first', '问题优先'],
+  sort_problems: ['problems first', '问题优先'],
   sort_free: ['most idle first', '闲置多的优先'],
   sort_fragmented: ['most fragmented first', '碎片多的优先'],
   size: ['Size', '大小'],
@@ -79,7 +79,7 @@ export const words = {
   colour_memory: ['Memory', '显存'],
   colour_utilization: ['Use', '利用率'],
   colour_fragmentation: ['Fragmentation', '碎片'],
-  legend_health: ['Devices, parts counted as parts', '设备数，部分按比例计'],
+  legend_health: ['Devices, with shares as fractions', '设备数，部分按比例计'],
   legend_holder: ['Devices by namespace', '各命名空间的设备数'],
   legend_memory: ['Devices by the part of their memory in use', '按显存使用比例的设备数'],
   legend_utilization: ['Devices by utilization', '按利用率的设备数'],
@@ -112,7 +112,7 @@ export const words = {
   sensors: ['Sensors', '传感器'],
   enforcement: ['Enforcement', '限制方式'],
   holders: ['Holders', '持有者'],
-  nobody: ['nobody', '无'],
+  noHolder: ['none', '无'],
   notOffered: ['not offered as a resource', '未作为资源提供'],
   ofTotal: ['{used} of {all}', '{used} / {all}'],
   whole: ['whole device', '整个设备'],
@@ -134,17 +134,17 @@ export const words = {
   ],
   cpuFree: ['CPUs free', '空闲 CPU'],
   memoryFree: ['memory free', '空闲内存'],
-  nodeUnknown: ['This node is not in the state. It is gone, or was never there.', '状态中没有此节点：已消失，或从未存在。'],
+  nodeUnknown: ['There is no such node. It may have been removed.', '状态中没有此节点：已消失，或从未存在。'],
   podUnknown: ['This pod holds no device and is not pending.', '此 Pod 没有占用设备，也不在等待中。'],
 
-  request: ['Asks for', '请求'],
+  request: ['Requests', '请求'],
   since: ['pending since', '开始等待'],
   reasonNodes: ['{n} node|{n} nodes', '{n} 个节点'],
-  wouldHelp: ['Would help', '可行的办法'],
+  wouldHelp: ['Remedy', '可行的办法'],
   notExplained: ['Only the oldest pods are explained: `windlass cluster explain POD` explains each.',
     '这里只解释等待最久的 Pod：`windlass cluster explain POD` 可解释任一 Pod。'],
   nothingPending: ['No pod is pending.', '没有等待中的 Pod。'],
-  nothingHappened: ['Nothing has happened yet.', '还没有发生任何事件。'],
+  nothingHappened: ['There are no events yet.', '还没有发生任何事件。'],
   eventsOverTime: ['Events over time; faults are red', '事件随时间的分布，故障为红色'],
   event_fault: ['fault', '故障'],
   event_recovery: ['recovery', '恢复'],
@@ -169,19 +169,19 @@ let column = 0;
 
 export const language = () => LANGUAGES[column];
 
-export function speak(name) {
+export function setLanguage(name) {
   column = Math.max(0, LANGUAGES.indexOf(name));
 }
 
-/** The words for a key with these values. */
+/** The text of a key, with these values for its placeholders. */
 export function t(key, values = {}) {
   if (!Object.hasOwn(words, key)) return key;
   const [one, many = one] = words[key][column].split('|');
   const chosen = values.n === 1 || values.n === '1' ? one : many;
-  return chosen.replace(/\{(\w+)\}/g, (hole, name) => values[name] ?? hole);
+  return chosen.replace(/\{(\w+)\}/g, (placeholder, name) => values[name] ?? placeholder);
 }
 
-/** The words of a family of keys for a value of the server, which may be of a kind that is not known here. */
+/** The text of a server's value in a family of keys. A value without a text is shown unchanged. */
 export function word(family, value) {
   return Object.hasOwn(words, family + value) ? t(family + value) : value.slice(0, 40);
 }

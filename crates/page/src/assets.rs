@@ -5,11 +5,11 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 /// A file of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asset {
-    /// Its name below the page's prefix.
+    /// Name below the page's prefix.
     pub name: &'static str,
-    /// Its media type.
+    /// Media type.
     pub media: &'static str,
-    /// Its content.
+    /// Content.
     pub text: &'static str,
 }
 
@@ -73,13 +73,13 @@ impl Asset {
         "words.js",
     ];
 
-    /// The file of a name; the empty name is the page itself.
+    /// Finds a file by its name. The empty name is the page itself.
     pub fn named(name: &str) -> Option<&'static Self> {
         let name = if name.is_empty() { "index.html" } else { name };
         Self::ALL.iter().find(|asset| asset.name == name)
     }
 
-    /// Value of `ETag`, which changes with the content.
+    /// Value of the header `ETag`, which changes with the content.
     pub fn tag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         (self.name, self.text).hash(&mut hasher);

@@ -1,10 +1,10 @@
-//! The state that the page shows, with a number for each change.
+//! Newest state of the page, with a numbered revision for each change.
 //!
 //! # Guarantees
 //!
 //! A request with the revision of the last answer gets exactly the nodes that have changed since. A request with the
-//! revision of another board, such as that of a server before its restart, gets the complete document. An equal view
-//! of a node is no change.
+//! revision of another board, such as the board before a restart of the server, gets the complete document. An equal
+//! view of a node does not count as a change.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,20 +17,20 @@ use crate::{
     revision::Revision,
 };
 
-/// Most events that are kept.
+/// Maximum number of events in the history.
 const MAX_EVENTS: usize = 500;
-/// Most names of removed nodes that are kept. A reader with a revision before the first of them gets the complete
-/// document.
+/// Maximum number of names of removed nodes. A reader with an older revision than the first of these removals gets the
+/// complete document.
 const MAX_GONE: usize = 1_000;
 
-/// Most documents with changes that are kept as JSON for one state, besides the complete document: most readers are a
-/// few changes behind.
-const MAX_WRITTEN: usize = 16;
+/// Maximum number of cached JSON documents with changes, besides the complete document. Most readers are a few changes
+/// behind.
+const MAX_CACHED: usize = 16;
 
-/// Everything that the page shows at one moment.
+/// Changes of the state that a server observed, and all pending pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// True if these are the first known holders: they may have held their devices for long, so they cause no events.
+    /// True if these are the first known holders. They may have held their devices for long, so they cause no events.
     pub has_first_holders: bool,
     /// Nodes that are new or have changed.
     pub changed: Vec<NodeView>,
@@ -45,23 +45,24 @@ pub struct Snapshot {
 pub struct Board {
     source: Source,
     version: &'static str,
-    /// Distinguishes this board from those of earlier processes.
+    /// Distinguishes this board from the boards of earlier processes.
     id: i64,
+    /// Number of the last change.
     number: u64,
     time: Timestamp,
     /// Sums over the nodes, computed once per change and part of every answer.
     summary: Summary,
     nodes: BTreeMap<String, Numbered<NodeView>>,
     gone: VecDeque<Numbered<String>>,
-    /// Number of the last change whose removed nodes are no longer kept.
-    forgotten: u64,
+    /// Number of the last change whose removed nodes were dropped from `gone`.
+    dropped: u64,
     pending: Numbered<Vec<PendingPod>>,
     events: VecDeque<Numbered<Event>>,
-    /// True after the first state, with which the history begins.
-    has_begun: bool,
-    /// Documents of the newest state as JSON, by the number since which each has the changes; `None` for the complete
-    /// document.
-    written: BTreeMap<Option<u64>, Bytes>,
+    /// True after the first state. The history has changes of later states only.
+    has_state: bool,
+    /// Cached documents of the newest state as JSON, by the number of the change after which they begin; `None` for the
+    /// complete document.
+    cached: BTreeMap<Option<u64>, Bytes>,
 }
 
 /// A part of the state with the number of its last change.
@@ -74,7 +75,7 @@ struct Numbered<T> {
 // === impl Board ===
 
 impl Board {
-    /// An empty board that begins now.
+    /// Creates an empty board.
     pub fn new(source: Source, version: &'static str, now: Timestamp) -> Self {
         Self {
             source,
@@ -85,20 +86,20 @@ impl Board {
             summary: Summary::default(),
             nodes: BTreeMap::new(),
             gone: VecDeque::new(),
-            forgotten: 0,
+            dropped: 0,
             pending: Numbered { number: 0, value: Vec::new() },
             events: VecDeque::new(),
-            has_begun: false,
-            written: BTreeMap::new(),
+            has_state: false,
+            cached: BTreeMap::new(),
         }
     }
 
-    /// The newest state's revision.
+    /// Revision of the newest state.
     pub fn revision(&self) -> Revision {
         Revision { board: self.id, number: self.number }
     }
 
-    /// Takes a newer state, and records its differences as events.
+    /// Applies a newer state, and records its differences as events.
     pub fn update(&mut self, time: Timestamp, snapshot: Snapshot) {
         let next = self.number + 1;
         let mut events = Vec::new();
@@ -126,40 +127,41 @@ impl Board {
         if snapshot.has_first_holders {
             events.retain(|it| !matches!(it.kind, EventKind::Placed | EventKind::Ended));
         }
-        if self.has_begun {
+        if self.has_state {
             let events = events.into_iter().map(|value| Numbered { number: next, value });
             self.events.extend(events);
         }
-        self.has_begun = true;
+        self.has_state = true;
         while self.events.len() > MAX_EVENTS {
             self.events.pop_front();
         }
         while self.gone.len() > MAX_GONE {
-            self.forgotten = self.gone.pop_front().map_or(0, |gone| gone.number);
+            self.dropped = self.gone.pop_front().map_or(0, |gone| gone.number);
         }
         if has_changed {
             self.summary = Summary::of(self.nodes.values().map(|node| &node.value));
             self.number = next;
             self.time = time;
-            self.written.clear();
+            self.cached.clear();
         }
     }
 
-    /// The document as JSON, written once for all readers that have the same revision.
+    /// The document as JSON, encoded once for all readers with the same revision.
     pub fn json(&mut self, after: Option<&str>) -> Bytes {
         let number = after.and_then(|text| self.number_of(text));
-        if let Some(written) = self.written.get(&number) {
-            return written.clone();
+        if let Some(cached) = self.cached.get(&number) {
+            return cached.clone();
         }
         let document = serde_json::to_vec(&self.document_after(number));
-        let written = Bytes::from(document.expect("plain data is JSON"));
-        if number.is_none() || self.written.len() < MAX_WRITTEN {
-            self.written.insert(number, written.clone());
+        let encoded = Bytes::from(document.expect("plain data is JSON"));
+        if number.is_none() || self.cached.len() < MAX_CACHED {
+            self.cached.insert(number, encoded.clone());
         }
-        written
+        encoded
     }
 
-    /// The changes since the revision `after`; the complete document without a known one.
+    /// Document with the changes since the revision `after`. Without a revision, or with an unknown one, the complete
+    /// document.
     pub fn document(&self, after: Option<&str>) -> Document {
         self.document_after(after.and_then(|text| self.number_of(text)))
     }
@@ -178,7 +180,7 @@ impl Board {
             time: self.time,
             summary: self.summary.clone(),
             nodes: nodes.map(|node| node.value.clone()).collect(),
-            // A node that was removed and has returned is among the nodes.
+            // A node that was removed and has returned is in `nodes` already.
             gone: gone
                 .map(|gone| gone.value.clone())
                 .filter(|name| !self.nodes.contains_key(name))
@@ -188,10 +190,10 @@ impl Board {
         }
     }
 
-    /// The number of a revision since which this board has all changes.
+    /// Number of a revision; `None` if this board does not have all changes since.
     fn number_of(&self, text: &str) -> Option<u64> {
         let Revision { board, number } = Revision::read(text)?;
-        let is_known = board == self.id && (self.forgotten..=self.number).contains(&number);
+        let is_known = board == self.id && (self.dropped..=self.number).contains(&number);
         is_known.then_some(number)
     }
 }
@@ -215,7 +217,7 @@ mod tests {
         board.update(Timestamp::UNIX_EPOCH, snapshot);
     }
 
-    /// The document's nodes and the removed ones, in one line.
+    /// Nodes and removed nodes of the document, in one line.
     fn shown(board: &Board, after: Option<&str>) -> String {
         let document = board.document(after);
         let nodes = document.nodes.iter().map(|node| format!("{}={}", node.name, node.free_gpus));
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_kept_documents_is_bounded() {
+    fn the_number_of_cached_documents_is_bounded() {
         let mut board = board();
         for free in 0..100 {
             update(&mut board, &[node("a", free)], &[]);
@@ -281,8 +283,12 @@ mod tests {
             board.json(Some(&Revision { number, ..board.revision() }.to_string()));
         }
         let complete = board.json(None);
-        assert_eq!(board.json(None).as_ptr(), complete.as_ptr(), "it has a place of its own");
-        assert_eq!(board.written.len(), MAX_WRITTEN + 1);
+        assert_eq!(
+            board.json(None).as_ptr(),
+            complete.as_ptr(),
+            "it is cached apart from the others"
+        );
+        assert_eq!(board.cached.len(), MAX_CACHED + 1);
     }
 
     #[test]
@@ -298,14 +304,14 @@ mod tests {
     fn a_revision_of_another_board_gets_everything() {
         let mut board = board();
         update(&mut board, &[node("a", 1)], &[]);
-        for foreign in ["", "-", "1-1", "0-99", "0-x", "\u{1F980}", "0"] {
-            assert!(shown(&board, Some(foreign)).starts_with("all [a=1]"), "{foreign}");
+        for unknown in ["", "-", "1-1", "0-99", "0-x", "\u{1F980}", "0"] {
+            assert!(shown(&board, Some(unknown)).starts_with("all [a=1]"), "{unknown}");
         }
         assert!(shown(&board, Some("0-1")).starts_with("new"));
     }
 
     #[test]
-    fn a_reader_from_before_the_forgotten_names_gets_everything() {
+    fn a_reader_with_a_revision_before_the_dropped_names_gets_everything() {
         let mut board = board();
         let names: Vec<_> = (0..=MAX_GONE).map(|it| format!("n{it}")).collect();
         let nodes: Vec<_> = names.iter().map(|name| node(name, 0)).collect();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::revision::Revision;
 
-/// Nodes with their devices: all of them, or those that changed.
+/// Nodes with their devices: all nodes, or the changed ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Document {
@@ -14,7 +14,7 @@ pub struct Document {
     /// True for a complete document. Otherwise absent nodes and lists are unchanged, and the history has only new
     /// events.
     pub complete: bool,
-    /// Program that made the document.
+    /// Program that created the document.
     pub source: Source,
     /// True if a node's machine is simulated.
     pub simulated: bool,
@@ -22,14 +22,14 @@ pub struct Document {
     pub version: String,
     /// Time of this state.
     pub time: Timestamp,
-    /// Sums over all nodes.
+    /// Totals over all nodes.
     pub summary: Summary,
     /// Nodes by name.
     pub nodes: Vec<NodeView>,
     /// Names of removed nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
-    /// Pods without a node, the oldest first. Only the first ones are explained.
+    /// Pods without a node, the oldest first; only the first ones are explained. Absent if unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<Vec<PendingPod>>,
     /// Events, the newest last.
@@ -37,7 +37,7 @@ pub struct Document {
     pub history: Vec<Event>,
 }
 
-/// Program that makes a document.
+/// Program that creates a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
@@ -47,17 +47,17 @@ pub enum Source {
     Node,
 }
 
-/// Sums over all nodes.
+/// Totals over all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Summary {
-    /// GPUs.
+    /// Number of whole GPUs.
     pub gpus: usize,
-    /// Healthy GPUs without a holder.
+    /// Number of healthy GPUs without a holder.
     pub free_gpus: usize,
     /// Healthy GPUs and parts of GPUs without a holder, in GPUs.
     pub idle_gpus: f64,
-    /// Expected part of the idle GPUs that a typical pod cannot use. The agent of a node does not know it.
+    /// Expected part of the idle GPUs that a typical pod cannot use. The agent of a node does not provide it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmented_gpus: Option<f64>,
 }
@@ -66,11 +66,11 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeView {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// True if an agent of Windlass publishes its devices.
+    /// True if an agent of Windlass publishes the devices.
     pub agent: bool,
-    /// True if its machine is simulated.
+    /// True if the node's machine is simulated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
     /// Healthy GPUs without a holder.
@@ -80,15 +80,15 @@ pub struct NodeView {
     /// Expected part of the idle GPUs that a typical pod cannot use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmented_gpus: Option<f64>,
-    /// Processor time that pods can still have, in cores.
+    /// Processor time that pods can still request, in cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_free: Option<f64>,
-    /// Main memory that pods can still have, in bytes.
+    /// Main memory that pods can still request, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_free_bytes: Option<u64>,
-    /// Its devices, in the order of their positions.
+    /// Devices of the node. A position is an index into this list.
     pub devices: Vec<DeviceView>,
-    /// Connections between them.
+    /// Connections between the devices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkView>,
 }
@@ -97,37 +97,37 @@ pub struct NodeView {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceView {
-    /// Its stable id; on a node without an agent, its position.
+    /// Stable id; on a node without an agent, the position.
     pub id: String,
-    /// Its index among devices of its kind.
+    /// Index among devices of the same kind.
     pub index: usize,
-    /// Its kind: `gpu`, `nic`, `fpga`, …
+    /// Kind: `gpu`, `nic`, `fpga`, …
     pub kind: String,
-    /// Name of its product; empty if unknown.
+    /// Product name; empty if unknown.
     pub product: String,
-    /// Its health.
+    /// Health.
     pub health: Health,
-    /// Reason that it is not healthy.
+    /// Reason why the device is not healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Remedy for the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// Resource under which it is offered.
+    /// Resource under which the device is offered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// Part without a holder, from 0 to 1.
     pub idle: f64,
-    /// Enforcement of limits on its shares.
+    /// Enforcement of the limits of shares.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<String>,
-    /// Size of its memory.
+    /// Size of the memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Memory in use, as measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
-    /// Share of time in which it computed, from 0 to 1, as measured.
+    /// Fraction of time in which the device computed, from 0 to 1, as measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilization: Option<f64>,
     /// Temperature, as measured.
@@ -136,19 +136,19 @@ pub struct DeviceView {
     /// Power draw, as measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
-    /// Its NUMA node.
+    /// NUMA node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<i64>,
-    /// Its PCI address.
+    /// PCI address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_address: Option<String>,
-    /// Id of the device that it is a part of.
+    /// Id of the whole device, for a partition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// True if it is partitioned: its parts are devices of their own.
+    /// True if the device is partitioned. Its partitions are separate devices.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
-    /// Pods and claims that have it, or a share of it.
+    /// Pods and claims that hold the device, or a share of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<HolderView>,
 }
@@ -162,12 +162,12 @@ pub enum Health {
     Healthy,
     /// The device has failed.
     Unhealthy,
-    /// The health is not known, or this version does not know its name.
+    /// The health is unknown, or a state that this version does not have.
     #[serde(other)]
     Unknown,
 }
 
-/// A pod or a claim that has a device. Without amounts it has the whole device.
+/// A pod or a claim that holds a device. Without amounts it holds the whole device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HolderView {
@@ -180,16 +180,16 @@ pub struct HolderView {
     /// Container of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// Its share of the memory.
+    /// Share of the memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Its share of the compute, from 0 to 1.
+    /// Share of the compute, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute: Option<f64>,
     /// Memory in use, as measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
-    /// True if it uses more than its share.
+    /// True if the holder uses more than its share.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub over_limit: bool,
 }
@@ -199,9 +199,9 @@ pub struct HolderView {
 pub struct LinkView {
     /// Position of one device.
     pub a: usize,
-    /// Position of the other one.
+    /// Position of the other device.
     pub b: usize,
-    /// Its kind in the words of `nvidia-smi topo`: `NV18`, `PIX`, `SYS`, …
+    /// Kind, as `nvidia-smi topo` names it: `NV18`, `PIX`, `SYS`, …
     pub kind: String,
 }
 
@@ -211,15 +211,15 @@ pub struct LinkView {
 pub struct PendingPod {
     /// The pod, as `namespace/name`.
     pub pod: String,
-    /// Time of its creation.
+    /// Time of the pod's creation.
     pub since: Timestamp,
-    /// Its request in words; empty if it is not explained.
+    /// Request of the pod, as text; empty if the pod is not explained.
     pub request: String,
-    /// Reasons against nodes, the most frequent first. Empty: it fits a node, and waits for its scheduler. Absent: not
-    /// explained.
+    /// Reasons against nodes, the most frequent first. Empty if the pod fits a node and waits for its scheduler; absent
+    /// if the pod is not explained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasons: Option<Vec<RefusedNodes>>,
-    /// A change that would help.
+    /// A change after which the pod would fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
@@ -236,7 +236,7 @@ pub struct RefusedNodes {
 /// A change of a device or a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Time at which the change was seen.
+    /// Time at which the server observed the change.
     pub time: Timestamp,
     /// The node.
     pub node: String,
@@ -246,9 +246,9 @@ pub struct Event {
     /// The pod or claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Its kind.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// The event in words.
+    /// Details of the event, as text.
     pub text: String,
 }
 
@@ -262,7 +262,7 @@ pub enum EventKind {
     Recovery,
     /// A pod or a claim got a device.
     Placed,
-    /// A pod or a claim has released a device.
+    /// A pod or a claim released a device.
     Ended,
     /// A device or a node appeared.
     Appeared,
@@ -273,18 +273,18 @@ pub enum EventKind {
 // === impl Summary ===
 
 impl Summary {
-    /// Sums over these nodes.
+    /// Computes the totals over these nodes.
     pub(crate) fn of<'a>(nodes: impl Iterator<Item = &'a NodeView>) -> Self {
-        let mut sums = Self::default();
+        let mut totals = Self::default();
         for node in nodes {
-            sums.gpus +=
+            totals.gpus +=
                 node.devices.iter().filter(|it| it.kind == "gpu" && it.parent.is_none()).count();
-            sums.free_gpus += node.free_gpus;
-            sums.idle_gpus += node.idle_gpus;
+            totals.free_gpus += node.free_gpus;
+            totals.idle_gpus += node.idle_gpus;
             if let Some(fragmented) = node.fragmented_gpus {
-                *sums.fragmented_gpus.get_or_insert(0.0) += fragmented;
+                *totals.fragmented_gpus.get_or_insert(0.0) += fragmented;
             }
         }
-        sums
+        totals
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::document::{DeviceView, Event, EventKind, Health, HolderView, NodeView};
 
-/// Appends the events that lead from one view of a node to the next. `None` is an absent node.
+/// Appends the events between two views of a node. `None` is an absent node.
 pub(crate) fn compare(
     time: Timestamp,
     before: Option<&NodeView>,
@@ -35,12 +35,12 @@ pub(crate) fn compare(
                 pod: pod.map(str::to_owned),
                 ..event(after, kind, text)
             };
-            let known = by_id(before);
-            let now = by_id(after);
+            let previous = by_id(before);
+            let current = by_id(after);
             for device in &after.devices {
-                match known.get(device.id.as_str()) {
+                match previous.get(device.id.as_str()) {
                     None => {
-                        events.push(about(device, None, EventKind::Appeared, named(device)));
+                        events.push(about(device, None, EventKind::Appeared, description(device)));
                     }
                     Some(known) => {
                         compare_health(known, device, |kind, text| {
@@ -52,8 +52,8 @@ pub(crate) fn compare(
                     }
                 }
             }
-            for device in before.devices.iter().filter(|it| !now.contains_key(it.id.as_str())) {
-                events.push(about(device, None, EventKind::Gone, named(device)));
+            for device in before.devices.iter().filter(|it| !current.contains_key(it.id.as_str())) {
+                events.push(about(device, None, EventKind::Gone, description(device)));
             }
         }
     }
@@ -67,7 +67,7 @@ fn devices(count: usize) -> String {
     if count == 1 { "1 device".to_owned() } else { format!("{count} devices") }
 }
 
-fn named(device: &DeviceView) -> String {
+fn description(device: &DeviceView) -> String {
     if device.product.is_empty() { device.kind.clone() } else { device.product.clone() }
 }
 
@@ -134,7 +134,7 @@ mod tests {
         DeviceView { id: id.to_owned(), product: "H100".to_owned(), ..DeviceView::default() }
     }
 
-    fn sick(id: &str, reason: &str) -> DeviceView {
+    fn unhealthy(id: &str, reason: &str) -> DeviceView {
         let reason = Some(reason.to_owned());
         DeviceView { health: Health::Unhealthy, reason, ..gpu(id) }
     }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_devices_come_and_go() {
+    fn added_and_removed_nodes_and_devices_are_events() {
         check(None, Some(node(vec![gpu("1"), gpu("2")])), &["Appeared - - 2 devices"]);
         check(Some(node(vec![gpu("1")])), None, &["Gone - - 1 device"]);
         check(
@@ -175,12 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_has_its_reason_and_a_recovery_the_reason_that_is_over() {
-        let (well, lost) = (node(vec![gpu("1")]), node(vec![sick("1", "XID 79")]));
-        check(Some(well.clone()), Some(lost.clone()), &["Fault 1 - XID 79"]);
-        check(Some(lost.clone()), Some(node(vec![sick("1", "XID 48")])), &["Fault 1 - XID 48"]);
+    fn a_fault_has_its_reason_and_a_recovery_has_the_previous_reason() {
+        let (healthy, lost) = (node(vec![gpu("1")]), node(vec![unhealthy("1", "XID 79")]));
+        check(Some(healthy.clone()), Some(lost.clone()), &["Fault 1 - XID 79"]);
+        check(
+            Some(lost.clone()),
+            Some(node(vec![unhealthy("1", "XID 48")])),
+            &["Fault 1 - XID 48"],
+        );
         check(Some(lost.clone()), Some(lost.clone()), &[]);
-        check(Some(lost), Some(well), &["Recovery 1 - XID 79"]);
+        check(Some(lost), Some(healthy), &["Recovery 1 - XID 79"]);
         let unknown = DeviceView { health: Health::Unknown, ..gpu("1") };
         check(
             Some(node(vec![gpu("1")])),
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_come_and_go_and_a_change_of_use_is_no_event() {
+    fn changes_of_holders_are_events_and_changes_of_use_are_not() {
         let (one, other) = (node(vec![held("1", &["x/a"])]), node(vec![held("1", &["x/b"])]));
         check(Some(one.clone()), Some(other), &["Ended 1 x/a 8192 MiB", "Placed 1 x/b 8192 MiB"]);
         let mut busy = one.clone();

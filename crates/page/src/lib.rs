@@ -1,4 +1,4 @@
-//! The page that shows nodes, their devices and the holders of devices.
+//! Web page that shows nodes, their devices and the holders of devices.
 //!
 //! ```text
 //!  cluster half ──┐                  ┌─ assets: HTML, CSS, JavaScript modules
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A server answers three requests below any prefix: for the page's files, for `state`, and for `state?after=REVISION`.
-//! The page has no library and no build step, and loads nothing from other servers.
+//! The page uses no library and no build step, and loads nothing from other servers.
 
 mod assets;
 mod board;

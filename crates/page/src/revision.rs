@@ -1,4 +1,4 @@
-//! Revision of a board's state, for requests of readers.
+//! Revision of a board's state, which readers send with their requests.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 /// A numbered state of one board. Its text is opaque to readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
-    /// Distinguishes the board from those of earlier processes.
+    /// Distinguishes the board from the boards of earlier processes.
     pub(crate) board: i64,
     pub(crate) number: u64,
 }
@@ -15,7 +15,7 @@ pub struct Revision {
 // === impl Revision ===
 
 impl Revision {
-    /// The text of the revision that a query names: `after=REVISION`.
+    /// Finds the text of the revision in a query: `after=REVISION`.
     pub fn in_query(query: &str) -> Option<&str> {
         query.split('&').find_map(|pair| pair.strip_prefix("after="))
     }

@@ -1,9 +1,9 @@
-//! The page's files.
+//! Tests of the page's files.
 
 use windlass_page::Asset;
 
 #[test]
-fn every_file_of_the_folder_is_served_and_no_other() {
+fn exactly_the_files_of_the_folder_are_served() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/assets");
     let files = std::fs::read_dir(folder).expect("the folder of assets");
     let mut files: Vec<_> = files
@@ -16,7 +16,7 @@ fn every_file_of_the_folder_is_served_and_no_other() {
 }
 
 #[test]
-fn files_have_tags_of_their_own() {
+fn every_file_has_a_different_tag() {
     let tags: std::collections::BTreeSet<_> = Asset::ALL.iter().map(Asset::tag).collect();
     assert_eq!(tags.len(), Asset::ALL.len());
     let index = Asset::named("").expect("the page itself");

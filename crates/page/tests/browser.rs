@@ -1,7 +1,7 @@
-//! The page in a real browser: every view shows what the state says, in both languages, and a stranger's text stays text.
+//! The page in a real browser: every view shows the state in both languages, and text of the cluster stays text.
 //!
-//! The browser is `chromium` of `PATH`, or the program that `WINDLASS_CHROMIUM` names. Without one these tests are left
-//! out, and say so. The state comes in two answers, so that a change is shown too; a third one says that there is none.
+//! The browser is `chromium` of `PATH`, or the program that `WINDLASS_CHROMIUM` names. Without a browser the tests are
+//! skipped, and print that. The server sends the state, then a change, then answers without a change.
 
 #[path = "browser/devtools.rs"]
 mod devtools;
@@ -32,7 +32,7 @@ const UNCHANGED: &str = r#"{"revision": "2", "complete": false}"#;
 /// Time for which an unchanged state is held back, as the real servers do for longer.
 const HOLD: Duration = Duration::from_millis(100);
 
-/// Words that the views show beside the state's own, in each language.
+/// Words that the views show besides the texts of the state, in one language.
 struct Words {
     language: &'static str,
     nav: &'static str,
@@ -69,7 +69,7 @@ const LANGUAGES: [Words; 2] = [
 
 type Check = fn(&Element, &State, &Words);
 
-/// Address of each view, with what it has to show.
+/// Address of each view, with the check of its contents.
 const VIEWS: [(&str, Check); 6] = [
     ("", tiles),
     ("table", table),
@@ -80,12 +80,12 @@ const VIEWS: [(&str, Check); 6] = [
 ];
 
 #[test]
-fn every_view_shows_what_the_state_says_in_english() {
+fn every_view_shows_the_state_in_english() {
     every_view(&LANGUAGES[0]);
 }
 
 #[test]
-fn every_view_shows_what_the_state_says_in_chinese() {
+fn every_view_shows_the_state_in_chinese() {
     every_view(&LANGUAGES[1]);
 }
 
@@ -102,7 +102,7 @@ fn one_view(browser: &mut Browser, (view, check): &(&str, Check), state: &State,
     let server = Server::start(|path| match path {
         "state" => Answer::json(FIRST),
         "state?after=1" => Answer::json(CHANGE),
-        "state?after=2" => Answer::json(UNCHANGED).held(HOLD),
+        "state?after=2" => Answer::json(UNCHANGED).delayed(HOLD),
         asset => Answer::asset(&assets(), asset),
     });
     // The page asks for what follows a change once the change is applied.
@@ -111,10 +111,10 @@ fn one_view(browser: &mut Browser, (view, check): &(&str, Check), state: &State,
     header(&page, state, words);
     check(&page, state, words);
     text_is_text(&page);
-    // Of agents, which this server does not know, a page of one node asks.
-    let mut refused = server.refused();
-    refused.retain(|request| !(request.contains("/node/") && request.contains("/state ")));
-    assert_eq!(refused, [""; 0], "{view}: asked for what is not there");
+    // The view of one node requests the state of its agent, which this server does not have.
+    let mut not_found = server.not_found();
+    not_found.retain(|request| !(request.contains("/node/") && request.contains("/state ")));
+    assert_eq!(not_found, [""; 0], "{view}: requests without an answer");
 }
 
 /// Condition of a page that has so many answers to this request.
@@ -140,7 +140,7 @@ fn a_reader_without_a_token_is_asked_for_one() {
 }
 
 #[test]
-fn a_reader_who_may_not_read_is_told_why() {
+fn a_reader_without_permission_gets_the_reason() {
     let Some(mut browser) = browser() else { return };
     let server = Server::start(|path| match path {
         "state" => Answer::refusal("403 Forbidden"),
@@ -151,7 +151,7 @@ fn a_reader_who_may_not_read_is_told_why() {
     browser.end();
 }
 
-/// Every part is of another type than it has to be, or is missing.
+/// A state in which every part has a wrong type, or is missing.
 const BROKEN: &str = r#"{
     "revision": 5, "summary": "?", "time": [], "version": {}, "simulated": 1, "pending": {"a": 1}, "gone": 7,
     "nodes": [null, 7, {"name": {}}, {"name": "no list", "devices": "x"}, {
@@ -170,7 +170,7 @@ fn a_state_of_wrong_types_and_long_names_breaks_nothing() {
     let state = BROKEN.replace("LONG", &"n".repeat(10_000));
     let server = Server::start(move |path| match path {
         // Without a revision the page asks again after 200 ms.
-        "state" => Answer::json(&state).held(HOLD),
+        "state" => Answer::json(&state).delayed(HOLD),
         asset => Answer::asset(&assets(), asset),
     });
     let mut shown = |view: &str| browser.page(&server.url(view), &answered("state", 2));
@@ -185,31 +185,31 @@ fn a_state_of_wrong_types_and_long_names_breaks_nothing() {
 }
 
 #[test]
-fn every_word_is_there_in_both_languages_with_the_same_holes() {
+fn every_text_exists_in_both_languages_with_the_same_placeholders() {
     let source = fs::read_to_string(assets().join("words.js")).expect("a text file");
     let table = source.split("export const words = {").nth(1).expect("the table");
     let table = table.split("\n};").next().expect("its end");
-    // `key: ['English', '中文'],` on one line, or with each text on its own.
+    // `key: ['English', '中文'],` on one line, or with each text on a separate line.
     let entries: Vec<_> = table.split("],\n").filter(|entry| entry.contains(": [")).collect();
-    assert!(entries.len() > 100, "{} words: the table is written in another way", entries.len());
+    assert!(entries.len() > 100, "{} words: the table has another format", entries.len());
     for entry in entries {
         let (key, texts) = entry.split_once(": [").expect("a key");
         let texts: Vec<_> = texts.split('\'').skip(1).step_by(2).collect();
         let [english, chinese] = texts[..] else { panic!("{key} has {} texts", texts.len()) };
         assert!(!english.is_empty() && !chinese.is_empty(), "{key} is empty");
         let many = english.split('|').next_back().expect("a text");
-        assert_eq!(holes(many), holes(chinese), "{key}");
+        assert_eq!(placeholders(many), placeholders(chinese), "{key}");
     }
 }
 
 /// Names in braces.
-fn holes(text: &str) -> BTreeSet<&str> {
+fn placeholders(text: &str) -> BTreeSet<&str> {
     text.split('{').skip(1).filter_map(|rest| rest.split('}').next()).collect()
 }
 
 #[test]
-fn the_assets_load_nothing_from_elsewhere_and_make_no_markup_of_data() {
-    // The name of a format, which is no address.
+fn the_assets_load_nothing_from_other_servers_and_never_turn_data_into_markup() {
+    // An XML namespace, which browsers do not load.
     let svg = "http://www.w3.org/2000/svg";
     let words =
         ["http:", "https:", "//cdn", "innerHTML", "outerHTML", "insertAdjacentHTML", "eval("];
@@ -231,13 +231,13 @@ fn assets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets")
 }
 
-// === The state that the views have to show ===
+// === Expected state ===
 
 /// The state after the change.
 struct State {
     nodes: Vec<Value>,
-    /// Events of the first answer; the change has those after them.
-    begun: Vec<Value>,
+    /// Events of the first answer; the change has the later events.
+    first_events: Vec<Value>,
     change: Value,
 }
 
@@ -248,12 +248,12 @@ impl State {
         let is_gone = |node: &&Value| list(&change["gone"]).contains(&node["name"]);
         let kept = list(&first["nodes"]).iter().filter(|node| !is_gone(node)).cloned();
         let nodes = kept.chain(list(&change["nodes"]).iter().cloned()).collect();
-        let begun = list(&first["history"]).to_vec();
-        Self { nodes, begun, change }
+        let first_events = list(&first["history"]).to_vec();
+        Self { nodes, first_events, change }
     }
 
     fn events(&self) -> impl Iterator<Item = &Value> {
-        self.begun.iter().chain(list(&self.change["history"]))
+        self.first_events.iter().chain(list(&self.change["history"]))
     }
 
     fn node(&self, name: &str) -> &Value {
@@ -269,7 +269,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The amounts of the state are whole numbers of GiB.
+/// Text of an amount. Amounts of the state are whole numbers of GiB.
 fn gib(value: &Value) -> Option<String> {
     value
         .as_u64()
@@ -281,12 +281,12 @@ fn holder_name(holder: &Value) -> &str {
     holder["pod"].as_str().unwrap_or_else(|| text(&holder["claim"]))
 }
 
-/// Devices that are no part of another.
+/// Number of devices that are not partitions.
 fn wholes(node: &Value) -> usize {
     list(&node["devices"]).iter().filter(|device| device["parent"].is_null()).count()
 }
 
-// === What each view has to show ===
+// === Checks of the views ===
 
 fn header(page: &Element, state: &State, words: &Words) {
     for name in ["gpus", "freeGpus", "idleGpus", "fragmentedGpus"] {
@@ -360,23 +360,23 @@ fn node(page: &Element, state: &State, words: &Words) {
     assert_eq!(events.len(), here.count());
 }
 
-/// Rows of a node's devices: exactly these, each with its health, its amounts and its holders.
+/// Checks the rows of a node's devices: exactly one row per device, with its health, amounts and holders.
 fn devices(rows: &Element, node: &Value, words: &Words) {
     let shown = rows.having("data-id");
     assert_eq!(shown.len(), list(&node["devices"]).len(), "{}", node["name"]);
     for device in list(&node["devices"]) {
         let row = rows.only("data-id", text(&device["id"]));
         assert_eq!(row.attribute("data-health"), device["health"].as_str());
-        let mut wanted =
+        let mut expected =
             vec![text(&device["product"]).to_owned(), text(&device["reason"]).to_owned()];
         let amounts = (gib(&device["memoryUsedBytes"]), gib(&device["memoryBytes"]));
         if let (Some(used), Some(all)) = amounts {
-            wanted.push(format!("{used}{}{all}", words.of));
+            expected.push(format!("{used}{}{all}", words.of));
         }
         if let Some(part) = device["utilization"].as_f64() {
-            wanted.push(format!("{:.0} %", 100.0 * part));
+            expected.push(format!("{:.0} %", 100.0 * part));
         }
-        for part in wanted {
+        for part in expected {
             assert!(row.text().contains(&part), "{part:?} is not in {:?}", row.text());
         }
         let holders = row.having("data-holder");
@@ -388,17 +388,18 @@ fn devices(rows: &Element, node: &Value, words: &Words) {
     }
 }
 
-/// The share of a holder, and what it uses of it.
+/// Checks the share of a holder, and its memory in use.
 fn share(line: &Element, holder: &Value, words: &Words) {
     let shown = line.text();
-    let mut wanted = vec![text(&holder["container"]).to_owned(), text(&holder["claim"]).to_owned()];
-    wanted.extend(gib(&holder["memoryBytes"]));
-    wanted.extend(gib(&holder["memoryUsedBytes"]));
-    wanted.extend(holder["compute"].as_f64().map(|part| format!("{:.0} %", 100.0 * part)));
+    let mut expected =
+        vec![text(&holder["container"]).to_owned(), text(&holder["claim"]).to_owned()];
+    expected.extend(gib(&holder["memoryBytes"]));
+    expected.extend(gib(&holder["memoryUsedBytes"]));
+    expected.extend(holder["compute"].as_f64().map(|part| format!("{:.0} %", 100.0 * part)));
     if holder["memoryBytes"].is_null() && holder["compute"].is_null() {
-        wanted.push(words.whole.to_owned());
+        expected.push(words.whole.to_owned());
     }
-    for part in wanted {
+    for part in expected {
         assert!(shown.contains(&part), "{part:?} is not in {shown:?}");
     }
     let is_over = holder["overLimit"] == true;
@@ -455,7 +456,7 @@ fn history(page: &Element, state: &State, words: &Words) {
     }
 }
 
-/// Names of strangers made no element and ran no script.
+/// Checks that names from the cluster created no element and ran no script.
 fn text_is_text(page: &Element) {
     let images: Vec<_> = page.named("img").iter().filter_map(|it| it.attribute("src")).collect();
     assert_eq!(images, ["icon.svg"]);

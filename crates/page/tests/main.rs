@@ -1,3 +1,3 @@
-//! The page's files, and the page in a browser.
+//! Tests of the page's files.
 
 mod assets;

@@ -1,6 +1,6 @@
-//! Allowlist of a snapshot: folders, and names of readable files.
+//! Allowlist of a snapshot: folders, and names of files to read.
 //!
-//! The name of each file that a source of devices reads is here. The test that replays every machine detects a
+//! The list has the name of each file that a source of devices reads. A test that replays every machine detects a
 //! missing name.
 
 use std::path::Path;
@@ -9,17 +9,17 @@ use std::path::Path;
 pub(super) struct Root {
     /// Path below the host's root.
     pub(super) path: &'static str,
-    /// Depth of subfolders.
+    /// Maximum depth of subfolders.
     pub(super) depth: u32,
     /// Excluded subfolders: by name, or by path if it contains a slash.
     pub(super) excluded: &'static [&'static str],
-    /// True if its files are device nodes.
+    /// True if the files are device nodes.
     pub(super) nodes: bool,
 }
 
-/// Depth of `/sys/devices`. The deepest known entries are those of drivers of functions behind several
-/// switches, at depth 16.
-const DEEP: u32 = 24;
+/// Depth of `/sys/devices`. The deepest known entries belong to drivers of functions behind several switches, at depth
+/// 16.
+const DEVICES_DEPTH: u32 = 24;
 
 /// Allowed folders.
 pub(super) const ROOTS: &[Root] = &[
@@ -32,7 +32,7 @@ pub(super) const ROOTS: &[Root] = &[
     Root::of("sys/dev", 2, &[]),
     Root::of(
         "sys/devices",
-        DEEP,
+        DEVICES_DEPTH,
         &[
             "power",
             "wakeup",
@@ -64,7 +64,7 @@ pub(super) const ROOTS: &[Root] = &[
     Root {
         path: "dev",
         depth: 4,
-        // Mount points, and names given by people or disks.
+        // Mount points, and names chosen by administrators or taken from disks.
         excluded: &[
             "disk",
             "drbd",
@@ -82,20 +82,20 @@ pub(super) const ROOTS: &[Root] = &[
     },
 ];
 
-/// Node prefixes of storage whose links have names given by people, often after the host: a volume group's folder has
-/// the group's name.
+/// Prefixes of storage nodes whose links have names chosen by administrators, often after the host: a volume group's
+/// folder has the group's name.
 const NAMED_STORAGE: [&str; 5] = ["dm-", "drbd", "md", "rbd", "zd"];
 
 /// Single files outside the allowed folders.
 pub(super) const FILES: [&str; 4] =
     ["proc/devices", "proc/1/net/ipv6_route", "proc/1/net/route", "proc/sys/kernel/osrelease"];
 
-/// Folders whose files are all read: error counters of AMD GPUs, InfiniBand partitions.
-const WHOLE: [&str; 2] = ["pkeys", "ras"];
+/// Folders in which every file is read: error counters of AMD GPUs, InfiniBand partitions.
+const FULLY_READ: [&str; 2] = ["pkeys", "ras"];
 
-/// Readable file names in sysfs and procfs; a trailing `*` matches any suffix.
+/// Names of files to read in sysfs and procfs. A trailing `*` matches any suffix.
 ///
-/// Excluded: PCI configuration space, which contains serial numbers; DMI owner data; `node_desc` of
+/// The list excludes PCI configuration space, which contains serial numbers; DMI data of the owner; and `node_desc` of
 /// InfiniBand adapters, which is the host name.
 #[rustfmt::skip]
 const ALLOWED: &[&str] = &[
@@ -160,15 +160,15 @@ pub(super) const SECRETS: &[&str] = &[
     "macaddress", "guid",
 ];
 
-/// Allowed names that PCI devices have as binary files outside `proc/driver`.
+/// Names that are allowed in `proc/driver` only, because elsewhere PCI devices have binary files of these names.
 const ONLY_IN_PROC: [&str; 2] = ["config", "monitor"];
 
-/// True if links to this node have names given by people.
-pub(super) fn is_named_by_people(node: &str) -> bool {
-    let number = |driver: &&str| node.strip_prefix(*driver);
+/// True if links to this node have names chosen by administrators.
+pub(super) fn has_chosen_name(node: &str) -> bool {
+    let after_prefix = |driver: &&str| node.strip_prefix(*driver);
     let is_number =
         |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit() || first == '_');
-    NAMED_STORAGE.iter().filter_map(number).any(is_number)
+    NAMED_STORAGE.iter().filter_map(after_prefix).any(is_number)
 }
 
 // === impl Root ===
@@ -184,11 +184,11 @@ impl Root {
         self.excluded.iter().any(|it| if it.contains('/') { *it == below } else { *it == name })
     }
 
-    /// True if the file's text is allowed.
-    pub(super) fn wants(&self, folder: &Path, name: &str) -> bool {
+    /// True if the snapshot may have the file's text.
+    pub(super) fn allows(&self, folder: &Path, name: &str) -> bool {
         let fits = |it: &&str| it.strip_suffix('*').map_or(*it == name, |it| name.starts_with(it));
-        let elsewhere = ONLY_IN_PROC.contains(&name) && !self.path.starts_with("proc");
-        let whole = WHOLE.iter().any(|it| folder.ends_with(it));
-        whole || ALLOWED.iter().any(fits) && !elsewhere
+        let is_excluded = ONLY_IN_PROC.contains(&name) && !self.path.starts_with("proc");
+        let is_fully_read = FULLY_READ.iter().any(|it| folder.ends_with(it));
+        is_fully_read || ALLOWED.iter().any(fits) && !is_excluded
     }
 }

@@ -1,8 +1,8 @@
-//! Anonymisation: identifying text is replaced by text of the same shape.
+//! Anonymisation: replaces identifying text by text of the same shape.
 //!
-//! Digits stay digits and letters stay letters, so that parsers still accept the text. Equal text gets equal
+//! Digits stay digits and letters stay letters, so that parsers still accept the text. Equal texts get equal
 //! substitutes, so that relations remain. Substitutes depend on the machine id, which is not in the snapshot. So
-//! snapshots of one machine are comparable, and enumerating a vendor's addresses does not find the original.
+//! snapshots of one machine are comparable, and trying all addresses of a vendor does not find the original.
 
 mod shape;
 
@@ -24,13 +24,13 @@ use super::{Entry, Snapshot, allowlist::SECRETS};
 #[derive(Debug)]
 pub struct Anonymiser {
     key: (u64, u64),
-    /// Known secrets with substitutes, longest first: one may contain another.
-    known: BTreeMap<Longest, String>,
+    /// Substitute of each secret, longest secret first, because a secret may contain another.
+    substitutes: BTreeMap<LongestFirst, String>,
 }
 
-/// Shortest secret that is replaced in any text: a shorter one, such as `0001`, is common. Shorter secrets are
+/// Minimum length of a secret that is replaced in any text, in bytes. A shorter one, such as `0001`, is common, and is
 /// replaced only in names that contain serial numbers: device ids, and links below [`NAMED_AFTER_SERIALS`].
-const SHORTEST_IN_ANY_TEXT: usize = 6;
+const MIN_LENGTH_IN_ANY_TEXT: usize = 6;
 
 /// Folders of links that udev names after serial numbers: `/dev/serial/by-id`.
 const NAMED_AFTER_SERIALS: &str = "/by-id/";
@@ -41,13 +41,13 @@ const IDS: [&str; 2] = ["id", "parent"];
 /// Address columns of the kernel's route tables.
 const ROUTES: [(&str, &[usize]); 2] = [("net/route", &[1, 2]), ("net/ipv6_route", &[0, 2, 4])];
 
-/// Sort key: longer texts first.
-type Longest = (Reverse<usize>, String);
+/// Sort key of a text: longer texts come first.
+type LongestFirst = (Reverse<usize>, String);
 
 // === impl Anonymiser ===
 
 impl Anonymiser {
-    /// The anonymiser of a machine. Without a machine id, substitutes differ from snapshot to snapshot.
+    /// Creates the anonymiser of a machine. Without a machine id, substitutes differ from snapshot to snapshot.
     pub fn of(host: &Host) -> Self {
         let id = host.text("/etc/machine-id").unwrap_or_default();
         let half = |range| id.get(range).and_then(|half| u64::from_str_radix(half, 16).ok());
@@ -56,7 +56,7 @@ impl Anonymiser {
             (Some(first), Some(second)) => (first, second),
             _ => (random(), random()),
         };
-        Self { key, known: BTreeMap::new() }
+        Self { key, substitutes: BTreeMap::new() }
     }
 
     /// Replaces all identifying text of a snapshot.
@@ -79,7 +79,7 @@ impl Anonymiser {
         Snapshot { entries, omissions: omissions.collect() }
     }
 
-    /// Replaces identifying text in a JSON document, as in the last snapshot.
+    /// Replaces identifying text in a JSON document, with the substitutes of the last snapshot.
     pub fn anonymise_document(&self, document: &mut Value) {
         match document {
             Value::String(text) => *text = self.text(text),
@@ -105,8 +105,8 @@ impl Anonymiser {
     }
 
     /// Number of known secrets.
-    pub fn known(&self) -> usize {
-        self.known.len()
+    pub fn secret_count(&self) -> usize {
+        self.substitutes.len()
     }
 
     /// Anonymises an attribute, which is an object with its type as key.
@@ -120,18 +120,18 @@ impl Anonymiser {
 
     /// Adds a secret with its substitute, in each spelling.
     fn learn(&mut self, secret: &str) {
-        if is_insignificant(secret) || self.known.contains_key(&longest(secret)) {
+        if is_insignificant(secret) || self.substitutes.contains_key(&longest_first(secret)) {
             return;
         }
-        let taken: BTreeSet<_> = self.known.values().collect();
-        let mut substitutes = (0..).map(|again| self.substitute(secret, again));
-        let substitute = substitutes
-            .find(|it| !taken.contains(it))
+        let used: BTreeSet<_> = self.substitutes.values().collect();
+        let mut attempts = (0..).map(|attempt| self.substitute(secret, attempt));
+        let substitute = attempts
+            .find(|it| !used.contains(it))
             .expect("there are more substitutes than secrets");
-        for written in [as_ids_write, as_udev_writes] {
-            self.known.insert(longest(&written(secret)), written(&substitute));
+        for spelling in [in_device_id, in_udev_link] {
+            self.substitutes.insert(longest_first(&spelling(secret)), spelling(&substitute));
         }
-        self.known.insert(longest(secret), substitute);
+        self.substitutes.insert(longest_first(secret), substitute);
     }
 
     fn entry(&self, path: &Path, entry: Entry) -> Entry {
@@ -143,8 +143,8 @@ impl Anonymiser {
     }
 
     fn path(&self, path: &Path) -> PathBuf {
-        let shortest = shortest_in(&path.to_string_lossy());
-        let anonymised = |it: &str| self.with_known(it, shortest);
+        let min_length = min_length_in(&path.to_string_lossy());
+        let anonymised = |it: &str| self.replace_secrets(it, min_length);
         path.iter()
             .map(|part| part.to_str().map_or_else(|| part.into(), |it| anonymised(it).into()))
             .collect::<Vec<std::ffi::OsString>>()
@@ -169,7 +169,7 @@ impl Anonymiser {
         all
     }
 
-    /// A line such as `unique_id 42` or `HID_UNIQ=42`.
+    /// Anonymises a line such as `unique_id 42` or `HID_UNIQ=42`.
     fn named_line(&self, line: &str) -> String {
         match line.split_once(['=', ' ']) {
             Some((name, value)) if is_secret(name) => {
@@ -181,7 +181,7 @@ impl Anonymiser {
         }
     }
 
-    /// Substitute of a decimal number that another file of sysfs has in hexadecimal, such as KFD's unique id.
+    /// Substitute of a decimal number that another file of sysfs has in hexadecimal, such as the unique id of KFD.
     fn number_in_hex(&self, text: &str) -> Option<String> {
         let number: u64 =
             text.trim().parse().ok().filter(|number| *number > u64::from(u32::MAX))?;
@@ -189,21 +189,21 @@ impl Anonymiser {
         Some(u64::from_str_radix(&anonymised, 16).ok()?.to_string())
     }
 
-    /// Anonymises the line of a file, or the value of a field, with this name. If the name is secret, the whole line
-    /// is.
+    /// Anonymises a line of the file with this name, or the value of the field with this name. If the name is secret,
+    /// the whole line is secret.
     fn line_of(&self, name: &str, text: &str) -> String {
         let bare = text.trim();
         if !is_secret(name) || is_insignificant(bare) {
             return self.text(text);
         }
-        match (self.known.get(&longest(bare)), self.text(text)) {
-            (Some(known), _) => text.replace(bare, known),
+        match (self.substitutes.get(&longest_first(bare)), self.text(text)) {
+            (Some(substitute), _) => text.replace(bare, substitute),
             (None, same) if same == text => self.substitute(text, 0),
             (None, anonymised) => anonymised,
         }
     }
 
-    /// A table row with address columns.
+    /// Anonymises a table row with address columns.
     fn route(&self, line: &str, columns: &[usize]) -> String {
         let mut position = 0;
         let mut all = String::new();
@@ -219,25 +219,25 @@ impl Anonymiser {
 
     /// Replaces known secrets, and text in the shape of an address or UUID.
     fn text(&self, text: &str) -> String {
-        self.with_known(text, shortest_in(text))
+        self.replace_secrets(text, min_length_in(text))
     }
 
-    /// Anonymises a device id, which may contain a serial number. An id with a PCI address contains none, and a short
-    /// secret such as `0001` may be part of that address.
+    /// Anonymises a device id, which may contain a serial number. An id with a PCI address contains no serial number,
+    /// but a short secret such as `0001` may occur in that address.
     fn id(&self, id: &str) -> String {
         let parts: Vec<_> = id.split('-').collect();
         let is_address = |parts: &[&str]| {
             let [domain, bus, device, function] = parts else { return false };
             format!("{domain}:{bus}:{device}.{function}").parse::<PciAddress>().is_ok()
         };
-        if parts.windows(4).any(is_address) { self.text(id) } else { self.with_known(id, 0) }
+        if parts.windows(4).any(is_address) { self.text(id) } else { self.replace_secrets(id, 0) }
     }
 
-    /// Replaces known secrets of at least `shortest` characters, and text in the shape of an address or UUID.
-    fn with_known(&self, text: &str, shortest: usize) -> String {
+    /// Replaces known secrets of at least `min_length` bytes, and text in the shape of an address or UUID.
+    fn replace_secrets(&self, text: &str, min_length: usize) -> String {
         let mut text = text.to_owned();
-        for ((_, secret), substitute) in &self.known {
-            if secret.len() >= shortest && text.contains(secret.as_str()) {
+        for ((_, secret), substitute) in &self.substitutes {
+            if secret.len() >= min_length && text.contains(secret.as_str()) {
                 text = replaced(&text, secret, substitute);
             }
         }
@@ -255,56 +255,55 @@ impl Anonymiser {
     }
 
     fn word(&self, word: &str) -> String {
-        let public = public_prefix(word);
-        let (kept, secret) = word.split_at(public);
+        let (public, secret) = word.split_at(public_prefix(word));
         if secret.is_empty() || is_insignificant(secret) || self.is_substitute(word) {
             return word.to_owned();
         }
-        format!("{kept}{}", self.substitute(secret, 0))
+        format!("{public}{}", self.substitute(secret, 0))
     }
 
-    /// True if the word is a substitute already.
+    /// True if the word already is a substitute.
     fn is_substitute(&self, word: &str) -> bool {
-        self.known.values().any(|it| it == word)
+        self.substitutes.values().any(|it| it == word)
     }
 
-    /// Substitute of the same shape. Another value of `again` gives another substitute, to resolve collisions.
-    fn substitute(&self, text: &str, again: u64) -> String {
-        let essence: String = text
+    /// Substitute of the same shape. Each `attempt` gives another substitute, to resolve collisions.
+    fn substitute(&self, text: &str, attempt: u64) -> String {
+        let normalised: String = text
             .chars()
             .filter(char::is_ascii_alphanumeric)
             .collect::<String>()
             .to_ascii_lowercase();
-        let number = |position: usize| self.number(&essence, again, position);
+        let number = |position: usize| self.number(&normalised, attempt, position);
         if let Some(number) = decimal(text, number(0)) {
             return number;
         }
         let start = if text.starts_with("0x") { 2 } else { 0 };
         let hex = is_hex(&text[start..]);
         let mut position = 0;
-        let another = |c: char| {
+        let substitute = |c: char| {
             position += usize::from(c.is_ascii_alphanumeric());
             same_class(c, hex, number(position))
         };
-        format!("{}{}", &text[..start], text[start..].chars().map(another).collect::<String>())
+        format!("{}{}", &text[..start], text[start..].chars().map(substitute).collect::<String>())
     }
 
-    /// Keyed hash that reveals neither key nor input.
+    /// Keyed hash, which reveals neither key nor input.
     #[expect(deprecated, reason = "the standard library has no other hash with a key")]
-    fn number(&self, essence: &str, again: u64, position: usize) -> u64 {
+    fn number(&self, text: &str, attempt: u64, position: usize) -> u64 {
         let mut hasher = std::hash::SipHasher::new_with_keys(self.key.0, self.key.1);
-        (essence, again, position).hash(&mut hasher);
+        (text, attempt, position).hash(&mut hasher);
         hasher.finish()
     }
 }
 
-fn longest(text: &str) -> Longest {
+fn longest_first(text: &str) -> LongestFirst {
     (Reverse(text.len()), text.to_owned())
 }
 
-/// Shortest secret to replace in a text.
-fn shortest_in(text: &str) -> usize {
-    if text.contains(NAMED_AFTER_SERIALS) { 0 } else { SHORTEST_IN_ANY_TEXT }
+/// Minimum length of secrets to replace in a text, in bytes.
+fn min_length_in(text: &str) -> usize {
+    if text.contains(NAMED_AFTER_SERIALS) { 0 } else { MIN_LENGTH_IN_ANY_TEXT }
 }
 
 fn is_secret(name: &str) -> bool {
@@ -313,7 +312,7 @@ fn is_secret(name: &str) -> bool {
     SECRETS.contains(&name.to_ascii_lowercase().as_str())
 }
 
-/// True if a file's text is secret. The serial number of a USB root hub is its controller's address.
+/// True if a file's text is secret. The serial number of a USB root hub is not: it is its controller's address.
 fn is_secret_file(path: &Path) -> bool {
     let folder = path.parent().map(file_name).unwrap_or_default();
     let is_root_hub =
@@ -321,15 +320,15 @@ fn is_secret_file(path: &Path) -> bool {
     is_secret(file_name(path)) && !is_root_hub
 }
 
-/// A serial number as in udev's link names: `_` for blanks and invalid characters.
-fn as_udev_writes(serial: &str) -> String {
+/// Spelling of a serial number in udev's link names: `_` for blanks and invalid characters.
+fn in_udev_link(serial: &str) -> String {
     let is_allowed = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
     let words: Vec<_> = serial.split_whitespace().collect();
     words.join("_").chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
 }
 
-/// A serial number as in device ids: `-` for invalid characters.
-fn as_ids_write(serial: &str) -> String {
+/// Spelling of a serial number in device ids: `-` for invalid characters.
+fn in_device_id(serial: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     serial.chars().map(|c| if is_allowed(c) { c } else { '-' }).collect()
 }

@@ -32,13 +32,13 @@ impl Snapshot {
         }
     }
 
-    /// Writes the snapshot into a folder, with a marker of its origin.
-    pub fn write(&self, dir: &Path, mark: &str) -> Result<(), SnapshotError> {
-        let mark = (PathBuf::from("run/windlass/recorded"), Entry::Text(format!("{mark}\n")));
-        // Marker first, so that a partial snapshot is recognised.
-        for (path, entry) in std::iter::once((&mark.0, &mark.1)).chain(&self.entries) {
+    /// Writes the snapshot into a folder, with a marker file whose text is `origin`.
+    pub fn write(&self, dir: &Path, origin: &str) -> Result<(), SnapshotError> {
+        let marker = (PathBuf::from("run/windlass/recorded"), Entry::Text(format!("{origin}\n")));
+        // The marker comes first, so that an incomplete snapshot is recognised as one.
+        for (path, entry) in std::iter::once((&marker.0, &marker.1)).chain(&self.entries) {
             let path = dir.join(path);
-            entry.make(&path).map_err(|source| SnapshotError::Write(path, source))?;
+            entry.create(&path).map_err(|source| SnapshotError::Write(path, source))?;
         }
         Ok(())
     }
@@ -47,7 +47,7 @@ impl Snapshot {
 // === impl Entry ===
 
 impl Entry {
-    fn make(&self, path: &Path) -> io::Result<()> {
+    fn create(&self, path: &Path) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }

@@ -1,10 +1,11 @@
-//! Snapshot of a host: the kernel's view of its devices, as a tree of files for use elsewhere.
+//! Snapshot of a host: the kernel's view of its devices, as a tree of files for use on other machines.
 //!
 //! `walk` reads the host into a [`Snapshot`], `anonymise` replaces identifying text, `folder` writes the
 //! result. Commands accept that folder with `--host-root`.
 //!
-//! The tree of sysfs is complete, since discovery depends on its structure. File content is read only for
-//! names in `allowlist`: other files may be secret, affect hardware, or hang.
+//! Within the allowed folders the tree of sysfs is complete, since discovery depends on its structure. The snapshot has
+//! the content only of files whose names are in `allowlist`: other files may be secret, and a read may change hardware
+//! or hang.
 
 mod allowlist;
 mod anonymise;
@@ -37,7 +38,7 @@ pub struct Snapshot {
 /// An entry of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
-    /// A folder; listed since it may be empty.
+    /// A folder, which may be empty.
     Folder,
     /// A file's text.
     Text(String),
@@ -47,53 +48,53 @@ enum Entry {
     Node,
 }
 
-/// An entry that the snapshot lacks.
+/// An entry that is missing in the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Omission {
     /// Path on the host.
     pub path: PathBuf,
-    /// Reason.
+    /// Reason why the entry is missing.
     pub why: String,
 }
 
-/// Limits of a snapshot. A snapshot that reached one has an omission with the limit.
+/// Limits of a snapshot. A snapshot that reached a limit has an omission that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Most files, folders and links.
+    /// Maximum number of files, folders and links.
     pub entries: usize,
-    /// Most bytes of text.
+    /// Maximum size of all text, in bytes.
     pub bytes: usize,
-    /// Most bytes per file; a longer file is left out.
+    /// Maximum size of a file, in bytes. A larger file is omitted.
     pub bytes_of_file: usize,
-    /// Longest duration of the walk.
+    /// Time limit of the walk.
     pub time: Duration,
-    /// Deadline per file: reading some files waits for firmware.
+    /// Time limit of each file. The kernel may wait for firmware to read some files.
     pub time_of_file: Duration,
 }
 
-/// Files to read besides those of the allowlist.
+/// Additional files, which the allowlist does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtraFiles {
-    /// File names in sysfs.
+    /// Names of files in sysfs to read.
     names: BTreeSet<String>,
-    /// Folders whose files are devices; the snapshot has only their names.
+    /// Folders whose files stand for devices. The snapshot has only the names of the files.
     folders: BTreeSet<PathBuf>,
-    /// Mounts of containers; the snapshot has only their presence.
+    /// Mounts of containers. The snapshot has only their paths, without content.
     mounts: BTreeSet<PathBuf>,
 }
 
 // === impl Snapshot ===
 
 impl Snapshot {
-    /// Reads the host. Blocks; calls `seen` with the number of entries every few hundred entries.
+    /// Reads the host. Blocks. Calls `progress` with the number of entries, every few hundred entries.
     pub fn of(
         host: &Host,
         extra: &ExtraFiles,
         bounds: Bounds,
-        seen: &mut dyn FnMut(usize),
+        progress: &mut dyn FnMut(usize),
     ) -> Self {
-        walk::walk(host, extra, bounds, seen)
+        walk::walk(host, extra, bounds, progress)
     }
 
     /// Number of files, folders and links.
@@ -101,7 +102,7 @@ impl Snapshot {
         self.entries.len()
     }
 
-    /// True without any entry.
+    /// True if the snapshot has no entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -140,7 +141,7 @@ impl ExtraFiles {
 // === impl Bounds ===
 
 impl Default for Bounds {
-    /// Limits far above any machine's size: eight fully partitioned MI300 have 4,000 entries in the recordings of
+    /// Limits far above the size of any machine. Eight fully partitioned MI300 have 4,000 entries in the recordings of
     /// AMD's plugin.
     fn default() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Reader of files that may hang.
+//! Reader of files that may hang, with a deadline for each.
 
 use std::{
     fs::File,
@@ -9,10 +9,10 @@ use std::{
 
 use windlass_host::external::{DeadlinePool, Late};
 
-/// Reads files with a deadline each.
+/// Reads each file within a deadline, up to a maximum size.
 pub(super) struct Reader {
     deadline: Duration,
-    most: usize,
+    max_bytes: usize,
     pool: DeadlinePool<PathBuf, io::Result<Vec<u8>>>,
 }
 
@@ -28,27 +28,27 @@ pub(super) enum ReadOutcome {
 // === impl Reader ===
 
 impl Reader {
-    pub(super) fn new(deadline: Duration, most: usize) -> Self {
-        Self { deadline, most, pool: DeadlinePool::default() }
+    pub(super) fn new(deadline: Duration, max_bytes: usize) -> Self {
+        Self { deadline, max_bytes, pool: DeadlinePool::default() }
     }
 
-    /// Number of hanging files.
+    /// Number of files that still hang.
     pub(super) fn hanging(&self) -> usize {
         self.pool.late()
     }
 
     pub(super) fn read(&mut self, path: PathBuf) -> ReadOutcome {
-        let (most, file) = (self.most, path.clone());
-        match self.pool.call(path, self.deadline, move || bytes(&file, most)) {
-            Ok(answer) => self.judge(answer),
+        let (max_bytes, file) = (self.max_bytes, path.clone());
+        match self.pool.call(path, self.deadline, move || bytes(&file, max_bytes)) {
+            Ok(content) => self.outcome(content),
             Err(Late) => ReadOutcome::Unreadable(format!("no answer within {:?}", self.deadline)),
         }
     }
 
-    fn judge(&self, answer: io::Result<Vec<u8>>) -> ReadOutcome {
-        match answer.map(String::from_utf8) {
-            Ok(Ok(text)) if text.len() <= self.most => ReadOutcome::Text(text),
-            Ok(Ok(_)) => ReadOutcome::Unreadable(format!("longer than {} bytes", self.most)),
+    fn outcome(&self, content: io::Result<Vec<u8>>) -> ReadOutcome {
+        match content.map(String::from_utf8) {
+            Ok(Ok(text)) if text.len() <= self.max_bytes => ReadOutcome::Text(text),
+            Ok(Ok(_)) => ReadOutcome::Unreadable(format!("longer than {} bytes", self.max_bytes)),
             Ok(Err(_)) => ReadOutcome::Unreadable("no text".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => ReadOutcome::Missing,
             Err(error) => ReadOutcome::Unreadable(error.to_string()),
@@ -56,10 +56,10 @@ impl Reader {
     }
 }
 
-/// Content of a file, up to one byte beyond the limit to detect longer ones.
-fn bytes(file: &Path, most: usize) -> io::Result<Vec<u8>> {
+/// Content of a file, up to one byte beyond the limit, to detect a longer file.
+fn bytes(file: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let most = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(file)?.take(most).read_to_end(&mut bytes)?;
+    let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(file)?.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

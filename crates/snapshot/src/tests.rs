@@ -1,4 +1,4 @@
-//! Read files, replaced text, and limits of a snapshot.
+//! Tests of a snapshot: files to read, replaced text, limits.
 
 use std::{
     fs,
@@ -46,7 +46,7 @@ fn the_tree_is_complete_and_only_listed_files_have_text() {
         (&format!("{FUNCTION}/power/control"), "on\n"),
         (&format!("{FUNCTION}/drm/card0/uevent"), "DEVNAME=dri/card0\n"),
         ("sys/class/dmi/id/product_serial", "S3CR3T"),
-        ("dev/dri/card0", "what a device says is not read"),
+        ("dev/dri/card0", "content of a device node is not read"),
     ]);
     let bus = root.path().join("sys/bus/pci/devices");
     fs::create_dir_all(&bus).expect("made");
@@ -68,10 +68,10 @@ fn the_tree_is_complete_and_only_listed_files_have_text() {
 }
 
 #[test]
-fn a_file_that_never_answers_is_left_out_and_costs_no_other() {
+fn a_hanging_file_is_omitted_and_does_not_affect_others() {
     let (root, host) = host(&[(&format!("{FUNCTION}/vendor"), "0x10de\n")]);
     let hanging = root.path().join(FUNCTION).join("device");
-    mknodat(CWD, &hanging, FileType::Fifo, Mode::RUSR, 0).expect("a pipe that nobody writes to");
+    mknodat(CWD, &hanging, FileType::Fifo, Mode::RUSR, 0).expect("a pipe without a writer");
     let bounds = Bounds { time_of_file: Duration::from_millis(20), ..Bounds::default() };
     let read = Snapshot::of(&host, &ExtraFiles::default(), bounds, &mut |_| {});
     assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
@@ -81,7 +81,7 @@ fn a_file_that_never_answers_is_left_out_and_costs_no_other() {
 }
 
 #[test]
-fn an_endless_host_is_cut_off_with_an_omission() {
+fn a_host_with_too_many_entries_is_truncated_with_an_omission() {
     let files: Vec<_> = (0..300).map(|n| format!("sys/class/misc/device{n}/uevent")).collect();
     let files: Vec<_> = files.iter().map(|path| (path.as_str(), "")).collect();
     let (root, host) = host(&files);
@@ -116,7 +116,7 @@ fn identifying_text_has_the_same_substitute_everywhere() {
     let mut anonymiser = Anonymiser::of(&host);
     let masked = anonymiser.anonymise(snapshot(&host));
     let again = Anonymiser::of(&host).anonymise(snapshot(&host));
-    assert_eq!(masked, again, "the same machine gives the same");
+    assert_eq!(masked, again, "a machine has the same substitutes each time");
     let shown = format!("{masked:?}");
     for secret in
         ["FT9X", "Y0Z77", "0a1b2c3d4e", "0c:42:a1", "9876543210987654321", "0101A8C0", "01234567"]
@@ -179,7 +179,7 @@ fn a_short_serial_number_is_replaced_in_names_that_contain_serial_numbers() {
         assert!(masked.entries.contains_key(&path), "no {name} in {masked:?}");
     }
     let elsewhere = text(&masked, "sys/devices/usb1/AB12C/uevent");
-    assert_eq!(elsewhere, Some("DEVNAME=AB12C\n"), "in any other text it may be anything");
+    assert_eq!(elsewhere, Some("DEVNAME=AB12C\n"), "in other texts a short secret stays");
     let mut document = json!({
         "id": "stick-AB12C", "origin": "AB12C", "windlass.dev/usbSerial": {"string": "AB12C"}
     });
@@ -223,7 +223,7 @@ fn a_serial_number_within_another_does_not_change_the_others_name() {
 }
 
 #[test]
-fn storage_names_given_by_people_are_not_recorded() {
+fn storage_names_chosen_by_administrators_are_not_recorded() {
     let (root, host) = host(&[
         ("dev/dm-0", ""),
         ("dev/md127", ""),

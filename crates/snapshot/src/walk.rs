@@ -1,4 +1,4 @@
-//! Walk through the host: enters allowed folders, follows no links, stops at the limits.
+//! Walk through the host. It enters allowed folders, follows no links, and stops at the limits.
 
 use std::{
     fs,
@@ -12,11 +12,11 @@ use windlass_host::{Host, flat};
 
 use super::{
     Bounds, Entry, ExtraFiles, Omission, Snapshot,
-    allowlist::{FILES, ROOTS, Root, is_named_by_people},
+    allowlist::{FILES, ROOTS, Root, has_chosen_name},
     reader::{ReadOutcome, Reader},
 };
 
-/// Most hanging files, since each keeps a thread.
+/// Maximum number of hanging files, because each blocks a thread.
 const MAX_HANGING: usize = 8;
 
 /// Entries between progress reports.
@@ -27,12 +27,12 @@ pub(super) fn walk(
     host: &Host,
     extra: &ExtraFiles,
     bounds: Bounds,
-    seen: &mut dyn FnMut(usize),
+    progress: &mut dyn FnMut(usize),
 ) -> Snapshot {
     let reader = Reader::new(bounds.time_of_file, bounds.bytes_of_file);
     let (snapshot, begun) = (Snapshot::default(), Instant::now());
     let mut walk =
-        Walk { host, extra, bounds, reader, begun, bytes: 0, snapshot, seen, full: false };
+        Walk { host, extra, bounds, reader, begun, bytes: 0, snapshot, progress, full: false };
     for root in ROOTS {
         walk.folder(root, Path::new(root.path), root.depth);
     }
@@ -56,8 +56,8 @@ struct Walk<'a> {
     begun: Instant,
     bytes: usize,
     snapshot: Snapshot,
-    seen: &'a mut dyn FnMut(usize),
-    /// True once a limit was reached; nothing is added then.
+    progress: &'a mut dyn FnMut(usize),
+    /// True after a limit was reached. The walk then adds nothing.
     full: bool,
 }
 
@@ -67,7 +67,7 @@ impl Walk<'_> {
     fn folder(&mut self, root: &Root, folder: &Path, depth: u32) {
         let left = self.bounds.entries.saturating_sub(self.snapshot.len());
         let Ok(entries) = fs::read_dir(self.host.path(folder)) else { return };
-        // Folders may have too many entries, by mistake or malice.
+        // A folder may have too many entries, by mistake or by an attack.
         let mut entries: Vec<_> = entries.flatten().take(left + 1).collect();
         entries.sort_unstable_by_key(fs::DirEntry::file_name);
         if !root.nodes {
@@ -75,7 +75,7 @@ impl Walk<'_> {
         }
         let before = self.snapshot.len();
         self.entries(root, folder, entries, depth);
-        // A folder whose entries are all dropped is dropped, too: its name may identify the machine as theirs did.
+        // Drop a folder without recorded entries: its name may identify the machine, as the names of its entries did.
         if root.nodes && self.snapshot.len() > before {
             self.add(folder, Entry::Folder);
         }
@@ -96,7 +96,7 @@ impl Walk<'_> {
                 self.enter(root, &path, depth);
             } else if root.nodes {
                 self.add(&path, Entry::Node);
-            } else if root.wants(folder, &name) || self.extra.names.contains(&name) {
+            } else if root.allows(folder, &name) || self.extra.names.contains(&name) {
                 self.file(&path);
             }
         }
@@ -109,12 +109,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds a link whose target is below the same root. A link to storage with a name given by people is dropped.
+    /// Adds a link whose target is below the same root. Drops a link to storage whose name an administrator chose.
     fn link(&mut self, root: &Root, path: &Path) {
         let Some(target) = self.host.link(path).map(PathBuf::from) else { return };
         let part = Path::new(root.path).iter().next().expect("a root has a path");
         let folder = path.parent().expect("an entry of a folder has a parent");
-        if root.nodes && self.is_named_by_people(path) {
+        if root.nodes && self.has_chosen_name(path) {
             return;
         }
         if target.is_relative() && flat(&folder.join(&target)).starts_with(part) {
@@ -122,8 +122,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds a path without content. Existing entries stay. A path below a recorded link is skipped, since its target is
-    /// added instead.
+    /// Adds a path without content, and keeps existing entries. Skips a path below a recorded link, since the link's
+    /// target is added instead.
     fn presence(&mut self, path: &Path) {
         let Some(real) = self.host.canonicalize(path) else { return };
         let Ok(found) = fs::metadata(self.host.path(&real)) else { return };
@@ -140,12 +140,12 @@ impl Walk<'_> {
         }
     }
 
-    fn is_named_by_people(&self, link: &Path) -> bool {
+    fn has_chosen_name(&self, link: &Path) -> bool {
         let absolute = Path::new("/").join(link);
         let node =
             self.host.canonicalize(absolute).or_else(|| self.host.link(link).map(PathBuf::from));
         let name = node.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
-        name.is_some_and(is_named_by_people)
+        name.is_some_and(has_chosen_name)
     }
 
     fn file(&mut self, path: &Path) {
@@ -158,14 +158,14 @@ impl Walk<'_> {
                 self.add(path, Entry::Text(text));
             }
             ReadOutcome::Missing => {}
-            ReadOutcome::Unreadable(why) => self.leave_out(path, why),
+            ReadOutcome::Unreadable(why) => self.omit(path, why),
         }
         if self.reader.hanging() >= MAX_HANGING {
             self.stop(path, format!("{MAX_HANGING} files do not answer"));
         }
     }
 
-    /// True if anybody may read the file: sysfs has write-only files.
+    /// True if any account may read the file. Sysfs has write-only files.
     fn is_readable(&self, path: &Path) -> bool {
         let everyone = Mode::RUSR | Mode::RGRP | Mode::ROTH;
         let file = fs::symlink_metadata(self.host.path(path));
@@ -185,18 +185,18 @@ impl Walk<'_> {
     fn add(&mut self, path: &Path, entry: Entry) {
         self.snapshot.entries.insert(path.to_owned(), entry);
         if self.snapshot.len().is_multiple_of(PROGRESS_INTERVAL) {
-            (self.seen)(self.snapshot.len());
+            (self.progress)(self.snapshot.len());
         }
     }
 
-    fn leave_out(&mut self, path: &Path, why: String) {
+    fn omit(&mut self, path: &Path, why: String) {
         self.snapshot.omissions.push(Omission { path: Path::new("/").join(path), why });
     }
 
-    /// True once a limit is reached; records the reason once.
+    /// True after a limit was reached. Records the limit as an omission, once.
     fn is_full(&mut self) -> bool {
         let Bounds { entries, bytes, time, .. } = self.bounds;
-        let met = if self.full {
+        let reached = if self.full {
             None
         } else if self.snapshot.len() >= entries {
             Some(format!("{entries} entries"))
@@ -207,15 +207,16 @@ impl Walk<'_> {
         } else {
             None
         };
-        if let Some(bound) = met {
+        if let Some(bound) = reached {
             self.stop(Path::new(""), format!("incomplete: no more than {bound} are recorded"));
         }
         self.full
     }
 
+    /// Stops the walk, and records the reason.
     fn stop(&mut self, path: &Path, why: String) {
         if !self.full {
-            self.leave_out(path, why);
+            self.omit(path, why);
         }
         self.full = true;
     }

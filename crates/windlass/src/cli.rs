@@ -47,14 +47,14 @@ use windlass_config::{Disclosed, Strategy, address};
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{
-    ClusterCommand, ClusterDoctorArgs, ClusterHalfArgs, ClusterNodeArgs, ExplainPodArgs,
-    ExtendArgs, PageArgs, RecordClusterArgs, SimulateArgs, TopArgs, ViewArgs,
+    ClusterArgs, ClusterCommand, ClusterDoctorArgs, ClusterNodeArgs, ExplainPodArgs, ExtendArgs,
+    PageArgs, RecordClusterArgs, SimulateArgs, TopArgs, ViewArgs,
 };
 pub(crate) use config::{ConfigArgs, ConfigCommand};
-pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
+pub(crate) use devices::{DeviceFilter, DevicesArgs, DevicesOutputArg, TopoArgs};
 pub(crate) use doctor::DoctorArgs;
-pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
-pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
+pub(crate) use explain::{ExplainArgs, PodName, RequestArgs};
+pub(crate) use host::{HostCommand, HostCommandArgs, RecordHostArgs};
 pub(crate) use labels::{LabelsArgs, LabelsOutputArg};
 pub(crate) use mps::{MpsArgs, MpsCommand};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
@@ -69,7 +69,7 @@ pub(crate) use scrub::ScrubArgs;
 pub(crate) use stage::{
     Call, Darwin3Args, DataPorts, Edge, EdgeFile, LimitArgs, PictureSize, StageArgs, WorkArgs,
 };
-pub(crate) use top::TopOfNodeArgs;
+pub(crate) use top::NodeTopArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {
     completions::CompletionsArgs,
@@ -88,7 +88,7 @@ use crate::logging::LogFormat;
 /// `windlass node` is the agent of a node. The other commands show what it sees.
 #[cfg_attr(
     feature = "laboratory",
-    doc = "Some let you try it without a GPU or a cluster: begin with `windlass demo`."
+    doc = "Some commands need neither a GPU nor a cluster: begin with `windlass demo`."
 )]
 #[derive(Debug, Parser)]
 #[command(
@@ -128,36 +128,38 @@ const SIMULATED: &str = if cfg!(feature = "laboratory") {
 };
 
 impl Cli {
-    /// Parses flags and environment. Empty variables count as unset, because templates render absent values so.
+    /// Parses flags and environment variables. An empty variable counts as unset: a template renders an absent value as
+    /// an empty string.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let command = Self::command().mut_subcommands(without_empty_variables);
-        Self::from_arg_matches(&command.try_get_matches_from(words())?)
+        Self::from_arg_matches(&command.try_get_matches_from(arguments())?)
     }
 }
 
-/// The words of the command line. As kubectl's plugin, under the name `kubectl-windlass`, commands of the cluster come
-/// first: `kubectl windlass top` is `windlass cluster top`.
-fn words() -> Vec<OsString> {
-    let mut words: Vec<_> = std::env::args_os().collect();
-    let name = words.first().map(|word| Path::new(word).file_name().unwrap_or_default().to_owned());
-    if name.is_some_and(|name| name == "kubectl-windlass") {
-        as_plugin(&mut words);
+/// Arguments of the process. Under the name `kubectl-windlass` the program is a plugin of kubectl and runs commands of
+/// `windlass cluster`: `kubectl windlass top` is `windlass cluster top`.
+fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    let program = arguments.first().and_then(|path| Path::new(path).file_name());
+    if program.is_some_and(|name| name == "kubectl-windlass") {
+        insert_cluster(&mut arguments);
     }
-    words
+    arguments
 }
 
-fn as_plugin(words: &mut Vec<OsString>) {
+/// Inserts `cluster` before a command of `windlass cluster`, and before a request for help. Keeps other arguments.
+fn insert_cluster(arguments: &mut Vec<OsString>) {
     let command = Cli::command();
     let cluster = command.find_subcommand("cluster").into_iter();
     let mut names = cluster.flat_map(clap::Command::get_subcommands).map(clap::Command::get_name);
-    let first = words.get(1).and_then(|word| word.to_str());
+    let first = arguments.get(1).and_then(|word| word.to_str());
     let asks_help = matches!(first, None | Some("help" | "-h" | "--help"));
     if asks_help || names.any(|name| Some(name) == first) {
-        words.insert(1, "cluster".into());
+        arguments.insert(1, "cluster".into());
     }
 }
 
-/// The command without the environment of empty variables.
+/// Detaches empty environment variables from their arguments.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |arg: &Arg| {
         let value = arg.get_env().and_then(std::env::var_os);
@@ -168,7 +170,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve this node's devices to its kubelet, until stopped.
+    /// Run the agent: serve this node's devices to its kubelet, until stopped.
     #[command(after_help = format!("{EXAMPLES}{SIMULATED}"))]
     Node(Box<NodeArgs>),
     /// Probe this node's agent, for a kubelet's liveness or readiness check.
@@ -177,8 +179,8 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Show the topology of this host's devices: distances, links and NUMA nodes.
     Topo(TopoArgs),
-    /// Show this node's devices with their load and their holders, live.
-    Top(TopOfNodeArgs),
+    /// Show this node's devices live, with their load and their holders.
+    Top(NodeTopArgs),
     /// Check this node: host, driver, container runtime, kubelet, agent. Each finding has its remedy.
     Doctor(Box<DoctorArgs>),
     #[cfg_attr(
@@ -200,21 +202,21 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     /// Generate, list and check CDI documents, which describe devices to container runtimes.
     Cdi(CdiArgs),
-    /// Check configuration files, convert those of other device plugins, print the schema.
+    /// Check configuration files, convert files of other device plugins, print the schema.
     Config(ConfigArgs),
-    /// See and place the devices of a whole cluster: kube-scheduler's extender, explanations, simulation.
+    /// Show and place the devices of a whole cluster: kube-scheduler's extender, explanations, simulation.
     #[cfg(feature = "cluster")]
-    Cluster(ClusterHalfArgs),
-    /// Plan pipelines: which stage runs on which device of which node, predicted, explained, as manifests.
+    Cluster(ClusterArgs),
+    /// Plan pipelines: choose devices for their stages, predict throughput and latency, print manifests, measure.
     #[cfg(feature = "pipeline")]
     Pipeline(PipelineArgs),
-    /// Run a stage of a pipeline: take items, work on each, pass the results on.
+    /// Run a stage of a pipeline: receive items, process each, and send the results to the next stages.
     #[cfg(feature = "pipeline")]
     Stage(Box<StageArgs>),
-    /// Show everything at work: a simulated machine, the real agent, an embedded kubelet.
+    /// Run a demonstration: the real agent on a simulated machine, with an embedded kubelet.
     #[cfg(feature = "laboratory")]
     Demo(DemoArgs),
-    /// Run the embedded kubelet for any device plugin.
+    /// Run the embedded kubelet, which accepts any device plugin.
     #[cfg(feature = "laboratory")]
     Kubelet(KubeletArgs),
     /// Test any device plugin or DRA driver against the behaviour of Kubernetes.
@@ -222,18 +224,18 @@ pub(crate) enum Command {
     /// Each case starts the program once, against an embedded kubelet that restarts, refuses, breaks connections and
     /// sends invalid requests.
     ///
-    /// In the arguments, {kubelet} stands for the kubelet's folder and {scratch} for a folder of the case. A DRA driver
-    /// needs {kubeconfig}, a kubeconfig of an embedded API server, and {node}, the node's name there. Without {kubelet}
-    /// the program gets the folder at /var/lib/kubelet in a mount namespace of its own, which needs root or user
-    /// namespaces.
+    /// The program's arguments may have placeholders. {kubelet} is the kubelet's folder. {scratch} is a folder that the
+    /// program owns during a case. A DRA driver needs {kubeconfig}, the kubeconfig of an embedded API server, and
+    /// {node}, the node's name in that API server. Without {kubelet}, the program runs in its own mount namespace and
+    /// finds the kubelet at /var/lib/kubelet; this needs root or user namespaces.
     #[cfg(feature = "laboratory")]
     Conformance(ConformanceArgs),
-    /// Record a host's devices to a folder: for a bug report, a test, or analysis elsewhere.
-    Host(HostRequest),
+    /// Record a host's devices to a folder: for a bug report, a test, or analysis on another machine.
+    Host(HostCommandArgs),
     /// Create simulated machines and inject faults.
     #[cfg(feature = "laboratory")]
     Machine(MachineArgs),
-    /// Print the completions of a shell.
+    /// Print a completion script for a shell.
     #[cfg(feature = "laboratory")]
     Completions(CompletionsArgs),
     /// Write the manual pages of all commands.
@@ -241,21 +243,21 @@ pub(crate) enum Command {
     Man(ManArgs),
     /// Print version, commit, target and features.
     Version,
-    /// Commands of the cluster half, which the build for nodes lacks; it reports where to find them.
+    /// Commands of the cluster half. The build for nodes lacks them, and reports where to find them.
     #[cfg(not(feature = "cluster"))]
     #[command(name = "cluster", hide = true, disable_help_flag = true)]
     ClusterHalf {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
-    /// Commands of pipelines, which the build for nodes lacks; it reports where to find them.
+    /// Commands of pipelines. The build for nodes lacks them, and reports where to find them.
     #[cfg(not(feature = "pipeline"))]
     #[command(name = "pipeline", alias = "stage", hide = true, disable_help_flag = true)]
     Pipelines {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
-    /// Commands that the build for nodes lacks; it reports where to find them.
+    /// Commands of the laboratory. The build for nodes lacks them, and reports where to find them.
     #[cfg(not(feature = "laboratory"))]
     #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions", "man"], hide = true,
               disable_help_flag = true)]
@@ -305,15 +307,15 @@ pub(crate) struct NodeArgs {
     )]
     pub(crate) config_label: String,
     #[command(flatten)]
-    pub(crate) places: PlaceArgs,
+    pub(crate) places: AgentPathArgs,
     #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
-    /// Stand by, ready, while another agent serves this node, and take over when it ends; for a DaemonSet with
-    /// maxSurge: 1. Without this flag a second agent is an error
+    pub(crate) cluster: ApiServerArgs,
+    /// Stand by while another agent serves this node, and take over when it ends: for a DaemonSet with maxSurge: 1. The
+    /// agent reports ready meanwhile. Without this flag, a second agent is an error
     #[arg(long, env = "WINDLASS_TAKE_OVER")]
     pub(crate) take_over: bool,
     /// Device list strategies, separated by commas [default: cdi-cri]
-    #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',',
+    #[arg(long, value_name = "STRATEGIES", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',',
           value_parser = device_list())]
     pub(crate) device_list: Option<Vec<Strategy>>,
     /// Format of log lines.
@@ -333,7 +335,7 @@ pub(crate) struct NodeArgs {
     pub(crate) nvidia_plugin: NvidiaPluginArgs,
 }
 
-/// Parses log levels. A single word has to be a level: as a module it would silence all other modules.
+/// Parses log levels. A single word must be a level: as a module name it would silence all other modules.
 fn levels(text: &str) -> Result<Targets, String> {
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
     match text.split(',').find(|part| !part.contains('=') && !is_level(part.trim())) {
@@ -351,7 +353,7 @@ fn levels(text: &str) -> Result<Targets, String> {
 
 /// Paths and addresses of the agent.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct PlaceArgs {
+pub(crate) struct AgentPathArgs {
     #[command(flatten)]
     pub(crate) record: RecordArgs,
     /// Folder for CDI documents [default: /var/run/cdi]
@@ -360,11 +362,11 @@ pub(crate) struct PlaceArgs {
     /// Address for health and metrics, such as 0.0.0.0:9400 [default: none]
     #[arg(long, value_name = "ADDRESS", env = "WINDLASS_LISTEN", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
-    /// Unix socket for `windlass probe`, independent of the address above [default: none]
+    /// Unix socket for `windlass probe`, independent of --listen [default: none]
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     pub(crate) probe_socket: Option<PathBuf>,
-    /// Sensitive data in /metrics and /devices [default: none]
-    #[arg(long, value_name = "WHAT,...", env = "WINDLASS_DISCLOSE", value_delimiter = ',',
+    /// Sensitive data to publish in /metrics and /devices [default: none]
+    #[arg(long, value_name = "DATA,...", env = "WINDLASS_DISCLOSE", value_delimiter = ',',
           value_parser = disclosed())]
     pub(crate) disclose: Option<Vec<Disclosed>>,
     /// Host root as the container runtime sees it [default: /]
@@ -372,7 +374,7 @@ pub(crate) struct PlaceArgs {
     pub(crate) host_root_on_node: Option<PathBuf>,
 }
 
-/// Folders with the records of allocations.
+/// Folders with records of allocations: the kubelet's and the agent's.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecordArgs {
     /// The kubelet's folder [default: /var/lib/kubelet]
@@ -385,7 +387,7 @@ pub(crate) struct RecordArgs {
 
 /// Access to the API server.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ClusterArgs {
+pub(crate) struct ApiServerArgs {
     /// Kubeconfig [default: the pod's service account]
     #[arg(long, value_name = "FILE", env = "WINDLASS_KUBECONFIG", help_heading = API_SERVER)]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -395,7 +397,7 @@ pub(crate) struct ClusterArgs {
     /// Namespace for the agent's NodeFeature and for leases of devices [default: the pod's namespace]
     #[arg(long, value_name = "NAME", env = "NAMESPACE", help_heading = API_SERVER)]
     pub(crate) namespace: Option<String>,
-    /// Pod of the agent, from the downward API; objects that the agent creates in its namespace are owned by it
+    /// Name of the agent's pod, from the downward API. The pod owns the objects that the agent creates in its namespace
     #[arg(long, value_name = "NAME", env = "POD_NAME", hide = true)]
     pub(crate) pod_name: Option<String>,
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE", hide = true)]
@@ -411,7 +413,7 @@ fn disclosed() -> impl TypedValueParser<Value = Disclosed> {
     ])
 }
 
-/// The ways to name devices to the container runtime.
+/// Strategies: how the agent names devices to the container runtime.
 fn device_list() -> impl TypedValueParser<Value = Strategy> {
     word::word([
         (
@@ -440,7 +442,7 @@ fn device_list() -> impl TypedValueParser<Value = Strategy> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputArg {
-    /// Columns for people.
+    /// Table for a terminal.
     Table,
     /// Everything, as JSON.
     Json,
@@ -460,14 +462,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_speaks_of_simulated_machines_only_in_a_build_that_makes_them() {
+    fn the_help_names_simulated_machines_only_in_a_build_with_the_laboratory() {
         let (mut help, mut commands) = (String::new(), vec![Cli::command()]);
         while let Some(mut command) = commands.pop() {
             help.push_str(&command.render_long_help().to_string());
             commands.extend(command.get_subcommands().cloned());
         }
-        for words in ["--machine ", " m/host", "simulated machine"] {
-            assert_eq!(help.contains(words), cfg!(feature = "laboratory"), "{words}");
+        for phrase in ["--machine ", " m/host", "simulated machine"] {
+            assert_eq!(help.contains(phrase), cfg!(feature = "laboratory"), "{phrase}");
         }
     }
 }

@@ -50,7 +50,7 @@ use windlass_resources::NodeState;
 #[cfg(feature = "laboratory")]
 pub(crate) use devices::{DeviceStatus, Width, device_tables};
 pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
-use folders::{anchor, named_by_the_host};
+use folders::{make_absolute, require_host_paths};
 #[cfg(feature = "laboratory")]
 pub(crate) use machine::host_flags;
 pub(crate) use topo::Topology;
@@ -63,8 +63,9 @@ use crate::{
 
 /// Configuration from defaults, file and flags, in ascending precedence.
 fn host_config(args: HostArgs) -> Result<Config> {
-    // The environment of NVIDIA's plugin counts as well: an agent in the same pod may rely on it.
-    let nvidia_plugin = NvidiaPluginArgs::of_environment().map_err(|error| Misuse(error.into()))?;
+    // Variables of NVIDIA's plugin count too: an agent in the same pod may use them.
+    let nvidia_plugin =
+        NvidiaPluginArgs::from_environment().map_err(|error| Misuse(error.into()))?;
     let (file, flags) =
         (args.config.clone().or_else(|| nvidia_plugin.file()), nvidia_plugin.flags());
     let mut config = match &file {
@@ -72,19 +73,20 @@ fn host_config(args: HostArgs) -> Result<Config> {
         None => without_file(&flags).map_err(|error| Misuse(error.into()))?.config,
     };
     apply_host(args, &mut config);
-    host_root(&config)?;
-    anchor(&mut config);
+    check_host_root(&config)?;
+    make_absolute(&mut config);
     Ok(config)
 }
 
 /// Configuration with the folders of allocation records.
 fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
     let mut config = host_config(host)?;
-    let nvidia_plugin = NvidiaPluginArgs::of_environment().map_err(|error| Misuse(error.into()))?;
+    let nvidia_plugin =
+        NvidiaPluginArgs::from_environment().map_err(|error| Misuse(error.into()))?;
     let kubelet_dir = record.kubelet_dir.or_else(|| nvidia_plugin.kubelet_dir());
     config.places.kubelet_dir = kubelet_dir.unwrap_or(config.places.kubelet_dir);
     config.places.state_dir = record.state_dir.unwrap_or(config.places.state_dir);
-    anchor(&mut config);
+    make_absolute(&mut config);
     Ok(config)
 }
 
@@ -95,7 +97,7 @@ fn apply_host(args: HostArgs, config: &mut Config) {
     config.places.nvml_library = args.nvml_library.or(config.places.nvml_library.take());
 }
 
-fn host_root(config: &Config) -> Result<()> {
+fn check_host_root(config: &Config) -> Result<()> {
     let root = &config.places.host_root;
     directory("host root", root, "--host-root or hostRoot")?;
     // A simulated machine has its host root in a subfolder.
@@ -108,12 +110,12 @@ fn host_root(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Requires a directory; `named` is the flag and the key that set it.
-fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
+/// Requires a directory; `setting` names the flag and the key of the path.
+fn directory(what: &str, path: &Path, setting: &str) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    let problem = anyhow!("the {what} {} is not a directory: change {named}", path.display());
+    let problem = anyhow!("the {what} {} is not a directory: change {setting}", path.display());
     Err(Misuse(problem).into())
 }
 
@@ -142,7 +144,7 @@ fn require_driver_answers(inventory: &Inventory) -> Result<()> {
 }
 
 /// Writes JSON or YAML for programs, or the table for people.
-fn answer(
+fn print_output(
     output: OutputArg,
     document: &impl Serialize,
     table: impl FnOnce() -> Result<()>,
@@ -159,7 +161,7 @@ fn answer(
 fn by_reason<'a, T>(entries: impl Iterator<Item = (&'a str, T)>) -> Vec<(&'a str, Vec<T>)> {
     let mut groups: Vec<(&str, Vec<T>)> = Vec::new();
     for (why, value) in entries {
-        match groups.iter_mut().find(|(known, _)| *known == why) {
+        match groups.iter_mut().find(|(reason, _)| *reason == why) {
             Some((_, values)) => values.push(value),
             None => groups.push((why, vec![value])),
         }

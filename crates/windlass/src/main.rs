@@ -1,4 +1,4 @@
-//! Entry point of `windlass`, the agent of a node with its commands.
+//! Entry point of `windlass`: the node agent and its commands.
 
 #[cfg(not(all(feature = "cluster", feature = "laboratory", feature = "pipeline")))]
 mod absent;

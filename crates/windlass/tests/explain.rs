@@ -126,7 +126,7 @@ fn each_policy_can_be_tried() {
 fn a_wrong_question_is_code_64_and_says_what_there_is() {
     for (machine, flags, expected) in [
         ("dgx-h100", "", "--size <N>"),
-        ("dgx-h100", "--size 0", "write how many devices, from 1"),
+        ("dgx-h100", "--size 0", "write a number of devices, from 1"),
         ("dgx-h100", "--size 2 --past", "cannot be used with"),
         ("dgx-h100", "--size 2 --policy best", "aligned, packed, distributed, numa-strict, first"),
         ("dgx-h100", "--size 2 --free 0-8", "is named \"GPU8\"; there are GPU0 GPU1"),
@@ -139,7 +139,7 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         ),
         ("dgx-h100", "--size 2 --resource gpu", "write it like nvidia.com/gpu"),
         ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu is named \"GPU0\""),
-        ("dgx-h100", "--size -1", "'-1' for '--size <N>': write how many devices, from 1"),
+        ("dgx-h100", "--size -1", "'-1' for '--size <N>': write a number of devices, from 1"),
         (
             "dgx-h100",
             "--size 2 --host-root /",
@@ -197,7 +197,7 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
 fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
     let shown = what_if("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
     for expected in [
-        "note: --free names no NIC, so all that are healthy are free\n",
+        "note: --free names no NIC, so all healthy NICs are free\n",
         "3 of nvidia.com/gpu and 1 NIC\n  free         GPU0 GPU2 GPU3 GPU4 GPU5\n  \
          free NICs    mlx5_0 mlx5_1\n",
         "  chosen       GPU0 GPU2 GPU3: pairs 2 x NODE, 1 x PIX, NUMA node 0\n               mlx5_0\n",
@@ -236,7 +236,7 @@ fn an_impossible_level_is_refused_with_the_nearest_possible_one() {
         ("--size 1 --nics 1 --within near", "[possible values: pix, pxb, phb, node, sys]"),
         ("--size 1 --nics 1 --near mlx5_0", "cannot be used with"),
         ("--size 1 --nics 1 --policy first", "cannot be used with"),
-        ("--size 1 --nics 0", "write how many devices, from 1"),
+        ("--size 1 --nics 0", "write a number of devices, from 1"),
         ("--size 1 --nics 1 --free mlx5_0", "--free: no GPU is named"),
     ] {
         let output = ask("l40s-pcie", flags);
@@ -290,9 +290,9 @@ fn replicas_of_shared_devices_are_told_device_by_device() {
     let replicas = packed["explanation"]["choice"]["replicas"].as_array().expect("replicas");
     assert_eq!(replicas.len(), 5);
     for (flags, expected) in [
-        ("--require 1", "say which replica of GPU1, such as GPU1::0"),
+        ("--require 1", "name a replica of GPU1, such as GPU1::0"),
         ("--free 1::4", "GPU1 has 4 replicas in nvidia.com/gpu"),
-        ("--nics 1", "--nics: nvidia.com/gpu is shared, and replicas are near nothing"),
+        ("--nics 1", "--nics: nvidia.com/gpu is shared, and replicas cannot be paired with NICs"),
     ] {
         let output = ask("dgx-h100", &format!("--config {config} --size 1 {flags}"));
         assert_eq!(output.status.code(), Some(64), "{flags}");

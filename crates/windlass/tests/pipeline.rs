@@ -90,7 +90,7 @@ fn a_layout_without_a_place_is_shown_and_fails() {
             .contains("no node has the devices, CPUs and memory for all stages at once")
     );
     assert!(
-        text(&output.stderr).contains("no place for the layout pod"),
+        text(&output.stderr).contains("no placement for the layout pod"),
         "{}",
         text(&output.stderr)
     );

@@ -129,7 +129,7 @@ async def serve(stage: Stage) -> None:
         following = [f"{name} at {','.join(map(str, at))}" for name, at in stage.next.items()]
         print(f"stage {name} listens on {address}; next: {', '.join(following) or 'none'}", flush=True)
         await running.until(stop)
-        _log.info("asked to end, the stage drains: %s", name)
+        _log.info("stopping, the stage drains: %s", name)
         try:
             await within(stage.settings.drain_timeout, running.drain())
             _log.info("the stage has finished everything: %s", name)

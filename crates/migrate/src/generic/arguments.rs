@@ -7,7 +7,7 @@ use windlass_config::{
 
 use crate::manifest;
 
-/// Place of a flag's value.
+/// Position of a flag's value.
 enum Value {
     /// In the argument itself, after `=`.
     Within(String),
@@ -20,7 +20,7 @@ pub(crate) fn has_arguments(root: &Node) -> bool {
     arguments(root).any(|argument| flag(argument, "device").is_some())
 }
 
-/// The domain, and each device as a document.
+/// Returns the domain, and each device as a document.
 pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> (String, Vec<Node>) {
     let mut domain = super::DOMAIN.to_owned();
     let mut devices = Vec::new();

@@ -1,4 +1,4 @@
-//! A group of `generic-device-plugin`: nodes that a container gets together, found by path or on USB.
+//! A group of `generic-device-plugin`: nodes that a container gets as one device, found by path or on USB.
 
 use serde::Deserialize;
 use windlass_config::{
@@ -8,7 +8,7 @@ use windlass_config::{
 use windlass_core::selector::DeviceExpression;
 
 use super::{
-    path::Member,
+    path::PathEntry,
     paths,
     usb::{self, UsbDevice},
 };
@@ -18,11 +18,11 @@ use crate::{nics, present};
 #[serde(default)]
 pub(super) struct Group {
     count: Option<Spanned<i64>>,
-    paths: Option<Spanned<Vec<Member>>>,
+    paths: Option<Spanned<Vec<PathEntry>>>,
     usb: Option<Spanned<Vec<Spanned<UsbDevice>>>>,
 }
 
-/// Parts of the source that a group becomes.
+/// Parts of a source, converted from a group.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) find: Find,
@@ -49,10 +49,10 @@ impl Group {
     /// True if the plugin lets containers create (mknod) some of its nodes by default.
     pub(super) fn allows_mknod_by_default(&self) -> bool {
         let mut paths = self.paths.iter().flat_map(|paths| &paths.value);
-        paths.any(Member::allows_mknod_by_default)
+        paths.any(PathEntry::allows_mknod_by_default)
     }
 
-    /// The parts of a source; `None` with a diagnostic if the group cannot become one.
+    /// Converts the group to parts of a source; `None` with a diagnostic if it has no equivalent.
     pub(super) fn into_parts(self, line: u64, diagnostics: &mut Diagnostics) -> Option<Parts> {
         let (paths, usb) = (present(self.paths), present(self.usb));
         match (paths.is_empty(), usb.is_empty()) {

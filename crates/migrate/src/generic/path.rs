@@ -6,7 +6,7 @@ use windlass_core::device::Access;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Member {
+pub(super) struct PathEntry {
     path: String,
     mount_path: Option<String>,
     permissions: Option<String>,
@@ -24,9 +24,9 @@ pub(super) enum Kind {
     Mount,
 }
 
-// === impl Member ===
+// === impl PathEntry ===
 
-impl Member {
+impl PathEntry {
     /// True if the plugin lets containers create (mknod) the node by default.
     pub(super) fn allows_mknod_by_default(&self) -> bool {
         self.is_node() && self.permissions.as_deref().unwrap_or_default().is_empty()
@@ -40,7 +40,7 @@ impl Member {
         self.optional == Some(true)
     }
 
-    /// True if several matches of the other paths share it.
+    /// True if several matches of the other paths share the match of this path.
     pub(super) fn is_repeated(&self) -> bool {
         self.limit.unwrap_or(1) > 1
     }

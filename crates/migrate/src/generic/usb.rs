@@ -1,5 +1,5 @@
-//! A group of USB devices, by vendor, product and serial number. Each has its node under `/dev/bus/usb`, and no node
-//! that a driver created.
+//! A group of USB devices, by vendor, product and serial number. A container gets the node of each device below
+//! `/dev/bus/usb`, but no nodes that a driver created.
 
 use serde::Deserialize;
 use windlass_config::{
@@ -9,7 +9,7 @@ use windlass_config::{
 use windlass_core::device::Access;
 
 use super::group::Parts;
-use crate::expression::{All, any};
+use crate::expression::{Conditions, any};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -22,8 +22,8 @@ pub(super) struct UsbDevice {
 /// USB device nodes, by bus number and device number.
 const NODES: &str = "/dev/bus/usb/*/*";
 
-/// The group as a source. With several descriptions, all that match form one device. With one description, each
-/// match is a device.
+/// Converts the group to parts of a source. With several descriptions, all matches form one device. With one
+/// description, each match is a device.
 pub(super) fn parts(
     group: Vec<Spanned<UsbDevice>>,
     line: u64,
@@ -33,10 +33,10 @@ pub(super) fn parts(
     if unit == Unit::Each {
         diagnostics.warn(line, EACH);
     }
-    let described: Option<Vec<String>> =
+    let conditions: Option<Vec<String>> =
         group.into_iter().map(|device| device.value.condition(device.line, diagnostics)).collect();
-    let mut all = All::default();
-    all.and(any(&described?));
+    let mut all = Conditions::default();
+    all.and(any(&conditions?));
     let expression = all.into_expression(line, diagnostics);
     let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
     Some(Parts { find: Find::Nodes(vec![NODES.to_owned()]), expression, unit, give })
@@ -46,7 +46,7 @@ pub(super) fn parts(
 
 impl UsbDevice {
     fn condition(self, line: u64, diagnostics: &mut Diagnostics) -> Option<String> {
-        let mut all = All::default();
+        let mut all = Conditions::default();
         for (attribute, id) in [("usbVendor", self.vendor), ("usbProduct", self.product)] {
             let given = id.unwrap_or_default();
             let lower = given.to_ascii_lowercase();
@@ -64,4 +64,4 @@ impl UsbDevice {
     }
 }
 
-const EACH: &str = "each match is a device of its own; in that plugin all matches form one device";
+const EACH: &str = "each match is a separate device; in that plugin all matches form one device";

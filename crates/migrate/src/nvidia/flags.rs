@@ -70,20 +70,20 @@ enum Discovery {
     Tegra,
 }
 
-/// One strategy, or several with commas between.
+/// One strategy, or several separated by commas.
 #[derive(Debug)]
 struct StrategyList(BTreeSet<Strategy>);
 
 #[derive(Debug)]
 struct Prefix(AnnotationPrefix);
 
-/// The file of gpu-feature-discovery without `NodeFeature` objects.
+/// Default output file of gpu-feature-discovery without `NodeFeature` objects.
 const GFD_FILE: &str = "/etc/kubernetes/node-feature-discovery/features.d/gfd";
 
 // === impl FlagsEntry ===
 
 impl FlagsEntry {
-    /// The flags with an effect; the others get a warning.
+    /// Returns the flags with an effect, and warns about the others.
     pub(super) fn into_flags(self, diagnostics: &mut Diagnostics) -> NvidiaPluginFlags {
         if let Some(flag) = self.fail_on_init_error {
             diagnostics
@@ -116,7 +116,7 @@ impl FlagsEntry {
         }
     }
 
-    /// Destination of the labels: that of gpu-feature-discovery, if the file has its section `gfd`.
+    /// Destination of the labels: as in gpu-feature-discovery if the file has its section `gfd`, else the default.
     pub(super) fn labels(&self, diagnostics: &mut Diagnostics) -> LabelPolicy {
         let Some(gfd) = &self.gfd else { return LabelPolicy::default() };
         gfd.warn(diagnostics);
@@ -167,7 +167,7 @@ impl From<AllocationPolicy> for placement::Policy {
 // === impl StrategyList ===
 
 impl StrategyList {
-    /// Reads names with commas between them.
+    /// Parses names separated by commas.
     fn parse(text: &str) -> Result<Self, String> {
         text.split(',').map(|name| strategy(name.trim())).collect::<Result<_, _>>().map(Self)
     }

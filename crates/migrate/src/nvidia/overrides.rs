@@ -8,14 +8,14 @@ use windlass_config::{
 };
 use windlass_core::placement;
 
-/// The flags of NVIDIA's plugin that have an effect here; absent ones change nothing.
+/// The flags of NVIDIA's plugin that have an effect in Windlass. An absent flag changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NvidiaPluginFlags {
     /// `--mig-strategy`.
     pub mig: Option<MigStrategy>,
     /// `--driver-root`.
     pub driver_root: Option<PathBuf>,
-    /// `--dev-root`; empty is the driver's root.
+    /// `--dev-root`; an empty path stands for the driver root.
     pub dev_root: Option<PathBuf>,
     /// `--driver-root-ctr-path`.
     pub driver_mounted_at: Option<PathBuf>,

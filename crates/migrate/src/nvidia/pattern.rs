@@ -8,8 +8,8 @@ use windlass_core::{
     selector::{DeviceExpression, InvalidExpression, literal},
 };
 
-/// A name in which `*` matches any text, including none. The pattern must match a whole name. It is checked when it is
-/// read, and becomes a CEL expression.
+/// A name in which `*` matches any text, including none. The pattern must match a whole name. Deserialization validates
+/// it, and `into_selector` converts it to a CEL expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern(String);
 
@@ -44,7 +44,7 @@ impl Pattern {
         format!("has({value}) && {fits}")
     }
 
-    /// `(?s)` makes `.` match line ends.
+    /// Regular expression of the pattern. `(?s)` makes `.` match line ends.
     fn to_regex(&self) -> String {
         let pieces: Vec<_> = self.0.split('*').map(regex_syntax::escape).collect();
         format!("(?s)^{}$", pieces.join(".*"))
@@ -81,7 +81,7 @@ mod tests {
         Pattern(text.to_owned())
     }
 
-    /// True if the pattern matches the whole name: a second implementation, to compare with.
+    /// True if the pattern matches the whole name. A second implementation, to compare the expression with.
     fn fits(pattern: &str, name: &str) -> bool {
         let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
         let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -94,7 +94,7 @@ mod tests {
         left.is_some()
     }
 
-    /// A device with the product name, uncut.
+    /// A device with the product name, which is not shortened.
     fn device(name: Option<&str>) -> Device {
         let value = |name: &str| (PRODUCT, AttributeValue::String(name.to_owned()));
         let id = "GPU-0".parse().expect("valid");

@@ -19,10 +19,10 @@ struct NamedPattern {
     name: Spanned<NvidiaResourceName>,
 }
 
-/// Resource names of devices, before sharing renames some of them.
+/// Resource names of devices, before the section `sharing` renames some of them.
 #[derive(Debug)]
 pub(super) struct Names {
-    pub(super) bases: Vec<Base>,
+    pub(super) resources: Vec<NamedResource>,
     mig: MigStrategy,
     /// True if MIG instances get the default resource of their profile, `nvidia.com/mig-<profile>`.
     pub(super) profiles_by_default: bool,
@@ -30,9 +30,9 @@ pub(super) struct Names {
     pub(super) is_default: bool,
 }
 
-/// Devices of one resource name.
+/// A resource name with its devices.
 #[derive(Clone, Debug)]
-pub(super) struct Base {
+pub(super) struct NamedResource {
     pub(super) line: u64,
     pub(super) name: ResourceName,
     pub(super) devices: Selector,
@@ -58,36 +58,39 @@ impl ResourcesEntry {
 impl Names {
     pub(super) fn new(entry: ResourcesEntry, mig: MigStrategy) -> Self {
         let is_default = entry.gpus.is_none() && entry.mig.is_none();
-        let gpus = bases(entry.gpus, DeviceKind::Gpu);
+        let gpus = named_resources(entry.gpus, DeviceKind::Gpu);
         let profiles_by_default = entry.mig.is_none() && mig == MigStrategy::Mixed;
         let instances = match (mig, entry.mig) {
             (MigStrategy::None, _) | (MigStrategy::Mixed, None) => Vec::new(),
-            (MigStrategy::Single | MigStrategy::Mixed, mig) => bases(mig, DeviceKind::Mig),
+            (MigStrategy::Single | MigStrategy::Mixed, mig) => {
+                named_resources(mig, DeviceKind::Mig)
+            }
         };
-        let bases = gpus.into_iter().chain(instances).collect();
-        Self { bases, mig, profiles_by_default, is_default }
+        let resources = gpus.into_iter().chain(instances).collect();
+        Self { resources, mig, profiles_by_default, is_default }
     }
 
-    /// Devices of a resource name. A name without a pattern may be the default one of a MIG profile.
-    pub(super) fn named(&self, name: &ResourceName) -> Vec<Base> {
-        let given: Vec<_> = self.bases.iter().filter(|base| base.name == *name).cloned().collect();
+    /// Finds the devices of a resource name. A name without a pattern may be the default name of a MIG profile.
+    pub(super) fn named(&self, name: &ResourceName) -> Vec<NamedResource> {
+        let given: Vec<_> = self.resources.iter().filter(|it| it.name == *name).cloned().collect();
         let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(mig_profile::named);
         let profile = profile.filter(|text| mig_profile::is_possible(text));
         match profile {
             Some(profile) if given.is_empty() && self.profiles_by_default => {
                 let mut devices = Selector::all(DeviceKind::Mig);
                 devices.mig_profiles.insert(profile);
-                vec![Base { line: 1, name: name.clone(), devices }]
+                vec![NamedResource { line: 1, name: name.clone(), devices }]
             }
             _ => given,
         }
     }
 
-    /// Exclusion of GPUs that match no pattern: with default resources for MIG, they would be offered by default.
+    /// Selectors that exclude GPUs without a matching pattern. With default resources for MIG, Windlass would otherwise
+    /// offer them.
     pub(super) fn exclude(&self) -> Vec<Selector> {
-        let gpus = self.bases.iter().filter(|base| base.devices.kind == Some(DeviceKind::Gpu));
+        let gpus = self.resources.iter().filter(|it| it.devices.kind == Some(DeviceKind::Gpu));
         let patterns: Option<Vec<_>> = gpus
-            .map(|base| base.devices.expression.as_ref().map(|it| format!("({})", it.as_str())))
+            .map(|gpu| gpu.devices.expression.as_ref().map(|it| format!("({})", it.as_str())))
             .collect();
         let Some(patterns) = patterns.filter(|_| self.profiles_by_default) else {
             return Vec::new();
@@ -97,14 +100,14 @@ impl Names {
         vec![Selector { expression, ..Selector::all(DeviceKind::Gpu) }]
     }
 
-    /// All resource names, for a message.
-    pub(super) fn known(&self) -> String {
-        let mut known: Vec<_> = self.bases.iter().map(|base| base.name.to_string()).collect();
+    /// List of all resource names, for a message.
+    pub(super) fn name_list(&self) -> String {
+        let mut names: Vec<_> = self.resources.iter().map(|it| it.name.to_string()).collect();
         if self.profiles_by_default {
-            known.push("nvidia.com/mig-<profile>".to_owned());
+            names.push("nvidia.com/mig-<profile>".to_owned());
         }
-        known.dedup();
-        format!("{} (MIG strategy {})", known.join(", "), strategy(self.mig))
+        names.dedup();
+        format!("{} (MIG strategy {})", names.join(", "), strategy(self.mig))
     }
 }
 
@@ -116,15 +119,18 @@ fn strategy(mig: MigStrategy) -> &'static str {
     }
 }
 
-fn bases(given: Option<Spanned<Vec<NamedPattern>>>, kind: DeviceKind) -> Vec<Base> {
+fn named_resources(
+    given: Option<Spanned<Vec<NamedPattern>>>,
+    kind: DeviceKind,
+) -> Vec<NamedResource> {
     let Some(given) = given else {
         let name = GPU.parse().expect("a constant, tested");
-        return vec![Base { line: 1, name, devices: Selector::all(kind) }];
+        return vec![NamedResource { line: 1, name, devices: Selector::all(kind) }];
     };
-    let base = |NamedPattern { pattern, name }| Base {
+    let resource = |NamedPattern { pattern, name }| NamedResource {
         line: name.line,
         name: name.value.0,
         devices: pattern.into_selector(kind),
     };
-    given.value.into_iter().map(base).collect()
+    given.value.into_iter().map(resource).collect()
 }

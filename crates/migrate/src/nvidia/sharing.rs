@@ -15,7 +15,7 @@ use windlass_core::resource::ResourceName;
 use self::devices::{Devices, Subset};
 use super::{
     Diagnostics,
-    resources::{Base, Names},
+    resources::{NamedResource, Names},
     written::NvidiaResourceName,
 };
 
@@ -45,7 +45,7 @@ struct ReplicatedResource {
     replicas: Spanned<u64>,
 }
 
-/// The section that applies: `mps`, else `timeSlicing`.
+/// The section in effect: `mps`, else `timeSlicing`.
 struct Method<'a> {
     method: SharingMethod,
     entry: &'a ReplicatedEntry,
@@ -61,7 +61,7 @@ struct Share<'a> {
 // === impl SharingEntry ===
 
 impl SharingEntry {
-    /// Reports the mistakes that the plugin refuses.
+    /// Reports mistakes for which the plugin refuses the file.
     pub(super) fn check(&self, mig: MigStrategy, diagnostics: &mut Diagnostics) {
         for (section, name) in [(&self.time_slicing, "timeSlicing"), (&self.mps, "mps")] {
             let Some(section) = section else { continue };
@@ -104,14 +104,14 @@ impl SharingEntry {
         let shares = method.map(|method| method.shares(names, diagnostics)).unwrap_or_default();
         let mut rules = Vec::new();
         for share in &shares {
-            let bases = names.named(&share.resource.name.value.0);
-            rules.extend(bases.iter().flat_map(|base| share.rules(base)));
+            let resources = names.named(&share.resource.name.value.0);
+            rules.extend(resources.iter().flat_map(|resource| share.rules(resource)));
         }
-        let is_whole = |base: &Base| {
-            rules.iter().any(|rule: &SpannedRule| rule.value.devices.covers(&base.devices))
+        let is_shared = |resource: &NamedResource| {
+            rules.iter().any(|rule: &SpannedRule| rule.value.devices.covers(&resource.devices))
         };
         let unshared: Vec<_> =
-            names.bases.iter().filter(|base| !is_whole(base)).map(exclusive).collect();
+            names.resources.iter().filter(|it| !is_shared(it)).map(exclusive).collect();
         rules.extend(unshared);
         let unmatched =
             if names.profiles_by_default { Unmatched::Default } else { Unmatched::Withheld };
@@ -121,8 +121,8 @@ impl SharingEntry {
     }
 }
 
-fn exclusive(base: &Base) -> SpannedRule {
-    let Base { line, name, devices } = base.clone();
+fn exclusive(resource: &NamedResource) -> SpannedRule {
+    let NamedResource { line, name, devices } = resource.clone();
     Spanned { line, value: ResourceRule::new(name, devices, Sharing::Exclusive) }
 }
 
@@ -134,8 +134,10 @@ impl<'a> Method<'a> {
         for resource in &self.entry.resources {
             let name = &resource.name.value.0;
             if names.named(name).is_empty() {
-                let text =
-                    format!("no device has the resource name {name}; known are {}", names.known());
+                let text = format!(
+                    "no device has the resource name {name}; known are {}",
+                    names.name_list()
+                );
                 diagnostics.warn(resource.name.line, text);
                 continue;
             }
@@ -192,8 +194,8 @@ impl<'a> Method<'a> {
         diagnostics: &mut Diagnostics,
     ) -> Option<ResourceName> {
         let name = &resource.name;
-        let some = resource.devices.as_ref().filter(|devices| !devices.value.is_all());
-        if let Some(devices) = some {
+        let subset = resource.devices.as_ref().filter(|devices| !devices.value.is_all());
+        if let Some(devices) = subset {
             let text =
                 "only these devices are shared here; NVIDIA's plugin 0.20 shares all of them";
             diagnostics.warn(devices.line, text);
@@ -203,11 +205,11 @@ impl<'a> Method<'a> {
             diagnostics.warn(rename.line, text);
             return Some(rename.value.0.clone());
         }
-        if some.is_none() && !self.entry.rename_by_default {
+        if subset.is_none() && !self.entry.rename_by_default {
             return Some(name.value.0.clone());
         }
         let shared = format!("{}.shared", name.value.0);
-        if some.is_some() && !self.entry.rename_by_default {
+        if subset.is_some() && !self.entry.rename_by_default {
             let text = format!("the shared devices are offered as {shared}: write rename");
             diagnostics.warn(name.line, text);
         }
@@ -225,16 +227,16 @@ impl<'a> Method<'a> {
 // === impl Share ===
 
 impl Share<'_> {
-    /// Rules for the shared devices among those of a resource name.
-    fn rules(&self, base: &Base) -> Vec<SpannedRule> {
+    /// Rules for the shared devices of a resource.
+    fn rules(&self, resource: &NamedResource) -> Vec<SpannedRule> {
         let subsets = match &self.resource.devices {
             None => vec![Subset::All],
             Some(devices) => devices
                 .value
-                .subsets(base.devices.kind.unwrap_or(windlass_core::device::DeviceKind::Gpu)),
+                .subsets(resource.devices.kind.unwrap_or(windlass_core::device::DeviceKind::Gpu)),
         };
         let rule = |subset: Subset| {
-            let devices = subset.of(&base.devices)?;
+            let devices = subset.of(&resource.devices)?;
             let value = ResourceRule::new(self.renamed.clone(), devices, self.sharing);
             Some(Spanned { line: self.resource.name.line, value })
         };

@@ -1,4 +1,4 @@
-//! NVIDIA's file: its semantics as tables.
+//! Tests of the semantics of NVIDIA's file, as tables.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -26,7 +26,7 @@ fn warnings(text: &str) -> Vec<(u64, String)> {
     warnings.into_iter().map(|Diagnostic { line, text }| (line, text)).collect()
 }
 
-/// A rule in one line: name, kind, selector, sharing.
+/// Text of a rule in one line: name, kind, selector, sharing.
 fn line(rule: &ResourceRule) -> String {
     let devices = &rule.devices;
     let mut text = format!("{} {}", rule.name, devices.kind.expect("a kind"));

@@ -1,5 +1,5 @@
-//! Conversion of a regular expression over names below `/dev`: to a path pattern that matches at least the same names,
-//! and to an exact CEL expression.
+//! Conversion of a regular expression for names below `/dev` into a path pattern that matches at least the same names,
+//! and into an exact CEL expression.
 
 use regex_syntax::ast::{AssertionKind, Ast, GroupKind, parse::Parser};
 use windlass_core::selector::literal;
@@ -20,7 +20,9 @@ pub(super) struct Nodes {
 /// An alternative of an expression, without its anchors.
 struct Alternative<'a> {
     parts: &'a [Ast],
+    /// True if the expression is anchored by `^`.
     from_start: bool,
+    /// True if the expression is anchored by `$`.
     to_end: bool,
 }
 
@@ -28,7 +30,7 @@ pub(super) fn parse(regex: &str) -> Result<Ast, String> {
     Parser::new().parse(regex).map_err(|error| format!("{regex:?}: {}", error.kind()))
 }
 
-/// The alternatives of a regular expression, each with its nodes.
+/// Converts each alternative of a regular expression.
 pub(super) fn read(regex: &str, ast: &Ast) -> Result<Vec<Nodes>, String> {
     if let Some(flag) = flag(ast) {
         return Err(format!("{regex:?}: flags such as {flag:?} are not supported"));
@@ -36,7 +38,7 @@ pub(super) fn read(regex: &str, ast: &Ast) -> Result<Vec<Nodes>, String> {
     alternatives(ast, false, false).iter().map(|it| it.nodes(regex)).collect()
 }
 
-/// Flags, such as `(?i)`, which change the meaning of characters.
+/// Finds a flag such as `(?i)`, which changes the meaning of characters.
 fn flag(ast: &Ast) -> Option<String> {
     match ast {
         Ast::Flags(_) => Some(ast.to_string()),
@@ -51,7 +53,7 @@ fn flag(ast: &Ast) -> Option<String> {
     }
 }
 
-/// The alternatives of an expression, with its anchors: `^(a|b)$` and `(^a$)|(^b$)` each have two.
+/// Splits an expression into alternatives without their anchors: `^(a|b)$` and `(^a$)|(^b$)` each have two.
 fn alternatives(ast: &Ast, from_start: bool, to_end: bool) -> Vec<Alternative<'_>> {
     let parts = match ast {
         Ast::Empty(_) => &[],
@@ -122,7 +124,7 @@ impl Alternative<'_> {
     }
 }
 
-/// The character of a part that matches exactly one.
+/// The character, if the part is a single literal character.
 fn letter(ast: &Ast) -> Option<char> {
     if let Ast::Literal(literal) = ast { Some(literal.c) } else { None }
 }

@@ -1,4 +1,4 @@
-//! Resources of accelerators: PCI functions that compute, each with the nodes of its driver.
+//! Resources of accelerators: PCI functions of the accelerator class, each with the nodes of its driver.
 
 use windlass_config::{
     Find, SourceRule,
@@ -7,7 +7,7 @@ use windlass_config::{
 use windlass_core::{device::SourceName, resource::ResourceName};
 
 use super::Entry;
-use crate::expression::{All, any, text};
+use crate::expression::{Conditions, any, text};
 
 /// The class of processing accelerators (PCI Code and ID Assignment).
 const CLASS: &str = "0x12";
@@ -23,11 +23,11 @@ impl Entry {
         diagnostics: &mut Diagnostics,
     ) -> Option<Spanned<SourceRule>> {
         let Spanned { line, value: selectors } = self.checked_selectors(name.line, diagnostics)?;
-        let mut all = All::default();
+        let mut all = Conditions::default();
         all.and(format!("{}.startsWith(\"{CLASS}\")", text("pciClass")));
         let mut alternatives = Vec::new();
         for selector in selectors {
-            let mut one = All::default();
+            let mut one = Conditions::default();
             selector.add_common(&mut one, diagnostics);
             alternatives.push(one.text());
         }

@@ -1,13 +1,13 @@
-//! Virtual functions by parent and number: `ens1f0#0,2-7`.
+//! Lists of virtual functions by parent and number: `ens1f0#0,2-7`.
 
 use windlass_config::document::{Diagnostics, Spanned};
 
-use crate::expression::{All, any, number};
+use crate::expression::{Conditions, any, number};
 
-/// Longest range whose numbers are listed one by one in the expression.
+/// Maximum length of a range whose numbers are listed one by one in the expression.
 const MAX_LISTED: u32 = 64;
 
-/// Functions of a parent, by ranges of numbers; all of them without a range.
+/// Functions of a parent, by ranges of numbers; without a range, all functions.
 #[derive(Debug, PartialEq, Eq)]
 struct Functions {
     parent: String,
@@ -21,16 +21,16 @@ pub(super) fn add(
     attribute: &str,
     index: &str,
     list: Option<&Spanned<Vec<String>>>,
-    all: &mut All,
+    all: &mut Conditions,
     diagnostics: &mut Diagnostics,
 ) {
     let Some(list) = list.filter(|list| !list.value.is_empty()) else { return };
-    let wanted = wanted(list, diagnostics);
-    let (whole, some): (Vec<_>, Vec<_>) = wanted.iter().partition(|it| it.ranges.is_empty());
+    let functions = parsed(list, diagnostics);
+    let (whole, some): (Vec<_>, Vec<_>) = functions.iter().partition(|it| it.ranges.is_empty());
     let mut conditions: Vec<_> = some.iter().map(|it| it.condition(attribute, index)).collect();
     if !whole.is_empty() {
         let parents: Vec<_> = whole.iter().flat_map(|it| it.spellings()).collect();
-        let mut any_of_them = All::default();
+        let mut any_of_them = Conditions::default();
         any_of_them.one_of(attribute, &parents);
         conditions.insert(0, any_of_them.text());
     }
@@ -39,23 +39,23 @@ pub(super) fn add(
     }
 }
 
-fn wanted(list: &Spanned<Vec<String>>, diagnostics: &mut Diagnostics) -> Vec<Functions> {
-    let mut wanted: Vec<Functions> = Vec::new();
+fn parsed(list: &Spanned<Vec<String>>, diagnostics: &mut Diagnostics) -> Vec<Functions> {
+    let mut all: Vec<Functions> = Vec::new();
     for given in &list.value {
         let Some(functions) = Functions::read(given) else {
             let problem = format!("{given:?}: write a parent, or numbers after it as in p0#0,2-7");
             diagnostics.wrong(list.line, problem);
             continue;
         };
-        if wanted.iter().any(|earlier| earlier.parent == functions.parent) {
+        if all.iter().any(|earlier| earlier.parent == functions.parent) {
             let parent = &functions.parent;
             let text =
                 format!("{parent} appears twice: both apply here; that plugin uses the first only");
             diagnostics.warn(list.line, text);
         }
-        wanted.push(functions);
+        all.push(functions);
     }
-    wanted
+    all
 }
 
 // === impl Functions ===
@@ -84,7 +84,7 @@ impl Functions {
     }
 
     fn condition(&self, attribute: &str, index: &str) -> String {
-        let mut both = All::default();
+        let mut both = Conditions::default();
         both.one_of(attribute, &self.spellings().collect::<Vec<_>>());
         both.and(self.numbers(index));
         both.text()
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn capitals_in_a_parents_name_do_not_count() {
+    fn a_parents_name_matches_in_both_spellings() {
         let functions = |text: &str| Functions::read(text).expect("valid");
         let condition = |text: &str| functions(text).condition("pfName", "vfIndex");
         assert!(condition("LAN1#0").contains(r#" in ["lan1", "LAN1"] && "#));

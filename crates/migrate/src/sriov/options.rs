@@ -1,4 +1,4 @@
-//! Options that are per resource in the plugin and per node in Windlass.
+//! Options that the plugin has per resource, and Windlass per node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use windlass_core::pci::PciAddress;
 use super::{AdditionalInfo, DeviceType, Entry, selectors::Selectors};
 use crate::nics;
 
-/// Rules for interfaces. An option of any resource applies to all resources.
+/// Policy for interfaces. An option of any resource applies to all resources.
 pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> NicPolicy {
     let vhost_net = for_all(entries, line, VHOST, Entry::needs_vhost_net, diagnostics);
     let no_hints = for_all(entries, line, TOPOLOGY, Entry::excludes_topology, diagnostics);
@@ -38,14 +38,14 @@ pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) ->
 fn gives_rdma_nodes(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> bool {
     let of_networks = entries.iter().filter(|entry| !entry.is_accelerator());
     let selectors: Vec<_> = of_networks.flat_map(Entry::selectors).collect();
-    let wanting = selectors.iter().filter(|selector| selector.wants_rdma()).count();
-    if wanting > 0 {
+    let requesting = selectors.iter().filter(|selector| selector.requests_rdma()).count();
+    if requesting > 0 {
         diagnostics.warn(line, nics::MANAGEMENT);
     }
-    if wanting > 0 && wanting < selectors.len() {
+    if requesting > 0 && requesting < selectors.len() {
         diagnostics.warn(line, RDMA);
     }
-    wanting > 0
+    requesting > 0
 }
 
 /// True if any entry requests an option, with a warning if some do not.
@@ -53,14 +53,14 @@ fn for_all(
     entries: &[Entry],
     line: u64,
     warning: &str,
-    asks: fn(&Entry) -> bool,
+    requests: fn(&Entry) -> bool,
     diagnostics: &mut Diagnostics,
 ) -> bool {
-    let wanting = entries.iter().filter(|entry| asks(entry)).count();
-    if wanting > 0 && wanting < entries.len() {
+    let requesting = entries.iter().filter(|entry| requests(entry)).count();
+    if requesting > 0 && requesting < entries.len() {
         diagnostics.warn(line, warning);
     }
-    wanting > 0
+    requesting > 0
 }
 
 fn info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {

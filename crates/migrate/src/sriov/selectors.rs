@@ -1,11 +1,11 @@
-//! Selectors of `sriov-network-device-plugin`: lists of values. A device has to match one value of each list.
+//! Selectors of `sriov-network-device-plugin`: lists of values. A device must match one value of each list.
 
 use serde::Deserialize;
 use windlass_config::document::{Diagnostics, Spanned};
 
 use super::{DeviceType, functions};
 use crate::{
-    expression::{All, has, text},
+    expression::{Conditions, has, text},
     nics, present,
 };
 
@@ -32,25 +32,26 @@ pub(super) struct Selectors {
 const PCI_ADDRESS: &str = "resource.kubernetes.io/pciBusID";
 
 /// Drivers under which a function has no network interface.
-const USERSPACE: [&str; 3] = ["vfio-pci", "uio", "igb_uio"];
+const USERSPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio", "igb_uio"];
 
 // === impl Selectors ===
 
 impl Selectors {
-    /// The condition on a network function. `None` if a key has no equivalent: without it, wrong functions would match.
+    /// Conditions on a network function. `None` if a key has no equivalent, since without its condition wrong functions
+    /// would match.
     pub(super) fn into_conditions(
         self,
         kind: DeviceType,
         line: u64,
         diagnostics: &mut Diagnostics,
-    ) -> Option<All> {
+    ) -> Option<Conditions> {
         self.warn_of_link_types(diagnostics);
-        if self.has_unknown_keys(diagnostics) {
+        if self.has_unsupported_keys(diagnostics) {
             return None;
         }
-        let mut all = All::default();
+        let mut all = Conditions::default();
         self.add_kind(kind, line, &mut all, diagnostics);
-        if self.wants_rdma() {
+        if self.requests_rdma() {
             all.and(has("rdmaDevice"));
         }
         self.add_vdpa(line, &mut all, diagnostics);
@@ -65,8 +66,8 @@ impl Selectors {
         Some(all)
     }
 
-    /// The condition on any PCI function.
-    pub(super) fn add_common(self, all: &mut All, diagnostics: &mut Diagnostics) {
+    /// Adds the conditions that apply to any PCI function.
+    pub(super) fn add_common(self, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
         all.one_of("pciDevice", &nics::hexadecimal(self.devices, diagnostics));
         all.one_of("driver", &present(self.drivers));
@@ -83,13 +84,13 @@ impl Selectors {
     }
 
     /// True if containers get the nodes of the RDMA device.
-    pub(super) fn wants_rdma(&self) -> bool {
+    pub(super) fn requests_rdma(&self) -> bool {
         self.is_rdma == Some(true)
     }
 
-    /// True for a selector by DDP profile, with a warning. Only ethtool's netlink family and devlink show the profile
-    /// that an adapter has loaded.
-    fn has_unknown_keys(&self, diagnostics: &mut Diagnostics) -> bool {
+    /// True for a selector by DDP profile, with a warning. Only ethtool's netlink family and devlink report the loaded
+    /// profile of an adapter, and Windlass reads neither.
+    fn has_unsupported_keys(&self, diagnostics: &mut Diagnostics) -> bool {
         let Some(profiles) = self.ddp_profiles.as_ref().filter(|it| !it.value.is_empty()) else {
             return false;
         };
@@ -99,7 +100,7 @@ impl Selectors {
 
     fn warn_of_link_types(&self, diagnostics: &mut Diagnostics) {
         let drivers = self.drivers.as_ref().map_or(&[][..], |drivers| &drivers.value);
-        let has_no_interface = |driver: &String| USERSPACE.contains(&driver.as_str());
+        let has_no_interface = |driver: &String| USERSPACE_DRIVERS.contains(&driver.as_str());
         if let Some(types) = &self.link_types
             && drivers.iter().any(has_no_interface)
         {
@@ -107,7 +108,13 @@ impl Selectors {
         }
     }
 
-    fn add_kind(&self, kind: DeviceType, line: u64, all: &mut All, diagnostics: &mut Diagnostics) {
+    fn add_kind(
+        &self,
+        kind: DeviceType,
+        line: u64,
+        all: &mut Conditions,
+        diagnostics: &mut Diagnostics,
+    ) {
         if !matches!(kind, DeviceType::AuxNetDevice) {
             all.and(format!("{} == \"\"", text("auxiliaryDevice")));
             return;
@@ -120,9 +127,9 @@ impl Selectors {
         all.and(format!("{}.contains(\".sf.\")", text("auxiliaryDevice")));
     }
 
-    fn add_vdpa(&self, line: u64, all: &mut All, diagnostics: &mut Diagnostics) {
+    fn add_vdpa(&self, line: u64, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         let Some(vdpa) = self.vdpa_type.as_ref().filter(|it| !it.value.is_empty()) else { return };
-        if self.wants_rdma() {
+        if self.requests_rdma() {
             diagnostics.wrong(line, "isRdma and vdpaType exclude each other");
         }
         if !["virtio", "vhost"].contains(&vdpa.value.as_str()) {

@@ -29,7 +29,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("ACTION", "leave it out: a source finds present devices"),
 ];
 
-/// True if a file has udev rules, by its name or by its first line that is neither empty nor a comment.
+/// True if a file has udev rules: by its extension, or by its first line that is neither empty nor a comment.
 pub(crate) fn is_rules(path: &Path, text: &str) -> bool {
     let first = rules(text).next();
     path.extension().is_some_and(|it| it == "rules") || first.is_some_and(|it| term(it.1).is_some())
@@ -41,10 +41,10 @@ pub(super) fn rules(text: &str) -> impl Iterator<Item = (u64, &str)> {
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// The terms of a rule. A term that a source cannot express is an error.
+/// Parses the terms of a rule. A term that a source cannot express is an error.
 pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
-    let between = |letter: char| letter.is_whitespace() || letter == ',';
-    let (mut terms, mut rest) = (Vec::new(), rule.trim_start_matches(between));
+    let is_separator = |letter: char| letter.is_whitespace() || letter == ',';
+    let (mut terms, mut rest) = (Vec::new(), rule.trim_start_matches(is_separator));
     while !rest.is_empty() {
         let (term, after) = term(rest).ok_or_else(|| {
             let found: String = rest.chars().take(20).collect();
@@ -67,12 +67,12 @@ pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
             return Err(format!("{name}: {why}"));
         }
         terms.push(term);
-        rest = after.trim_start_matches(between);
+        rest = after.trim_start_matches(is_separator);
     }
     Ok(terms)
 }
 
-/// The first term, and the text after it.
+/// Parses the first term, and returns the text after it.
 fn term(text: &str) -> Option<(Term<'_>, &str)> {
     let (head, after) = text.split_once('"')?;
     let (value, after) = after.split_once('"')?;

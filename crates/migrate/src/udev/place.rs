@@ -1,4 +1,4 @@
-//! Places in which a rule's devices are searched.
+//! Places of a rule's devices: buses, classes and device nodes.
 
 use windlass_config::Find;
 
@@ -14,11 +14,11 @@ const BUSES: &str = "acpi amba ap auxiliary bcma ccw cdx coresight counter cxl d
 const FOLDERS: &str = "input/event input/mouse input/js snd/controlC snd/pcmC snd/midiC snd/hwC dri/card \
     dri/renderD infiniband/uverbs infiniband/umad infiniband/issm net/tun";
 
-/// All places in which a matching device may be.
+/// All places that may have a matching device.
 pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<Find>, String> {
     let fits = |key| terms.iter().filter(move |term| term.key == key && term.sign == "==");
     let (mut subsystems, mut kernels) = (fits("SUBSYSTEM"), fits("KERNEL"));
-    let is_of_usb = |term: &Term<'_>| matches!(term.of, Some("idVendor" | "idProduct"));
+    let is_usb_id = |term: &Term<'_>| matches!(term.of, Some("idVendor" | "idProduct"));
     match (subsystems.next(), subsystems.next(), kernels.next()) {
         (Some(_), Some(_), _) => Err("SUBSYSTEM appears twice".to_owned()),
         (Some(subsystem), None, _) => subsystem.value.split('|').map(of_subsystem).collect(),
@@ -26,7 +26,7 @@ pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<Find>, String> {
             let nodes: Result<_, String> = kernel.value.split('|').map(node).collect();
             Ok(vec![Find::Nodes(nodes?)])
         }
-        _ if terms.iter().any(is_of_usb) => Ok(vec![Find::Bus("usb".to_owned())]),
+        _ if terms.iter().any(is_usb_id) => Ok(vec![Find::Bus("usb".to_owned())]),
         _ => Err("the rule does not say where to search: add SUBSYSTEM, or KERNEL".to_owned()),
     }
 }
@@ -40,7 +40,7 @@ fn of_subsystem(name: &str) -> Result<Find, String> {
     }
 }
 
-/// Path pattern of a device's node by its name. It may match other nodes: the rule also tests the name.
+/// Path pattern of a device node by its name. It may match other nodes too, because the rule also tests the name.
 fn node(name: &str) -> Result<String, String> {
     let (begin, rest) = name.split_at(name.find(['*', '?', '[']).unwrap_or(name.len()));
     if !begin.starts_with(|first: char| first.is_ascii_alphabetic()) {

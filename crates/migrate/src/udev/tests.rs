@@ -1,4 +1,4 @@
-//! Rules of udev: conversion of simple ones, refusal of others.
+//! Tests of udev rules: simple rules are converted, other rules are refused.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn sources(text: &str) -> Vec<SourceRule> {
     loaded.config.policy.sources
 }
 
-/// A source in one line: its place and its expression, with attributes by their names alone.
+/// Text of a source in one line: place and expression, with short names of attributes.
 fn short(source: &SourceRule) -> String {
     let find = match &source.find {
         Find::Bus(name) => format!("bus {name}"),
@@ -27,17 +27,17 @@ fn short(source: &SourceRule) -> String {
         Find::Nodes(patterns) => patterns.join(" "),
         other => format!("{other:?}"),
     };
-    let asked = source.expression.as_ref().map_or("", |it| it.as_str());
-    let asked = asked
+    let expression = source.expression.as_ref().map_or("", |it| it.as_str());
+    let expression = expression
         .replace("device.attributes[\"windlass.dev\"].?", "")
         .replace("device.attributes[\"windlass.dev\"].", "")
         .replace(".orValue(\"\")", "");
     let files =
         source.attributes.iter().map(|(name, file)| format!(" {}={}", name.name(), file.display()));
-    format!("{find}: {asked}{}", files.collect::<String>())
+    format!("{find}: {expression}{}", files.collect::<String>())
 }
 
-/// Rules, and the sources that they become.
+/// Checks that each rule becomes the expected sources.
 fn check(cases: &[(&str, &[&str])]) {
     for (text, expected) in cases {
         let found: Vec<_> = sources(text).iter().map(short).collect();
@@ -194,9 +194,9 @@ KERNEL==\"video[0-9]*\", ATTR{name}==\"HD Cam*\"
 SUBSYSTEM==\"tty\", ATTRS{idVendor}==\"0403\", ATTRS{idProduct}==\"6001\"
 ";
     let loaded = loaded(text).expect("valid");
-    let said = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
-    let told = loaded.warnings.iter().map(said).collect::<String>();
-    assert_snapshot!(told + &to_yaml(&loaded.config));
+    let comment = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
+    let comments = loaded.warnings.iter().map(comment).collect::<String>();
+    assert_snapshot!(comments + &to_yaml(&loaded.config));
 }
 
 proptest! {

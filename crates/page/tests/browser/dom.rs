@@ -1,4 +1,4 @@
-//! A document as Chromium prints it: elements with attributes and text. Nothing else could be read by this.
+//! Parser of a document as Chromium prints it, and of no other HTML: elements with attributes and text.
 
 /// An element, or the document itself.
 #[derive(Debug, Default)]
@@ -14,12 +14,12 @@ enum Content {
     Text(String),
 }
 
-/// Elements without an end.
+/// Elements without an end tag.
 const VOID: [&str; 6] = ["meta", "link", "input", "img", "br", "hr"];
-/// Elements whose content is no markup; it is left out.
+/// Elements whose content is not markup. The parser skips it.
 const RAW: [&str; 3] = ["script", "style", "noscript"];
 
-/// Reads a document.
+/// Parses a document.
 pub(crate) fn parse(html: &str) -> Element {
     let mut open = vec![Element::default()];
     let mut rest = html;
@@ -62,7 +62,7 @@ fn close(open: &mut Vec<Element>) {
     }
 }
 
-/// The place of the `>` that ends a tag: values may have one too.
+/// Position of the `>` that ends a tag. Quoted values may contain one too.
 fn end_of_tag(tail: &str) -> usize {
     let mut is_quoted = false;
     for (at, letter) in tail.char_indices() {
@@ -107,7 +107,7 @@ impl Element {
         self.children.iter().map(part).collect()
     }
 
-    /// Elements below this one that pass a test, in the order of the document.
+    /// Appends the elements below this one that pass a test, in the order of the document.
     fn all<'a>(&'a self, test: &dyn Fn(&Element) -> bool, found: &mut Vec<&'a Element>) {
         for content in &self.children {
             if let Content::Element(element) = content {
@@ -119,14 +119,14 @@ impl Element {
         }
     }
 
-    /// Elements of a name.
+    /// Elements with this tag name.
     pub(crate) fn named(&self, name: &str) -> Vec<&Element> {
         let mut found = Vec::new();
         self.all(&|element| element.name == name, &mut found);
         found
     }
 
-    /// The first element of a name.
+    /// The first element with this tag name.
     pub(crate) fn first(&self, name: &str) -> &Element {
         self.named(name).first().unwrap_or_else(|| panic!("no {name} in {:?}", self.text()))
     }
@@ -145,7 +145,7 @@ impl Element {
         found
     }
 
-    /// The one element with this value of an attribute.
+    /// The only element with this value of an attribute.
     pub(crate) fn only(&self, name: &str, value: &str) -> &Element {
         match self.with(name, value)[..] {
             [element] => element,

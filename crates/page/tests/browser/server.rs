@@ -1,4 +1,4 @@
-//! A server for one browser: the assets under a prefix, and answers of the test's own, on loopback.
+//! HTTP server for one browser, on the loopback: the assets below a prefix, and answers of the test.
 
 use std::{
     fs,
@@ -13,14 +13,14 @@ use std::{
     time::Duration,
 };
 
-/// Where the page is; the real servers have it below another prefix each.
+/// Prefix of the page. The real servers have other prefixes.
 const PREFIX: &str = "/some/prefix/";
 
-/// The policy that the real servers send.
+/// Value of `Content-Security-Policy`, which the real servers send.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// An answer: its status line, its type, its body, and the time for which it is held.
+/// An answer: status line, media type, body, and the delay before it is sent.
 pub(crate) struct Answer(&'static str, &'static str, Vec<u8>, Duration);
 
 impl Answer {
@@ -28,9 +28,9 @@ impl Answer {
         Self("200 OK", "application/json", body.into(), Duration::ZERO)
     }
 
-    /// The same, later.
-    pub(crate) fn held(self, hold: Duration) -> Self {
-        Self(self.0, self.1, self.2, hold)
+    /// Delays the answer.
+    pub(crate) fn delayed(self, delay: Duration) -> Self {
+        Self(self.0, self.1, self.2, delay)
     }
 
     pub(crate) fn refusal(status: &'static str) -> Self {
@@ -53,50 +53,50 @@ impl Answer {
     }
 }
 
-/// A running server. It ends with the value.
+/// A running server. A drop stops it.
 pub(crate) struct Server {
     address: SocketAddr,
-    refused: Arc<Mutex<Vec<String>>>,
-    ends: Arc<AtomicBool>,
+    not_found: Arc<Mutex<Vec<String>>>,
+    is_stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Answers each path below the prefix, query included.
+    /// Starts a server. `answer` gets each path below the prefix, query included.
     pub(crate) fn start(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of loopback");
         let address = listener.local_addr().expect("bound");
-        let refused = Arc::new(Mutex::new(Vec::new()));
-        let ends = Arc::new(AtomicBool::new(false));
-        let (noted, is_over) = (Arc::clone(&refused), Arc::clone(&ends));
+        let not_found = Arc::new(Mutex::new(Vec::new()));
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let (missing, is_over) = (Arc::clone(&not_found), Arc::clone(&is_stopping));
         let answer = Arc::new(answer);
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 if is_over.load(Ordering::SeqCst) {
                     return;
                 }
-                let (answer, noted) = (Arc::clone(&answer), Arc::clone(&noted));
-                // A browser opens connections in advance and leaves them: each has a thread and a limit.
-                thread::spawn(move || stream.and_then(|it| respond(it, &*answer, &noted)));
+                let (answer, missing) = (Arc::clone(&answer), Arc::clone(&missing));
+                // A browser opens connections in advance and may never use them: each has a thread and a time limit.
+                thread::spawn(move || stream.and_then(|it| respond(it, &*answer, &missing)));
             }
         });
-        Self { address, refused, ends, thread: Some(thread) }
+        Self { address, not_found, is_stopping, thread: Some(thread) }
     }
 
     pub(crate) fn url(&self, fragment: &str) -> String {
         format!("http://{}{PREFIX}{fragment}", self.address)
     }
 
-    /// Paths that were asked for and are not there.
-    pub(crate) fn refused(&self) -> Vec<String> {
-        self.refused.lock().expect("no thread panics with it").clone()
+    /// Requests that were answered with 404.
+    pub(crate) fn not_found(&self) -> Vec<String> {
+        self.not_found.lock().expect("no thread panics with it").clone()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::SeqCst);
-        // Wakes the listener; if that fails it has ended.
+        self.is_stopping.store(true, Ordering::SeqCst);
+        // Wakes the listener. A failure means that the listener has ended.
         TcpStream::connect(self.address).ok();
         if let Some(thread) = self.thread.take() {
             thread.join().ok();
@@ -107,7 +107,7 @@ impl Drop for Server {
 fn respond(
     mut stream: TcpStream,
     answer: &dyn Fn(&str) -> Answer,
-    refused: &Mutex<Vec<String>>,
+    not_found: &Mutex<Vec<String>>,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
@@ -121,12 +121,12 @@ fn respond(
     let mut words = request.split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let below = path.strip_prefix(PREFIX).filter(|_| method == "GET");
-    let Answer(status, kind, body, hold) =
+    let Answer(status, kind, body, delay) =
         below.map_or_else(|| Answer::refusal("404 Not Found"), answer);
     if status.starts_with("404") {
-        refused.lock().expect("no thread panics with it").push(request);
+        not_found.lock().expect("no thread panics with it").push(request);
     }
-    thread::park_timeout(hold);
+    thread::park_timeout(delay);
     let length = body.len();
     write!(
         stream,

@@ -1,14 +1,14 @@
-//! Shapes of identifying text: addresses, UUIDs, numbers.
+//! Recognition and replacement of identifying text by its shape: addresses, UUIDs, numbers.
 
 use windlass_core::pci::PciAddress;
 
-/// Shortest identifying text, in bytes. Shorter text is too common.
-const SHORTEST: usize = 4;
+/// Minimum length of identifying text, in bytes. Shorter text is too common.
+const MIN_LENGTH: usize = 4;
 
-/// Prefixes of systemd's interface names by MAC address, `enx0242ac110002`.
-const NAMED_AFTER_ADDRESS: [&str; 3] = ["enx", "wlx", "wwx"];
+/// Prefixes of systemd's interface names that contain a MAC address, such as `enx0242ac110002`.
+const MAC_NAME_PREFIXES: [&str; 3] = ["enx", "wlx", "wwx"];
 
-/// Character of the same class as `c`, chosen by a number: a digit for a digit, a letter for a letter.
+/// Character of the same class as `c`, selected by `number`: a digit for a digit, a letter for a letter.
 pub(super) fn same_class(c: char, hex: bool, number: u64) -> char {
     let pick = |from: &str| {
         let all = from.as_bytes();
@@ -25,18 +25,18 @@ pub(super) fn same_class(c: char, hex: bool, number: u64) -> char {
     }
 }
 
-/// A number with as many digits as a text, within 64 bits if the text is; `None` for other text.
+/// Number with as many digits as `text`, at most `u64::MAX`, selected by `number`; `None` if `text` is not a `u64`.
 pub(super) fn decimal(text: &str, number: u64) -> Option<String> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
     let _: u64 = text.parse().ok()?;
-    let least = 10_u64.checked_pow(u32::try_from(text.len()).ok()? - 1)?;
-    let range = least.saturating_mul(9).min(u64::MAX - least);
-    Some((least + number % range).to_string())
+    let min = 10_u64.checked_pow(u32::try_from(text.len()).ok()? - 1)?;
+    let range = min.saturating_mul(9).min(u64::MAX - min);
+    Some((min + number % range).to_string())
 }
 
-/// Length of a word's prefix that identifies nothing; the whole length for a word without identifying text.
+/// Length of a word's prefix that identifies nothing, in bytes: the whole length for a word without identifying text.
 pub(super) fn public_prefix(word: &str) -> usize {
-    let prefixes = NAMED_AFTER_ADDRESS.iter().filter_map(|prefix| word.strip_prefix(prefix));
+    let prefixes = MAC_NAME_PREFIXES.iter().filter_map(|prefix| word.strip_prefix(prefix));
     let mut named = prefixes.filter(|rest| rest.len() == 12 && is_hex(rest));
     if let Some(address) = named.next() {
         return word.len() - address.len();
@@ -67,7 +67,7 @@ fn is_address(word: &str) -> bool {
     fits && is_hex(word)
 }
 
-/// Hexadecimal digits, grouped or not.
+/// True for hexadecimal digits, with or without `:` and `-` between groups.
 pub(super) fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '-')
 }
@@ -75,22 +75,22 @@ pub(super) fn is_hex(text: &str) -> bool {
 /// True for placeholders and PCI addresses, which do not identify a machine.
 pub(super) fn is_insignificant(text: &str) -> bool {
     let bare = text.trim_start_matches("0x");
-    text.len() < SHORTEST
+    text.len() < MIN_LENGTH
         || bare.chars().all(|c| "0:-. ".contains(c))
         || bare.chars().all(|c| "fF:-. ".contains(c))
         || text.parse::<PciAddress>().is_ok()
         || ["none", "n/a", "unknown", "(null)"].contains(&text.to_ascii_lowercase().as_str())
 }
 
-/// Replaces a word where no letter or digit adjoins it.
+/// Replaces a word, except next to a letter or a digit.
 pub(super) fn replaced(text: &str, word: &str, by: &str) -> String {
     let mut all = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(word) {
         let end = start + word.len();
-        let joined = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        let is_joined = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
         let is_alone =
-            !joined(rest[..start].chars().next_back()) && !joined(rest[end..].chars().next());
+            !is_joined(rest[..start].chars().next_back()) && !is_joined(rest[end..].chars().next());
         all.push_str(&rest[..start]);
         all.push_str(if is_alone { by } else { word });
         rest = &rest[end..];
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn addresses_and_unique_ids_are_distinguished_from_pci_addresses_and_versions() {
-        for (word, open) in [
+        for (word, prefix) in [
             ("0c:42:a1:00:11:22", 0),
             ("0c42:a103:0011:2233", 0),
             ("fe80:0000:0000:0000:0e42:a1ff:fe00:1122", 0),
@@ -116,7 +116,7 @@ mod tests {
             ("enp3s0f0np0", 11),
             ("28-39-1002", 10),
         ] {
-            assert_eq!(public_prefix(word), open, "{word}");
+            assert_eq!(public_prefix(word), prefix, "{word}");
         }
     }
 
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_replaced_where_it_stands_alone() {
+    fn a_word_is_replaced_unless_letters_or_digits_adjoin_it() {
         let name = "usb-FTDI_UART_A10K2J3-if00-port0";
         assert_eq!(replaced(name, "A10K2J3", "B2"), "usb-FTDI_UART_B2-if00-port0");
         assert_eq!(replaced("XA10K2J3 A10K2J31", "A10K2J3", "B2"), "XA10K2J3 A10K2J31");
     }
 
     #[test]
-    fn placeholders_are_kept() {
+    fn placeholders_are_not_identifying() {
         for text in ["00:00:00:00:00:00", "ffffffffffffffff", "0x0000", "N/A", "17", "0000:00:14.0"]
         {
             assert!(is_insignificant(text), "{text}");

@@ -19,13 +19,13 @@ pub(crate) struct CdiArgs {
 pub(crate) enum CdiCommand {
     /// Generate the documents for this host's devices, and print them or write them to a folder.
     ///
-    /// They equal those of `windlass node`. Missing driver files are reported on stderr.
+    /// They equal the documents that `windlass node` writes. Missing driver files are reported on stderr.
     Generate(GenerateArgs),
     /// List the device names that containers can request.
     List(ListArgs),
-    /// Find mistakes in documents of any origin.
+    /// Check CDI documents for mistakes, whichever program wrote them.
     ///
-    /// Reports everything that makes a runtime refuse a document, and missing files of the host, which make it refuse a
+    /// Reports each mistake for which a runtime rejects a document, and each missing host file for which it rejects a
     /// container.
     #[command(
         after_help = "Exit codes: 0 no mistakes, 1 a mistake was found, 64 wrong command line."
@@ -63,15 +63,15 @@ pub(crate) struct CheckArgs {
     /// Root of the files that documents refer to.
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT", default_value = "/")]
     pub(crate) host_root: PathBuf,
-    /// The same root as documents name it
+    /// Path by which documents refer to that root
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", default_value = "/")]
     pub(crate) host_root_on_node: PathBuf,
 }
 
-/// The given places, or the existing default folders.
-pub(crate) fn places(named: Vec<PathBuf>) -> Vec<PathBuf> {
-    if !named.is_empty() {
-        return named;
+/// The given files and folders, or the existing default folders.
+pub(crate) fn places(given: Vec<PathBuf>) -> Vec<PathBuf> {
+    if !given.is_empty() {
+        return given;
     }
     DOCUMENT_FOLDERS.map(PathBuf::from).into_iter().filter(|folder| folder.is_dir()).collect()
 }

@@ -1,4 +1,4 @@
-//! Command line of `windlass completions`, and the completions of every command.
+//! Command line of `windlass completions`, and the generator of completion scripts.
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
@@ -12,18 +12,19 @@ Examples:
   windlass completions bash > /etc/bash_completion.d/windlass            for every bash
   windlass completions fish > ~/.config/fish/completions/windlass.fish")]
 pub(crate) struct CompletionsArgs {
-    /// The shell.
+    /// Shell to print the script for.
     shell: Shell,
 }
 
 // === impl CompletionsArgs ===
 
 impl CompletionsArgs {
-    /// Script for the shell.
+    /// Returns the completion script of the shell.
     pub(crate) fn script(&self) -> String {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "windlass", &mut script);
-        let script = String::from_utf8(script).expect("made of the help's text");
+        let script =
+            String::from_utf8(script).expect("the help is UTF-8, and so is a script of it");
         script.trim_end().to_owned()
     }
 }

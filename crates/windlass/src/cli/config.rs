@@ -1,4 +1,4 @@
-//! The command line of `windlass config`.
+//! Command line of `windlass config`.
 
 use std::path::PathBuf;
 
@@ -27,10 +27,10 @@ pub(crate) enum ConfigCommand {
     },
     /// Convert the configuration of another device plugin, or simple udev rules, to Windlass's format.
     ///
-    /// Accepted are files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin, sriov-network-device-plugin,
+    /// Accepts files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin, sriov-network-device-plugin,
     /// generic-device-plugin and smarter-device-manager, ConfigMaps with such a file, and manifests of
-    /// generic-device-plugin and darwin3-device-plugin. udev rules that only match become sources, as in Akri; other
-    /// rules are refused with their line and an alternative.
+    /// generic-device-plugin and darwin3-device-plugin. udev rules that only match devices become sources, as in
+    /// Akri; other rules are refused with their line and an alternative.
     Convert {
         /// File; `-` is stdin.
         file: PathBuf,

@@ -10,7 +10,7 @@ pub(crate) struct DemoArgs {
     /// Machine profile: a name from `windlass machine list`, or a YAML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
     pub(crate) machine: String,
-    /// Devices to add and to offer, as device profile and count: hailo, darwin3-network:2. Repeatable.
+    /// Devices to add to the machine and to offer, as device profile and count: hailo, darwin3-network:2. Repeatable.
     #[arg(long, value_name = "NAME[:COUNT]")]
     pub(crate) device: Vec<Attached>,
     /// Configuration file of the agent, for machines whose devices need one to be offered.
@@ -20,15 +20,15 @@ pub(crate) struct DemoArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,
     #[command(flatten)]
-    pub(crate) story: StoryArgs,
-    /// Wait for Enter after each event, and show no more than the terminal has room for.
+    pub(crate) story: DemoVariantArgs,
+    /// Wait for Enter after each event, and after each screenful.
     #[arg(long, conflicts_with_all = ["output", "soak", "edge"])]
     pub(crate) step: bool,
     /// Keep everything running at the end, and print the paths to explore, until Ctrl-C.
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Soak test of this duration: pods come and go while everything around the agent fails, and invariants are checked
-    /// after each step or as soon as they can be observed (docs/reliability.md): 30s, 10m, 8h.
+    /// Run a soak test of this duration: pods start and end while everything around the agent fails. Invariants are
+    /// checked after each step, or as soon as they can be observed (docs/reliability.md): 30s, 10m, 8h.
     #[arg(long, value_name = "DURATION", value_parser = duration,
           conflicts_with_all = ["device", "config", "keep"])]
     pub(crate) soak: Option<Duration>,
@@ -37,19 +37,19 @@ pub(crate) struct DemoArgs {
     pub(crate) seed: Option<u64>,
 }
 
-/// The stories besides the first one: a machine with its agent and kubelet.
+/// Alternatives to the default demonstration, which shows one machine with its agent and kubelet.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct StoryArgs {
+pub(crate) struct DemoVariantArgs {
     /// Show allocation by claims (Dynamic Resource Allocation), with an embedded API server and scheduler. With --soak,
-    /// claims come and go beside other pods, and the API server fails too.
+    /// claims are created and deleted beside other pods, and the API server fails too.
     #[arg(long)]
     pub(crate) dra: bool,
-    /// Show the cluster half: pods come to two hundred simulated nodes, one of which has the agent, and are placed by the
-    /// extender. The same pods, placed as kube-scheduler does alone, are drawn beside them.
+    /// Show the cluster half: the extender places pods on two hundred simulated nodes, one of which runs the agent. The
+    /// same pods, placed by kube-scheduler without the extender, are drawn beside them.
     #[arg(long, conflicts_with_all = ["dra", "soak"])]
     pub(crate) cluster: bool,
     /// Show a pipeline on five simulated edge boards: three layouts predicted and measured, with stages as processes and
-    /// links of the boards' rates. Then a board fails while items flow, and its stages are placed anew.
+    /// links of the boards' rates. Then a board fails under load, and its stages move to other boards.
     #[arg(long, conflicts_with_all = ["dra", "cluster", "soak", "machine", "device", "config", "keep"])]
     pub(crate) edge: bool,
 }

@@ -5,9 +5,9 @@ use windlass_core::device::{Device, DeviceKind};
 
 use super::{HostArgs, OutputArg, RecordArgs, word::word};
 
-/// Filter of the shown devices.
+/// Filter for the devices to show.
 #[derive(Args, Debug, Default)]
-pub(crate) struct Which {
+pub(crate) struct DeviceFilter {
     /// Only devices of these kinds.
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = kind())]
     kind: Vec<DeviceKind>,
@@ -44,7 +44,7 @@ Examples:
 Exit codes: 0 done, 1 a source did not answer, 64 wrong command line or configuration.")]
 pub(crate) struct DevicesArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) filter: DeviceFilter,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub(crate) struct DevicesArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DevicesOutputArg {
-    /// Columns for people.
+    /// Table for a terminal.
     Table,
     /// More columns: sources, nodes and variables.
     Wide,
@@ -77,7 +77,7 @@ Devices outside the PCI bus are omitted, and so are partitions of GPUs, which sh
 location. A matrix wider than 120 columns is split into several, GPUs first.")]
 pub(crate) struct TopoArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) filter: DeviceFilter,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     /// Output format.
@@ -85,9 +85,9 @@ pub(crate) struct TopoArgs {
     pub(crate) output: OutputArg,
 }
 
-// === impl Which ===
+// === impl DeviceFilter ===
 
-impl Which {
+impl DeviceFilter {
     /// True if the filter includes the device.
     pub(crate) fn includes(&self, device: &Device) -> bool {
         (self.kind.is_empty() || self.kind.contains(&device.kind))

@@ -8,13 +8,13 @@ use super::{HostArgs, OutputArg, RecordArgs};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Run it as root on the node, or in the agent's pod, which sees all but the container runtime:
+Run it as root on the node. In the agent's pod it checks everything but the container runtime:
   kubectl -n windlass-system exec daemonset/windlass-node -- /usr/bin/windlass doctor
 
 Examples:
   windlass doctor
   windlass doctor --all -o json
-  windlass doctor --config windlass.yaml     with the agent's configuration, which some checks depend on
+  windlass doctor --config windlass.yaml     with the agent's configuration: some checks depend on it
   windlass doctor --bundle report            the findings and a recording of the host, for a bug report
 
 `windlass cluster doctor` checks a cluster.
@@ -31,7 +31,7 @@ pub(crate) struct DoctorArgs {
     /// Socket of the agent's probes
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     pub(crate) probe_socket: Option<PathBuf>,
-    /// Socket of the container runtime [default: the usual ones]
+    /// Socket of the container runtime [default: the usual paths]
     #[arg(long, value_name = "PATH", env = "CONTAINER_RUNTIME_ENDPOINT")]
     pub(crate) runtime_socket: Option<String>,
     /// Show passed and skipped checks too; JSON always has them.

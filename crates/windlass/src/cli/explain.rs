@@ -17,11 +17,11 @@ windlass explain --size <N> [OPTIONS]
 #[command(after_help = format!("{EXAMPLES}{SIMULATED}{NAMES}"))]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
-    pub(crate) elsewhere: Elsewhere,
+    pub(crate) host_flags_check: HostFlagsCheck,
     #[command(flatten)]
-    pub(crate) ask: AskArgs,
+    pub(crate) request_args: RequestArgs,
     #[command(flatten)]
-    pub(crate) instead: InsteadArgs,
+    pub(crate) lookup: LookupArgs,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     #[command(flatten)]
@@ -37,15 +37,15 @@ Examples:
   windlass explain --size 2
       devices that a container with two GPUs would get now
   windlass explain --pod default/trainer
-      reason for a running pod's devices, and what it would get today; its shares and the memory in use
+      reason for a running pod's devices, and the devices it would get now; its shares and memory in use
   windlass explain --config windlass.yaml --source scope
-      everything that a configured source examined: its devices, and the reasons against the rest";
+      everything that a configured source examined: a device, or the first reason against one";
 
 /// Examples on another machine, for builds with the laboratory.
 const SIMULATED: &str = if cfg!(feature = "laboratory") {
     "
   windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
-      devices that a container would get on another machine, where these are free
+      devices that a container would get on another machine, on which these devices are free
   windlass explain --machine dgx-h100 --size 2 --nics 2 --within pix
       two GPUs with two NICs, each pair below one PCIe switch"
 } else {
@@ -61,15 +61,16 @@ and --require also accept numbers: 0, 0-3, 0/1. 0::2 is one replica of a shared 
 
 Exit codes: 0 an answer exists, 1 no answer, 64 wrong command line or configuration.";
 
-/// Refuses flags of this host beside `--machine`, where they have no effect. Environment variables are ignored.
+/// Refuses flags of this host together with `--machine`, which gives them no effect. Their environment variables are
+/// allowed and ignored.
 #[derive(Debug)]
-pub(crate) struct Elsewhere;
+pub(crate) struct HostFlagsCheck;
 
-/// A request, now or hypothetical.
+/// A request for devices: on this host now, or hypothetical.
 #[derive(Args, Debug)]
-pub(crate) struct AskArgs {
+pub(crate) struct RequestArgs {
     /// Number of devices that the container requests
-    #[arg(long, value_name = "N", required_unless_present = "InsteadArgs",
+    #[arg(long, value_name = "N", required_unless_present = "LookupArgs",
           allow_negative_numbers = true, value_parser = size)]
     pub(crate) size: Option<usize>,
     /// Requested resource [default: the only one, or nvidia.com/gpu]
@@ -79,16 +80,16 @@ pub(crate) struct AskArgs {
     /// --host-root, --nvml-library, --kubelet-dir and --state-dir
     #[arg(long, value_name = "NAME|FILE", hide = cfg!(not(feature = "laboratory")))]
     pub(crate) machine: Option<String>,
-    /// Devices that count as free [default: those without a container]
+    /// Devices that count as free [default: the devices without a container]
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     pub(crate) free: Option<Vec<String>>,
-    /// Devices that the answer has to contain
+    /// Devices that the answer must contain
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     pub(crate) require: Vec<String>,
-    /// Devices that the container has besides, such as a NIC: the answer is near them
+    /// Other devices of the container, such as a NIC: the answer is near them
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     pub(crate) near: Vec<String>,
-    /// Placement policy [default: that of the configuration]
+    /// Placement policy [default: from the configuration]
     #[arg(long, value_name = "POLICY", value_parser = policy())]
     pub(crate) policy: Option<Policy>,
     /// Number of NICs, chosen together with the GPUs: each GPU is paired with a near NIC
@@ -104,18 +105,17 @@ pub(crate) struct AskArgs {
     pub(crate) within: Option<PcieLevel>,
 }
 
-/// Questions that replace a request.
+/// Flags for other questions, which exclude a request.
 #[derive(Args, Debug)]
-#[group(multiple = false, conflicts_with = "AskArgs")]
-pub(crate) struct InsteadArgs {
+#[group(multiple = false, conflicts_with = "RequestArgs")]
+pub(crate) struct LookupArgs {
     /// Explain the devices of a running pod, from the agent's allocation history
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pub(crate) pod: Option<PodName>,
     /// List the choices in the agent's allocation history, newest first
     #[arg(long)]
     pub(crate) past: bool,
-    /// Explain what a configured source makes of everything it examines: the resulting device, or the first reason
-    /// against one
+    /// Explain everything that a configured source examines: the resulting device, or the first reason against one
     #[arg(long, value_name = "NAME")]
     pub(crate) source: Option<String>,
 }
@@ -129,7 +129,7 @@ pub(crate) struct PodName {
 
 fn size(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| "write how many devices, from 1".to_owned())
+    number.ok_or_else(|| "write a number of devices, from 1".to_owned())
 }
 
 fn policy() -> impl TypedValueParser<Value = Policy> {
@@ -158,9 +158,9 @@ fn level() -> impl TypedValueParser<Value = PcieLevel> {
     ])
 }
 
-// === impl Elsewhere ===
+// === impl HostFlagsCheck ===
 
-impl Args for Elsewhere {
+impl Args for HostFlagsCheck {
     fn augment_args(command: Command) -> Command {
         command
     }
@@ -170,16 +170,16 @@ impl Args for Elsewhere {
     }
 }
 
-impl FromArgMatches for Elsewhere {
+impl FromArgMatches for HostFlagsCheck {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        const OF_THIS_HOST: [(&str, &str); 4] = [
+        const HOST_FLAGS: [(&str, &str); 4] = [
             ("host_root", "--host-root"),
             ("nvml_library", "--nvml-library"),
             ("kubelet_dir", "--kubelet-dir"),
             ("state_dir", "--state-dir"),
         ];
         let is_typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
-        let typed = OF_THIS_HOST.into_iter().find(|(id, _)| is_typed(id));
+        let typed = HOST_FLAGS.into_iter().find(|(id, _)| is_typed(id));
         match typed.filter(|_| is_typed("machine")) {
             None => Ok(Self),
             Some((_, flag)) => Err(clap::Error::raw(

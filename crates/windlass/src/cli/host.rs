@@ -7,14 +7,14 @@ use clap::{Args, Subcommand};
 use super::HostArgs;
 
 #[derive(Args, Debug)]
-pub(crate) struct HostRequest {
+pub(crate) struct HostCommandArgs {
     #[command(subcommand)]
     pub(crate) command: HostCommand,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostCommand {
-    /// Record what this host's kernel reports about its devices, to a folder that can replace the host.
+    /// Record this host's devices, as its kernel reports them, to a folder that other commands accept as a host.
     ///
     /// The folder mirrors /sys, the names in /dev, and the text of allowed files. The host is not changed. Serial
     /// numbers, addresses and unique ids are replaced by fictitious ones of the same form.
@@ -25,7 +25,7 @@ Examples:
   tar czf myhost.tgz -C /tmp myhost
       pack it, for a bug report
   windlass devices --host-root /tmp/myhost
-      use it anywhere in place of the host; topo, explain, labels and cdi accept it too
+      use it on any machine in place of the host; topo, explain, labels and cdi accept it too
 
 Read README.txt in the folder before you send it: it lists the contents, the replacements and the
 omissions. NVIDIA's GPUs are described by a library, not by files: they are in inventory.json.

@@ -15,7 +15,7 @@ pub(crate) struct LabelsArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum LabelsOutputArg {
-    /// Columns for people.
+    /// Table for a terminal.
     Table,
     /// One object, as JSON.
     Json,

@@ -32,7 +32,7 @@ pub(crate) struct KubeletArgs {
     #[arg(long, value_name = "RELEASE", default_value = "1.36", value_parser = release())]
     pub(crate) release: Release,
     /// Files that the kubelet deletes in device-plugins at its start.
-    #[arg(long, value_name = "WHAT", default_value = "sockets", value_parser = cleanup())]
+    #[arg(long, value_name = "FILES", default_value = "sockets", value_parser = cleanup())]
     pub(crate) cleanup: Cleanup,
     /// Topology manager policy.
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = topology_policy())]
@@ -80,7 +80,7 @@ pub(crate) enum MachineCommand {
         /// Replace an existing machine in the folder.
         #[arg(long)]
         force: bool,
-        /// Leave an existing machine in the folder as it is, and succeed.
+        /// Keep an existing machine in the folder unchanged, and succeed.
         #[arg(long, conflicts_with = "force")]
         keep: bool,
         /// Machine profile: a name from `windlass machine list`, or a YAML file.
@@ -121,8 +121,8 @@ pub(crate) struct BoardArgs {
     /// Address of the board's HTTP control interface.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6001")]
     pub(crate) http: SocketAddr,
-    /// Address for networks and spikes. A client that connects and sends no message blocks this port, as on a real
-    /// board.
+    /// Address of the board's data port, for networks and spikes. A client that connects and sends no message blocks
+    /// this port, as on a real board.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6000")]
     pub(crate) data: SocketAddr,
 }

@@ -11,7 +11,7 @@ use super::Cli;
 Examples:
   windlass man /usr/local/share/man/man1; man windlass-cluster-top")]
 pub(crate) struct ManArgs {
-    /// Folder for the pages, one per command; it is made where it is missing.
+    /// Folder for the pages, one per command; created if missing.
     folder: PathBuf,
 }
 

@@ -13,7 +13,7 @@ use super::{device_list, word::word};
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "As NVIDIA's device plugin")]
 pub(crate) struct NvidiaPluginArgs {
-    /// Configuration file, in either format
+    /// Configuration file, in the format of NVIDIA's plugin or of Windlass
     #[arg(long, value_name = "FILE", env = "CONFIG_FILE")]
     config_file: Option<String>,
     /// Resources for a GPU in MIG mode
@@ -33,11 +33,11 @@ pub(crate) struct NvidiaPluginArgs {
     #[command(flatten)]
     switches: Switches,
     /// Same as --device-list
-    #[arg(long, value_name = "HOW", env = "DEVICE_LIST_STRATEGY", value_delimiter = ',',
+    #[arg(long, value_name = "STRATEGIES", env = "DEVICE_LIST_STRATEGY", value_delimiter = ',',
           value_parser = device_list())]
     device_list_strategy: Option<Vec<Strategy>>,
     /// Device ids for the container runtime
-    #[arg(long, value_name = "HOW", env = "DEVICE_ID_STRATEGY", value_parser = device_ids())]
+    #[arg(long, value_name = "STRATEGY", env = "DEVICE_ID_STRATEGY", value_parser = device_ids())]
     device_id_strategy: Option<DeviceIds>,
     /// Prefix of CDI annotation keys
     #[arg(long, value_name = "PREFIX", env = "CDI_ANNOTATION_PREFIX")]
@@ -57,7 +57,7 @@ pub(crate) struct NvidiaPluginArgs {
     #[arg(long, value_name = "POLICY", env = "SHARED_DEVICES_ALLOCATION_POLICY",
           value_parser = allocation_policy())]
     shared_devices_allocation_policy: Option<placement::Policy>,
-    /// IMEX channels of every container
+    /// IMEX channels to give to every container
     #[arg(long, value_name = "NUMBERS", env = "IMEX_CHANNEL_IDS", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(..2048))]
     imex_channel_ids: Option<Vec<u32>>,
@@ -67,13 +67,13 @@ pub(crate) struct NvidiaPluginArgs {
     /// XIDs to ignore: numbers, or all
     #[arg(long, value_name = "XIDS", env = "DP_DISABLE_HEALTHCHECKS", value_parser = xids)]
     disable_healthchecks: Option<String>,
-    /// XIDs that always count: numbers, or all
+    /// XIDs that always make a GPU unhealthy: numbers, or all
     #[arg(long, value_name = "XIDS", env = "DP_ENABLE_HEALTHCHECKS", value_parser = xids)]
     enable_healthchecks: Option<String>,
     /// No effect: discovery uses NVML
     #[arg(long, value_name = "STRATEGY", env = "DEVICE_DISCOVERY_STRATEGY")]
     device_discovery_strategy: Option<DiscoveryArg>,
-    /// No effect: they tune a generator that is not used here
+    /// No effect: the flags tune NVIDIA's CDI generator, which Windlass does not use
     #[arg(long, value_name = "FLAGS", env = "CDI_FEATURE_FLAGS", value_delimiter = ',')]
     cdi_feature_flags: Option<Vec<String>>,
 }
@@ -85,15 +85,15 @@ struct Switches {
     #[arg(long, value_name = "BOOL", env = "PASS_DEVICE_SPECS", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     pass_device_specs: Option<bool>,
-    /// Give containers GPUDirect Storage
+    /// Give GPUDirect Storage to containers
     #[arg(long, value_name = "BOOL", env = "GDS_ENABLED", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     gds_enabled: Option<bool>,
-    /// Give containers Mellanox OFED
+    /// Give Mellanox OFED to containers
     #[arg(long, value_name = "BOOL", env = "MOFED_ENABLED", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     mofed_enabled: Option<bool>,
-    /// Give containers GDRCopy
+    /// Give GDRCopy to containers
     #[arg(long, value_name = "BOOL", env = "GDRCOPY_ENABLED", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     gdrcopy_enabled: Option<bool>,
@@ -140,23 +140,23 @@ struct KubeletDir(PathBuf);
 // === impl NvidiaPluginArgs ===
 
 impl NvidiaPluginArgs {
-    /// Configuration file from the plugin's own flag.
+    /// Configuration file of `--config-file`.
     pub(crate) fn file(&self) -> Option<PathBuf> {
         self.config_file.as_ref().filter(|file| !file.is_empty()).map(PathBuf::from)
     }
 
-    /// Kubelet folder from its socket.
+    /// Kubelet folder, derived from `--kubelet-socket`.
     pub(crate) fn kubelet_dir(&self) -> Option<PathBuf> {
         self.kubelet_socket.as_ref().map(|KubeletDir(dir)| dir.clone())
     }
 
-    /// Values of the environment alone, for commands without these flags.
-    pub(crate) fn of_environment() -> Result<Self, clap::Error> {
+    /// Reads the environment variables only, for commands without these flags.
+    pub(crate) fn from_environment() -> Result<Self, clap::Error> {
         let command = super::without_empty_variables(Self::augment_args(Command::new("windlass")));
         Self::from_arg_matches(&command.try_get_matches_from(["windlass"])?)
     }
 
-    /// Parsed values of all flags.
+    /// Values of all flags, for the conversion to Windlass's configuration.
     pub(crate) fn flags(&self) -> NvidiaPluginFlags {
         let given = self.clone();
         let lists = given.device_list_strategy;

@@ -6,14 +6,15 @@ use clap::{Args, ValueEnum};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit codes: 0 yes, 1 no or no answer, 64 wrong command line. The reasons are on stdout.
+Exit codes: 0 the check passed, 1 it failed or the agent did not answer, 64 wrong command line. The reasons are on
+stdout.
 
 Examples:
   windlass probe health --probe-socket /run/windlass/probe.sock
   WINDLASS_PROBE_SOCKET=/run/windlass/probe.sock windlass probe ready")]
 pub(crate) struct ProbeArgs {
     /// Check to perform
-    #[arg(value_name = "QUESTION", default_value = "health")]
+    #[arg(value_name = "CHECK", default_value = "health")]
     pub(crate) question: QuestionArg,
     /// Socket of `windlass node --probe-socket`
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]

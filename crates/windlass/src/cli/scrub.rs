@@ -20,15 +20,16 @@ pub(crate) struct ScrubArgs {
     pub(crate) output: OutputArg,
 }
 
-/// Digits in each part of a UUID.
-const PARTS: [usize; 5] = [8, 4, 4, 4, 12];
+/// Number of hexadecimal digits in each part of a UUID.
+const PART_LENGTHS: [usize; 5] = [8, 4, 4, 4, 12];
 
 /// Parses a UUID as NVML formats it since driver 470. Older formats of MIG devices are unknown to CUDA.
 fn uuid(text: &str) -> Result<String, String> {
     let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
     let is_hex = |part: &str| part.chars().all(|letter| letter.is_ascii_hexdigit());
-    let is_uuid =
-        |digits: &str| digits.split('-').map(str::len).eq(PARTS) && digits.split('-').all(is_hex);
+    let is_uuid = |digits: &str| {
+        digits.split('-').map(str::len).eq(PART_LENGTHS) && digits.split('-').all(is_hex)
+    };
     if digits.is_some_and(is_uuid) {
         return Ok(text.to_owned());
     }

@@ -20,10 +20,10 @@ use crate::logging::LogFormat;
 #[command(
     group = ArgGroup::new("work").args(["sleep", "compute", "exec", "call", "decode", "darwin3"]),
     after_help = "\
-The work is one of --sleep, --compute, --exec, --call, --decode, --resize and --darwin3. Without any, the stage passes
-payloads on.
+The work is one of --sleep, --compute, --exec, --call, --decode, --resize and --darwin3. Without any, the stage forwards
+payloads unchanged.
 
-SIGTERM drains: the stage takes no more items, and ends when the next stages have all that it had.
+SIGTERM drains the stage: it accepts no more items, and ends when the next stages have accepted its results.
 
 Examples:
   windlass stage --name store --listen 0.0.0.0:7000
@@ -36,27 +36,27 @@ Examples:
       --call http://127.0.0.1:9000/vision.Detector/Detect
       an existing gRPC service as a stage
   windlass stage --name resize --listen 0.0.0.0:7000 --next detect=detect:7000 --resize 320x320
-      pictures of a camera as a model takes them
+      pictures of a camera, in the size that a model expects
   windlass stage --name spike --listen 0.0.0.0:7000 --next act=act:7000 --darwin3 --network net.bin
       a spiking network on the Darwin3 board of this container
   windlass stage --name fuse --listen 0.0.0.0:7000 --from detect --from track \\
       --next store=store:7000
       a join of two stages
 
-Exit codes: 0 asked to end, 1 failed, 64 wrong command line."
+Exit codes: 0 stopped by a signal, 1 failed, 64 wrong command line."
 )]
 pub(crate) struct StageArgs {
-    /// Name of the stage, as the stages before call it in --next.
+    /// Name of the stage, which previous stages use in --next.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
     /// Address to listen on: HOST:PORT or unix:/PATH
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Address,
-    /// A next stage, with the addresses of its replicas, or a name that has all in the DNS. Each next stage gets every
-    /// result. Without a next stage the pipeline ends here
+    /// A next stage, with the addresses of its replicas, or one DNS name that resolves to all of them. Each next stage
+    /// gets every result. Without a next stage the pipeline ends here
     #[arg(long, value_name = "NAME=ADDRESS,...", value_parser = next)]
     pub(crate) next: Vec<(String, Addresses)>,
-    /// A stage before. Given twice or more, this stage is a join: it waits for a part of each item from each of them
+    /// A previous stage. With two or more, this stage is a join: for each item it waits for a part from each of them
     #[arg(long, value_name = "NAME")]
     pub(crate) from: Vec<String>,
     /// Name of this process among the stage's replicas [default: this machine's name]
@@ -69,7 +69,7 @@ pub(crate) struct StageArgs {
     /// Parent process; this process ends when the parent ends
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) ends_with: Option<i32>,
-    /// Address of `/metrics` [default: none]
+    /// Address that serves `/metrics` [default: none]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Format of log lines.
@@ -91,34 +91,34 @@ pub(crate) struct StageArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Work")]
 pub(crate) struct WorkArgs {
-    /// Wait for this time per item, as a device does that computes: 12ms, 800us
+    /// Wait for this time per item, as if a device computed: 12ms, 800us
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) sleep: Option<Duration>,
-    /// Wait for this time per batch too.
+    /// Wait for this time per batch, in addition to --sleep.
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "sleep")]
     pub(crate) sleep_batch: Option<Duration>,
-    /// Use this processor time per item, on one core
+    /// Spend this processor time per item, on one core
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) compute: Option<Duration>,
-    /// Vary the time of --sleep or --compute by up to this part of it, evenly: 0.2 is 80 to 120 percent
-    #[arg(long, value_name = "PART", value_parser = part)]
+    /// Vary the time of --sleep or --compute by up to this fraction, uniformly: 0.2 is 80 to 120 percent
+    #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     pub(crate) variation: Option<f64>,
-    /// Size of the results of --sleep and --compute: 2KiB [default: that of the payload]
+    /// Size of the results of --sleep and --compute: 2KiB [default: the size of the payload]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) output: Option<usize>,
-    /// Run a program for each item: it reads the payload from its input and writes the result to its output. An exit
-    /// code other than 0 is a failure, with the last line of its stderr. A word `;` ends its arguments
+    /// Run a program for each item: it reads the payload from stdin and writes the result to stdout. An exit code other
+    /// than 0 fails the item, with the last line of stderr as the reason. An argument `;` ends the program's arguments
     #[arg(long, value_name = "PROGRAM", num_args = 1.., allow_hyphen_values = true, value_terminator = ";")]
     pub(crate) exec: Option<Vec<PathBuf>>,
-    /// Call a method of a gRPC service: the payload is the encoded request, the encoded answer is the result
+    /// Call a method of a gRPC service: the payload is the encoded request, and the result is the encoded response
     #[arg(long, value_name = "http://HOST:PORT/PACKAGE.SERVICE/METHOD", value_parser = call)]
     pub(crate) call: Option<Call>,
-    /// Decode pictures: a JPEG, also a frame of MJPEG, becomes a binary PPM (P6), which is a header with the size and
-    /// RGB of 8 bits. A PPM passes unchanged
+    /// Decode pictures: a JPEG, or a frame of MJPEG, becomes a binary PPM (P6): a header with the size, then RGB with 8
+    /// bits per channel. A PPM passes unchanged
     #[arg(long)]
     pub(crate) decode: bool,
-    /// Bring pictures to this size: a JPEG or PPM becomes a PPM. Proportions are not kept: each side is stretched or
-    /// shrunk on its own, bilinearly and without aliasing
+    /// Resize pictures to this size: a JPEG or PPM becomes a PPM. Width and height are scaled independently, bilinearly
+    /// and without aliasing, so the aspect ratio may change
     #[arg(long, value_name = "WIDTHxHEIGHT", conflicts_with_all = ["sleep", "compute", "exec", "call", "darwin3"])]
     pub(crate) resize: Option<PictureSize>,
     #[command(flatten)]
@@ -129,28 +129,28 @@ pub(crate) struct WorkArgs {
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// Batches at a time, one per device.
+    /// Number of batches to process in parallel, one per device.
     #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
     pub(crate) workers: usize,
-    /// Most items of a batch.
+    /// Maximum number of items in a batch.
     #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
     pub(crate) batch: usize,
-    /// Longest wait for a batch to fill.
+    /// Maximum time to wait for a batch to fill.
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = duration)]
     pub(crate) batch_wait: Duration,
-    /// Items on the way to each next replica.
+    /// Maximum number of items in flight to each replica of a next stage.
     #[arg(long, value_name = "N", default_value = "8", value_parser = count)]
     pub(crate) window: usize,
-    /// Largest payload.
+    /// Maximum size of a payload.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size)]
     pub(crate) max_payload: usize,
-    /// Longest time of a batch's work, after which its items fail.
+    /// Time limit for the work of a batch, after which its items fail.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) work_timeout: Duration,
-    /// Longest time to finish after SIGTERM.
+    /// Time limit to drain after SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
-    /// Longest wait of a join for the other parts of an item.
+    /// Maximum time that a join waits for the other parts of an item.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub(crate) join_timeout: Duration,
 }
@@ -171,16 +171,16 @@ fn next(text: &str) -> Result<(String, Addresses), String> {
     Ok((name.to_owned(), addresses))
 }
 
-/// Parses a time as files of pipelines have it.
+/// Parses a time in the syntax of pipeline files.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let Seconds(time) = text.parse()?;
     Ok(Duration::from_secs_f64(time))
 }
 
-/// Parses a size as files of pipelines have it.
+/// Parses a size in the syntax of pipeline files.
 fn size(text: &str) -> Result<usize, String> {
     let Bytes(bytes) = text.parse()?;
-    usize::try_from(bytes).map_err(|_| format!("{text} is more than this machine can have"))
+    usize::try_from(bytes).map_err(|_| format!("{text} exceeds the address space of this machine"))
 }
 
 fn count(text: &str) -> Result<usize, String> {
@@ -190,10 +190,10 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-fn part(text: &str) -> Result<f64, String> {
+fn fraction(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
-        _ => Err("write a part of one, such as 0.2".to_owned()),
+        Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction),
+        _ => Err("write a fraction from 0 to 1, such as 0.2".to_owned()),
     }
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_is_told_from_its_server() {
+    fn an_address_is_split_into_server_and_method() {
         let read = call("http://127.0.0.1:9000/vision.Detector/Detect").expect("a method");
         assert_eq!(
             (&*read.server, &*read.method),

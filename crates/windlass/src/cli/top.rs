@@ -6,19 +6,19 @@ use clap::Args;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-It asks the node's agent, on the socket of its probes:
+The command reads from the node's agent, through the agent's probe socket:
   kubectl -n windlass-system exec -it daemonset/windlass-node -- /usr/bin/windlass top
 
 Examples:
   windlass top --probe-socket /run/windlass/probe.sock
   windlass top --probe-socket /run/windlass/probe.sock --once
 
-Names of pods need `disclose: [pods]`. `windlass cluster top` shows a cluster.")]
-pub(crate) struct TopOfNodeArgs {
+Pod names need `disclose: [pods]` in the agent's configuration. `windlass cluster top` shows a cluster.")]
+pub(crate) struct NodeTopArgs {
     /// Socket of `windlass node --probe-socket`
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     pub(crate) probe_socket: PathBuf,
-    /// Print once and exit, as to a pipe.
+    /// Print once and exit; the default if the output is not a terminal.
     #[arg(long)]
     pub(crate) once: bool,
 }

@@ -13,8 +13,8 @@ use windlass_core::inventory::Inventory;
 use windlass_node::agent;
 
 use super::{
-    anchor, clock, host_config, print_origin_notice_to_stderr, print_to_stderr, require_sources,
-    sources,
+    clock, host_config, make_absolute, print_origin_notice_to_stderr, print_to_stderr,
+    require_sources, sources,
 };
 use crate::{
     cli::{CdiCommand, GenerateArgs},
@@ -33,7 +33,7 @@ async fn generate(args: GenerateArgs) -> Result<()> {
     let mut config = host_config(args.host)?;
     config.places.host_root_on_node =
         args.host_root_on_node.unwrap_or(config.places.host_root_on_node);
-    anchor(&mut config);
+    make_absolute(&mut config);
     let inventory = agent::survey(&config, clock()).await.inventory;
     require_sources(&inventory)?;
     print_origin_notice_to_stderr(&inventory)?;
@@ -70,7 +70,7 @@ fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<(
     }
 }
 
-/// Fails without a document, because runtimes refuse one without devices.
+/// Fails if there is no document. A host without devices has none, because runtimes reject a document without devices.
 fn require_documents(documents: usize, inventory: &Inventory) -> Result<()> {
     let why = sources(inventory, Paint::plain()).join("\n  ");
     ensure!(documents > 0, "this host has no device for a CDI document:\n  {why}");

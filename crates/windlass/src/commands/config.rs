@@ -15,7 +15,8 @@ use windlass_migrate::{Loaded, MAX_BYTES, NvidiaPluginFlags, load, parse};
 
 use crate::{cli::ConfigCommand, exit::Misuse, packed, screen::line};
 
-/// Output of `windlass_config::schema`, as a test verifies: the text takes 10 KB, its generator 350.
+/// Output of `windlass_config::schema`, as a test verifies. The text adds 10 KB to the program; its generator would add
+/// 350 KB.
 const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/config.schema"));
 
 pub(crate) fn run(command: ConfigCommand) -> Result<()> {
@@ -49,30 +50,30 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
     }
 }
 
-/// Stands for stdin, as in other tools.
-const INPUT: &str = "-";
+/// Argument that stands for stdin, as in other tools.
+const STDIN: &str = "-";
 
-/// Folders of inherited descriptors, for a shell's `<(...)`: such a pipe is open already, so reading it ends.
-const OPEN_ALREADY: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
+/// Paths of inherited descriptors, for a shell's `<(...)`. Such a pipe is already open, so the read ends.
+const DESCRIPTORS: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 
 fn read(file: &Path) -> Result<Loaded, ConfigError> {
-    let text = if file.as_os_str() == INPUT {
+    let text = if file.as_os_str() == STDIN {
         files::text_of(io::stdin().lock(), MAX_BYTES)
-    } else if OPEN_ALREADY.iter().any(|place| file.starts_with(place)) {
+    } else if DESCRIPTORS.iter().any(|place| file.starts_with(place)) {
         File::open(file).and_then(|open| files::text_of(open, MAX_BYTES))
     } else {
         return load(file, &NvidiaPluginFlags::default());
     };
-    let text = text.map_err(|source| ConfigError::Read(named(file).to_owned(), source))?;
-    parse(named(file), &text, &NvidiaPluginFlags::default())
+    let text = text.map_err(|source| ConfigError::Read(display_path(file).to_owned(), source))?;
+    parse(display_path(file), &text, &NvidiaPluginFlags::default())
 }
 
-fn named(file: &Path) -> &Path {
-    if file.as_os_str() == INPUT { Path::new("stdin") } else { file }
+fn display_path(file: &Path) -> &Path {
+    if file.as_os_str() == STDIN { Path::new("stdin") } else { file }
 }
 
 fn report(file: &Path, loaded: &Loaded) -> Result<()> {
-    let name = named(file).display();
+    let name = display_path(file).display();
     for Diagnostic { line: number, text } in &loaded.warnings {
         line(format!("{name}:{number}: warning: {text}"))?;
     }
@@ -81,7 +82,7 @@ fn report(file: &Path, loaded: &Loaded) -> Result<()> {
 
 fn convert(file: &Path) -> Result<()> {
     let loaded = read(file).map_err(|error| Misuse(error.into()))?;
-    line(format!("# Converted from {}, in {}.", named(file).display(), loaded.format))?;
+    line(format!("# Converted from {}, in {}.", display_path(file).display(), loaded.format))?;
     for Diagnostic { line: number, text } in &loaded.warnings {
         line(format!("# line {number}: {text}"))?;
     }

@@ -6,52 +6,55 @@ mod show;
 use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow};
-use windlass_conformance::{Case, Hooks, Subject, catalogue, run as play};
+use windlass_conformance::{Case, Hooks, Subject, catalogue, run as run_cases};
 
-use super::answer;
+use super::print_output;
 use crate::{
     cli::ConformanceArgs,
     exit::{Logged, Misuse},
 };
 
 pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
-    let cases = chosen(&args.cases)?;
+    let cases = select_cases(&args.cases)?;
     if args.list {
-        return answer(args.output, &cases, || show::list(&cases));
+        return print_output(args.output, &cases, || show::list(&cases));
     }
-    let mut subject = if args.itself { itself::subject(&args.machine)? } else { theirs(&args) };
+    let mut subject =
+        if args.itself { itself::subject(&args.machine)? } else { given_subject(&args) };
     subject.check().map_err(|error| Misuse(error.into()))?;
     subject.within.start = Duration::from_secs(args.start_within);
     let name = subject.command.join(" ");
-    let mut played = show::Played::new(cases.len());
-    let report = play(&cases, subject, args.jobs.get(), |finding| played.show(finding)).await;
-    drop(played);
+    let mut progress = show::CaseProgress::new(cases.len());
+    let report =
+        run_cases(&cases, subject, args.jobs.get(), |finding| progress.show(finding)).await;
+    drop(progress);
     if let Some(path) = &args.junit {
         let written = fs::write(path, report.junit(&name));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
-    answer(args.output, &show::document(&name, &report), || show::report(&report))?;
-    // A run without a passed case is no success.
+    print_output(args.output, &show::document(&name, &report), || show::report(&report))?;
+    // A run in which no case passed is a failure.
     let totals = report.totals();
     if totals.fail > 0 || totals.pass == 0 { Err(Logged.into()) } else { Ok(()) }
 }
 
 /// Cases whose ids have one of the prefixes; all cases without a prefix.
-fn chosen(beginnings: &[String]) -> Result<Vec<Case>> {
+fn select_cases(prefixes: &[String]) -> Result<Vec<Case>> {
     let all = catalogue();
-    let is_any = |text: &&String| !all.iter().any(|case| case.id.starts_with(text.as_str()));
-    if let Some(text) = beginnings.iter().find(is_any) {
+    let matches_none = |text: &&String| !all.iter().any(|case| case.id.starts_with(text.as_str()));
+    if let Some(text) = prefixes.iter().find(matches_none) {
         let problem =
             anyhow!("no case id begins with {text:?}: `windlass conformance --list` shows all");
         return Err(Misuse(problem).into());
     }
-    let is_chosen = |case: &Case| {
-        beginnings.is_empty() || beginnings.iter().any(|text| case.id.starts_with(text.as_str()))
+    let is_selected = |case: &Case| {
+        prefixes.is_empty() || prefixes.iter().any(|text| case.id.starts_with(text.as_str()))
     };
-    Ok(all.into_iter().filter(is_chosen).collect())
+    Ok(all.into_iter().filter(is_selected).collect())
 }
 
-fn theirs(args: &ConformanceArgs) -> Subject {
+/// Program of the command line.
+fn given_subject(args: &ConformanceArgs) -> Subject {
     let ConformanceArgs { setup, fail, heal, .. } = args;
     let hooks = Hooks { setup: setup.clone(), fail: fail.clone(), heal: heal.clone() };
     let subject = Subject::new(args.command.clone());

@@ -26,10 +26,10 @@ pub(crate) use table::{DeviceStatus, Width, device_tables};
 
 use self::table::Offerings;
 use super::{
-    answer, by_reason, clock, print_origin_notice, recorded_config, require_driver_answers,
+    by_reason, clock, print_origin_notice, print_output, recorded_config, require_driver_answers,
 };
 use crate::{
-    cli::{DevicesArgs, DevicesOutputArg, OutputArg, Which},
+    cli::{DeviceFilter, DevicesArgs, DevicesOutputArg, OutputArg},
     exit::Misuse,
     screen::{Paint, Tone, line, wrapped},
 };
@@ -41,9 +41,9 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     let host = config.places.host();
     let mut offerings = node.offerings();
     let (mut owners, mut caveats) = owners::owners(&config.places, &node).await;
-    // Without --kubelet-dir, a host without a kubelet is expected.
+    // Without --kubelet-dir, a host without a kubelet is no reason for a caveat.
     caveats.retain(|_| has_kubelet_dir);
-    narrow(&mut node.inventory, &args.which)?;
+    apply_filter(&mut node.inventory, &args.filter)?;
     offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     let (output, width) = match args.output {
@@ -63,20 +63,20 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         without_devices: &node.empty,
     };
     let status = DeviceStatus { offerings: &offerings, owners: &owners };
-    answer(output, &document, || show(&node, status, &caveats, &host, width))?;
+    print_output(output, &document, || show(&node, status, &caveats, &host, width))?;
     require_driver_answers(inventory)
 }
 
-/// Keeps the devices that the filter includes.
-pub(super) fn narrow(inventory: &mut Inventory, which: &Which) -> Result<()> {
+/// Removes devices and sources that the filter excludes.
+pub(super) fn apply_filter(inventory: &mut Inventory, filter: &DeviceFilter) -> Result<()> {
     let known = |name: &&String| inventory.sources.contains_key(*name);
-    if let Some(unknown) = which.source.iter().find(|name| !known(name)) {
+    if let Some(unknown) = filter.source.iter().find(|name| !known(name)) {
         let names: Vec<_> = inventory.sources.keys().map(String::as_str).collect();
         let names = names.join(", ");
         return Err(Misuse(anyhow!("--source: unknown source {unknown:?}; known: {names}")).into());
     }
-    inventory.devices.retain(|device| which.includes(device));
-    inventory.sources.retain(|name, _| which.includes_source(name));
+    inventory.devices.retain(|device| filter.includes(device));
+    inventory.sources.retain(|name, _| filter.includes_source(name));
     Ok(())
 }
 
@@ -124,13 +124,13 @@ fn show(
     Ok(())
 }
 
-/// Facts beyond the table's columns.
+/// Facts that the table's columns do not have.
 fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String]) -> Vec<String> {
     let empty = node.empty.iter().flat_map(|(name, why)| {
         let text = format!("{name} has no device on this node: {why}");
         wrapped("", text.split_whitespace())
     });
-    // Without devices there are no containers that lack files.
+    // Missing driver files and unknown holders only matter if there are devices.
     let has_devices = !node.inventory.devices.is_empty();
     let lacks = node.lacks.problems.iter().filter(|_| has_devices);
     let lacks = lacks.map(|what| format!("note: {what}"));
@@ -189,11 +189,12 @@ fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
 /// Devices that are withheld from claims although the configuration offers them.
 fn withheld_from_claims(node: &NodeState) -> Vec<String> {
     let devices = node.inventory.devices.iter();
-    let kept = devices.filter_map(|device| Some((device, node.not_for_claims(&device.id)?)));
-    withheld("withheld from claims", kept)
+    let withheld_devices =
+        devices.filter_map(|device| Some((device, node.not_for_claims(&device.id)?)));
+    withheld("withheld from claims", withheld_devices)
 }
 
-/// Sentences `DEVICES are WHAT: WHY`, one per reason.
+/// Sentences such as `GPU0 GPU1 are withheld: REASON`, one per reason.
 fn withheld<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>) -> Vec<String> {
     let entry = |(why, names): (&str, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };

@@ -16,7 +16,7 @@ use super::{clock, recorded_config};
 use crate::cli::DoctorArgs;
 
 pub(crate) async fn run(args: DoctorArgs) -> Result<()> {
-    // Without the agent's configuration, checks that depend on it are no more than warnings.
+    // Without the agent's configuration, checks that depend on it yield warnings at most.
     let is_configured = args.host.config.is_some();
     let mut config = recorded_config(args.host, args.record)?;
     config.places.cdi_dir = args.cdi_dir.unwrap_or(config.places.cdi_dir);

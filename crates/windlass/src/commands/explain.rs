@@ -20,53 +20,54 @@ use windlass_config::Config;
 use windlass_node::agent;
 use windlass_resources::NodeState;
 
-use super::{answer, clock, recorded_config as config, require_sources};
-use crate::cli::{AskArgs, ExplainArgs, HostArgs, RecordArgs};
+use super::{clock, print_output, recorded_config as config, require_sources};
+use crate::cli::{ExplainArgs, HostArgs, RecordArgs, RequestArgs};
 use live::Kubelet;
-use report::explained;
+use report::answer_request;
 #[cfg(feature = "laboratory")]
 use simulated::simulated;
 
 pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
-    let ExplainArgs { mut ask, instead, host, record, output, .. } = args;
-    if instead.past {
+    let ExplainArgs { mut request_args, lookup, host, record, output, .. } = args;
+    if lookup.past {
         return past::run(&config(host, record)?, output).await;
     }
-    if let Some(pod) = instead.pod {
+    if let Some(pod) = lookup.pod {
         return pod::run(&config(host, record)?, &pod, output).await;
     }
-    if let Some(name) = instead.source {
+    if let Some(name) = lookup.source {
         return source::run(config(host, record)?, &name, output).await;
     }
-    let (node, kubelet) = observe(&ask, host, record).await?;
-    let wanted = joint::wanted(&node, &mut ask)?;
-    let request = request::read(&node, &kubelet, &ask)?;
-    if let Some(wanted) = wanted {
-        let report = joint::read(&node, &kubelet, request, wanted)?;
-        answer(output, &report, || joint::table(&report))?;
+    let (node, kubelet) = observe(&request_args, host, record).await?;
+    let nic_request = joint::take_nic_request(&node, &mut request_args)?;
+    let request = request::read(&node, &kubelet, &request_args)?;
+    if let Some(nic_request) = nic_request {
+        let report = joint::read(&node, &kubelet, request, nic_request)?;
+        print_output(output, &report, || joint::table(&report))?;
         return report.result();
     }
-    let report = explained(&node, request);
-    answer(output, &report, || show::table(&report))?;
+    let report = answer_request(&node, request);
+    print_output(output, &report, || show::table(&report))?;
     report.result()
 }
 
-/// The machine with its holders. A simulated machine, and devices named by `--free`, have no holders.
+/// Scans the machine, and reads the holders of its devices. A simulated machine has no holders; with `--free`, holders
+/// are not read.
 async fn observe(
-    ask: &AskArgs,
+    args: &RequestArgs,
     host: HostArgs,
     record: RecordArgs,
 ) -> Result<(NodeState, Kubelet)> {
     #[cfg(feature = "laboratory")]
-    if let Some(profile) = &ask.machine {
+    if let Some(profile) = &args.machine {
         return Ok((simulated(profile, host).await?, Kubelet::default()));
     }
     #[cfg(not(feature = "laboratory"))]
-    if ask.machine.is_some() {
+    if args.machine.is_some() {
         return Err(crate::absent::no_laboratory());
     }
     let config = config(host, record)?;
-    let kubelet = match ask.free {
+    let kubelet = match args.free {
         Some(_) => Kubelet::default(),
         None => Kubelet::read(&config.places.kubelet_dir).await,
     };

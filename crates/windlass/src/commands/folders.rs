@@ -1,4 +1,4 @@
-//! Absolute and host paths of the configuration.
+//! Paths of the configuration: makes relative ones absolute, and requires absolute ones of the host.
 
 use std::path;
 
@@ -8,7 +8,7 @@ use windlass_config::Config;
 use crate::exit::Misuse;
 
 /// Makes relative paths absolute: kubelet and container runtime use them from other working directories.
-pub(super) fn anchor(config: &mut Config) {
+pub(super) fn make_absolute(config: &mut Config) {
     let library = config.places.nvml_library.as_mut();
     let folders = [
         &mut config.places.kubelet_dir,
@@ -18,13 +18,13 @@ pub(super) fn anchor(config: &mut Config) {
         &mut config.places.state_dir,
     ];
     for place in folders.into_iter().chain(library) {
-        // Fails only if the current folder was deleted; the given path then serves in errors.
+        // Fails only if the current folder was deleted. Errors then show the given path.
         *place = path::absolute(&*place).unwrap_or_else(|_| place.clone());
     }
 }
 
-/// Requires absolute paths where the host resolves them.
-pub(super) fn named_by_the_host(config: &Config) -> Result<()> {
+/// Requires absolute paths in settings that programs on the host resolve.
+pub(super) fn require_host_paths(config: &Config) -> Result<()> {
     let driver = &config.places.driver;
     for (key, path) in [
         ("mpsDir", Some(&config.places.mps_dir)),
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_typed_below_the_current_folder_is_told_from_the_root() {
+    fn relative_paths_become_absolute() {
         let mut config = Config {
             places: Places {
                 kubelet_dir: "k".into(),
@@ -60,8 +60,8 @@ mod tests {
             ..Config::default()
         };
         config.places.nvml_library = Some("./m/libnvidia-ml.so.1".into());
-        anchor(&mut config);
-        let here = env::current_dir().expect("somewhere");
+        make_absolute(&mut config);
+        let here = env::current_dir().expect("a current folder");
         assert_eq!(config.places.kubelet_dir, here.join("k"));
         assert_eq!(config.places.host_root_on_node, here.join("m/host"));
         assert_eq!(config.places.cdi_dir, Path::new("/var/run/cdi"));
@@ -69,13 +69,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_names_is_a_path_from_its_root() {
-        named_by_the_host(&Config::default()).expect("the usual ones are");
+    fn paths_of_the_host_must_be_absolute() {
+        require_host_paths(&Config::default()).expect("the defaults are absolute");
         let config = Config {
             places: Places { mps_dir: "mps".into(), ..Places::default() },
             ..Config::default()
         };
-        let error = named_by_the_host(&config).expect_err("refused").to_string();
+        let error = require_host_paths(&config).expect_err("refused").to_string();
         assert_eq!(error, "mpsDir: mps is not an absolute path of the host");
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     screen::{Paint, line},
 };
 
-/// Serial numbers and addresses in a recording.
+/// Treatment of serial numbers and addresses in a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identifiers {
     Kept,
@@ -32,7 +32,7 @@ pub(super) enum Identifiers {
 }
 
 /// Interval of progress messages.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(command: HostCommand) -> Result<()> {
     match command {
@@ -50,7 +50,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
     require_sources(&inventory)
 }
 
-/// Makes the folder. One with files is a mistake of the command line.
+/// Creates the folder. A folder with files is a command line mistake.
 pub(super) fn new_folder(dir: &Path) -> Result<()> {
     Snapshot::folder(dir).map_err(|error| match error {
         SnapshotError::NotEmpty(_) => Misuse(error.into()).into(),
@@ -58,7 +58,7 @@ pub(super) fn new_folder(dir: &Path) -> Result<()> {
     })
 }
 
-/// Records the host into the folder. The anonymiser knows everything that identifies it.
+/// Records the host into the folder. Returns the recording, and an anonymiser with all identifiers of the host.
 pub(super) fn write_recording(
     dir: &Path,
     config: &Config,
@@ -105,7 +105,7 @@ fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()>
         line(format!("left out {}: manifest.json has the reasons", recording.omissions.len()))?;
     }
     line("")?;
-    line("Use it, here or elsewhere:")?;
+    line("Use it, on any machine:")?;
     line(format!("  windlass devices --host-root {dir}"))?;
     line("Read its contents, then pack it:")?;
     line(format!("  {dir}/README.txt"))?;
@@ -116,7 +116,7 @@ fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()>
 fn progress() -> impl FnMut(usize) {
     let mut reported = Instant::now();
     move |entries| {
-        if reported.elapsed() >= PATIENCE {
+        if reported.elapsed() >= PROGRESS_INTERVAL {
             reported = Instant::now();
             // A closed stderr must not stop the recording.
             let _ = writeln!(io::stderr(), "windlass: {entries} entries so far");

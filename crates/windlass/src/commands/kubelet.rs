@@ -51,13 +51,13 @@ pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     outcome
 }
 
-/// Executes commands from stdin. Ctrl-D on a terminal ends the kubelet; a closed pipe does not, so that it can run in
-/// the background.
+/// Executes commands from stdin. Ctrl-D on a terminal ends the kubelet. A closed pipe does not end it, so that it can
+/// run in the background.
 async fn read_commands(session: &mut Session<'_>) -> Result<()> {
     let mut lines = BufReader::new(stdin()).lines();
     while let Some(text) = lines.next_line().await.context("cannot read stdin")? {
-        match session.carry_out(&text).await? {
-            Flow::GoOn => {}
+        match session.execute(&text).await? {
+            Flow::Continue => {}
             Flow::End => return Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use windlass_core::{
 use windlass_node::{agent, labels};
 
 use super::{
-    answer, clock, host_config, print_origin_notice, print_origin_notice_to_stderr,
+    clock, host_config, print_origin_notice, print_origin_notice_to_stderr, print_output,
     require_sources, sources,
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: LabelsArgs) -> Result<()> {
         LabelsOutputArg::Json => OutputArg::Json,
         LabelsOutputArg::Yaml => OutputArg::Yaml,
     };
-    answer(output, &labels, || table(inventory, &labels))?;
+    print_output(output, &labels, || table(inventory, &labels))?;
     require_sources(inventory)
 }
 

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// State folder of an agent on the machine.
-const AGENT: &str = "agent";
+const AGENT_FOLDER: &str = "agent";
 
 pub(crate) fn run(command: MachineCommand) -> Result<()> {
     match command {
@@ -24,12 +24,12 @@ pub(crate) fn run(command: MachineCommand) -> Result<()> {
         MachineCommand::Create { dir, keep: true, machine, .. } if Machine::open(&dir).is_ok() => {
             let dir = dir.display();
             Ok(line(format!(
-                "{dir} keeps its simulated machine, whatever it is; remove the folder for {machine}"
+                "{dir} keeps its simulated machine; to create {machine}, remove the folder"
             ))?)
         }
         MachineCommand::Create { dir, force, machine, device, .. } => {
             if !force {
-                unoccupied(&dir)?;
+                require_unoccupied(&dir)?;
             }
             create(&dir, &machine, &device)
         }
@@ -50,7 +50,7 @@ fn list() -> Result<()> {
     }
     table.print()?;
     line("")?;
-    // Boards on the network are simulated by the demo only.
+    // Only the demo simulates boards on the network.
     let has_board = |profile: &&DeviceProfile| matches!(profile.rule().find, Find::Endpoints(_));
     let boards = DeviceProfile::ALL.iter().filter(has_board);
     let devices = Attached::names().map(str::to_owned);
@@ -61,7 +61,7 @@ fn list() -> Result<()> {
 }
 
 /// Refuses to replace an existing machine, which may be in use.
-fn unoccupied(dir: &Path) -> Result<()> {
+fn require_unoccupied(dir: &Path) -> Result<()> {
     let Ok(machine) = Machine::open(dir) else { return Ok(()) };
     let dir = machine.dir().display();
     Err(Misuse(anyhow!("{dir} has a simulated machine already: --force replaces it")).into())
@@ -75,7 +75,7 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     let machine = simulated::machine(dir, &profile)?;
     line(format!("SIMULATED machine {} in {}", profile.name, machine.dir().display()))?;
     line("")?;
-    line("Look at it:")?;
+    line("Inspect it:")?;
     line(format!("  windlass devices {}", host_flags(&machine)))?;
     let below = |name: &str| shell_word(&machine.dir().join(name));
     let (kubelet, cdi, agent) = (below("kubelet"), below("cdi"), agent_flags(&machine));
@@ -84,13 +84,13 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     line(format!("  windlass node {agent} --kubelet-dir {kubelet} --cdi-dir {cdi}"))?;
     line("Serve it to this host's real kubelet, as root:")?;
     line(format!("  windlass node {agent}"))?;
-    line("Let something happen:")?;
+    line("Inject a fault:")?;
     let fault = example_fault(&profile).unwrap_or_else(|| "--help".to_owned());
     line(format!("  windlass machine fault {} {fault}", shell_word(machine.dir())))?;
     line(
-        "See what the agent makes of it. Some faults, such as XIDs, are events: only an agent that runs then sees them:",
+        "Show its effect on the agent. Some faults, such as XIDs, are events, which only a running agent sees:",
     )?;
-    let (host, state) = (host_flags(&machine), below(AGENT));
+    let (host, state) = (host_flags(&machine), below(AGENT_FOLDER));
     line(format!("  windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"))?;
     Ok(())
 }
@@ -110,7 +110,8 @@ pub(crate) fn host_flags(machine: &Machine) -> String {
 }
 
 fn agent_flags(machine: &Machine) -> String {
-    let (root, state) = (shell_word(&machine.host_root()), shell_word(&machine.dir().join(AGENT)));
+    let (root, state) =
+        (shell_word(&machine.host_root()), shell_word(&machine.dir().join(AGENT_FOLDER)));
     format!("{} --host-root-on-node {root} --state-dir {state}", host_flags(machine))
 }
 

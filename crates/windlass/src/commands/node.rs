@@ -20,7 +20,7 @@ use windlass_migrate::Loaded;
 use windlass_node::{Agent, Succession, reload::Follow};
 
 use self::read::read;
-use super::{clock, directory, host_root, named_by_the_host};
+use super::{check_host_root, clock, directory, require_host_paths};
 use crate::{
     cli::NodeArgs,
     exit::{Logged, Misuse},
@@ -47,8 +47,9 @@ fn log_final_error(format: LogFormat, error: anyhow::Error) -> anyhow::Error {
 }
 
 async fn serve(args: NodeArgs) -> Result<()> {
-    let loaded = read(&args, &LabelValue::Unknown).map_err(|error| Misuse(named(&args, error)))?;
-    warn(&loaded);
+    let loaded =
+        read(&args, &LabelValue::Unknown).map_err(|error| Misuse(with_flag(&args, error)))?;
+    log_warnings(&loaded);
     let config = loaded.config;
     check(&config)?;
     let mut shutdown = Box::pin(shutdown_signal()?);
@@ -73,13 +74,14 @@ async fn serve(args: NodeArgs) -> Result<()> {
     );
     tokio::select! {
         outcome = agent.run(shutdown) => outcome?,
-        () = count(hangup, requested) => {}
+        () = count_hangups(hangup, requested) => {}
     }
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Waits for a kubelet, and for the end of another agent if this one takes over.
+/// Waits for a kubelet. With `--take-over` it then waits until another agent ends; without, up to two seconds for a
+/// killed agent.
 async fn wait_for_turn(args: &NodeArgs, config: &Config) -> Result<()> {
     let succession = if args.take_over { Succession::TakesOver } else { Succession::Alone };
     let awaited = windlass_node::await_kubelet(config, succession).await;
@@ -92,26 +94,26 @@ async fn wait_for_turn(args: &NodeArgs, config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Starts on a blocking thread: a hanging disk must not block the shutdown.
+/// Starts the agent on a blocking thread: a hanging disk must not block the shutdown.
 async fn start(config: Config, follow: Follow) -> Result<Agent> {
     let starting = move || Agent::start_following(&config, follow, clock());
     let started = spawn_blocking(starting).await.context("the start panicked")?;
     started.context("cannot start")
 }
 
-/// Adds the flag that named the configuration.
-fn named(args: &NodeArgs, error: windlass_config::ConfigError) -> anyhow::Error {
+/// Adds the flag of the configuration to its error.
+fn with_flag(args: &NodeArgs, error: windlass_config::ConfigError) -> anyhow::Error {
     let flag = if args.config_dir.is_some() { "--config-dir" } else { "--config" };
     anyhow::Error::new(error).context(flag)
 }
 
-fn warn(loaded: &Loaded) {
+fn log_warnings(loaded: &Loaded) {
     for Diagnostic { line, text } in &loaded.warnings {
         tracing::warn!(line, "configuration: {text}");
     }
 }
 
-/// Reloads with the same files, variables and flags.
+/// Builds the input of reloads, which use the same files, variables and flags.
 fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
     let (reload, requested) = watch::channel(0);
     let folder = folder(&args);
@@ -133,8 +135,8 @@ fn folder(args: &NodeArgs) -> Option<PathBuf> {
     args.config_dir.clone().or(parent)
 }
 
-/// Counts SIGHUPs, which request a reload as with NVIDIA's config-manager.
-async fn count(mut hangup: Signal, requested: watch::Sender<u64>) {
+/// Counts SIGHUPs. Each requests a reload, as with NVIDIA's config-manager.
+async fn count_hangups(mut hangup: Signal, requested: watch::Sender<u64>) {
     while hangup.recv().await.is_some() {
         tracing::info!(signal = "SIGHUP", "reloading the configuration");
         requested.send_modify(|count| *count += 1);
@@ -142,8 +144,8 @@ async fn count(mut hangup: Signal, requested: watch::Sender<u64>) {
 }
 
 fn check(config: &Config) -> Result<()> {
-    host_root(config)?;
-    named_by_the_host(config)?;
+    check_host_root(config)?;
+    require_host_paths(config)?;
     if config.cluster.node_name.is_some() {
         // An invalid node name is a mistake even if no feature uses it.
         Client::new(&config.cluster).map_err(|error| Misuse(error.into()))?;
@@ -154,24 +156,24 @@ fn check(config: &Config) -> Result<()> {
         return Err(Misuse(problem).into());
     }
     // The agent creates or awaits missing folders.
-    for (what, path, named) in [
+    for (what, path, setting) in [
         ("kubelet's folder", &config.places.kubelet_dir, "--kubelet-dir or kubeletDir"),
         ("folder of CDI documents", &config.places.cdi_dir, "--cdi-dir or cdiDir"),
         ("state folder", &config.places.state_dir, "--state-dir or stateDir"),
     ] {
         if !is_missing(path) {
-            directory(what, path, named)?;
+            directory(what, path, setting)?;
         }
     }
     Ok(())
 }
 
-/// True if the path does not exist. A file among its parents is another error.
+/// True if the path does not exist. A file in place of a parent folder is another error.
 fn is_missing(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Ends on a termination signal.
+/// Returns a future that ends on a termination signal.
 fn shutdown_signal() -> Result<impl Future<Output = ()>> {
     let mut stop = Stop::listen()?;
     Ok(async move {

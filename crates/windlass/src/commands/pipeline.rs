@@ -21,7 +21,7 @@ use crate::{
     screen::line,
 };
 
-/// Reads a document of a file.
+/// Parser of a file's text; the path is for messages.
 type Parser<T> = fn(&Path, &str) -> Result<T, Mistakes>;
 
 pub(crate) fn run(command: PipelineCommand) -> Result<()> {
@@ -34,7 +34,7 @@ pub(crate) fn run(command: PipelineCommand) -> Result<()> {
     }
 }
 
-/// Reads a pipeline's file.
+/// Reads a pipeline file.
 fn pipeline(path: &Path) -> Result<Pipeline> {
     read(path, Pipeline::parse)
 }

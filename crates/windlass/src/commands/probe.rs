@@ -15,13 +15,13 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(args: ProbeArgs) -> Result<()> {
-    let (question, no) = match args.question {
+    let (question, failure) = match args.question {
         QuestionArg::Health => (Probe::Health, "the agent is not healthy"),
         QuestionArg::Ready => (Probe::Readiness, "the agent is not ready"),
     };
     let answer = timeout(LIMIT, probe_agent(&args.probe_socket, question)).await;
     let answer = answer.with_context(|| format!("the agent did not answer within {LIMIT:?}"))??;
     line(answer.report.trim_end())?;
-    ensure!(answer.is_ok, no);
+    ensure!(answer.is_ok, failure);
     Ok(())
 }

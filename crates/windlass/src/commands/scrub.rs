@@ -10,7 +10,7 @@ use serde::Serialize;
 use windlass_core::inventory::Inventory;
 use windlass_cuda::{Overwritten, VISIBLE_DEVICES, overwrite};
 
-use super::{Origin, answer, host_config, print_origin_notice};
+use super::{Origin, host_config, print_origin_notice, print_output};
 use crate::{
     cli::ScrubArgs,
     screen::{Paint, Table},
@@ -38,7 +38,7 @@ pub(crate) fn run(args: ScrubArgs) -> Result<()> {
     let config = host_config(args.host)?;
     let uuid = args.uuid.as_str();
     if env::var(VISIBLE_DEVICES).ok().as_deref() != Some(uuid) {
-        return Err(anew(uuid));
+        return Err(execute_again(uuid));
     }
     let roots = config.places.roots();
     let library = roots.cuda_library(config.places.nvml_library.clone());
@@ -56,7 +56,7 @@ pub(crate) fn run(args: ScrubArgs) -> Result<()> {
         free_bytes: done.free,
         total_bytes: done.total,
     };
-    answer(args.output, &document, || table(&inventory, uuid, done))
+    print_output(args.output, &document, || table(&inventory, uuid, done))
 }
 
 fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {
@@ -67,8 +67,8 @@ fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {
     Ok(table.print()?)
 }
 
-/// Executes this command again with the variable; returns only on failure.
-fn anew(uuid: &str) -> anyhow::Error {
+/// Executes this command again with the device filter in its environment; returns only on failure.
+fn execute_again(uuid: &str) -> anyhow::Error {
     let mut command = Command::new("/proc/self/exe");
     command.args(env::args_os().skip(1)).env(VISIBLE_DEVICES, uuid).env(LOADING, "EAGER");
     anyhow::Error::new(command.exec()).context("cannot restart")

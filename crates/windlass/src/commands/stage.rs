@@ -37,7 +37,7 @@ pub(crate) async fn run(args: StageArgs) -> Result<()> {
     };
     line(banner(&args, &bound))?;
     let mut serving = Box::pin(bound.serve(shutdown.clone()));
-    let showing = async {
+    let serving_metrics = async {
         match page {
             Some(page) => page.serve(&registry).await,
             None => std::future::pending().await,
@@ -45,8 +45,8 @@ pub(crate) async fn run(args: StageArgs) -> Result<()> {
     };
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
-        () = showing => {}
-        signal = signals.requested() => tracing::info!(signal, "asked to end, the stage drains"),
+        () = serving_metrics => {}
+        signal = signals.requested() => tracing::info!(signal, "stopping, the stage drains"),
     }
     shutdown.cancel();
     Ok(serving.await?)
@@ -61,10 +61,7 @@ fn check(args: &StageArgs) -> Result<()> {
     ensure!(from.windows(2).all(|pair| pair[0] != pair[1]), "--from: a stage is named twice");
     let has_time = args.work.sleep.is_some() || args.work.compute.is_some();
     let changes_time = args.work.variation.is_some() || args.work.output.is_some();
-    ensure!(
-        has_time || !changes_time,
-        "--variation and --output belong to --sleep or --compute: give one of them"
-    );
+    ensure!(has_time || !changes_time, "--variation and --output require --sleep or --compute");
     Ok(())
 }
 
@@ -92,7 +89,7 @@ fn builder(args: &StageArgs) -> Result<Builder> {
     with_work(builder, args.work.clone(), limits)
 }
 
-/// The work that was chosen; none passes payloads on.
+/// Adds the work that the arguments select. Without work, the stage forwards payloads.
 fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Builder> {
     if let Some(pace) = pace::Pace::of(&args) {
         return Ok(builder.batch(limits.batch, move |payloads| pace.clone().work(payloads)));
@@ -103,8 +100,8 @@ fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Buil
     if let Some(boards) = darwin3::Darwin3::of(&args.darwin3, limits)? {
         return Ok(builder.workers(boards.count()).blocking(move |payload| boards.run(payload)));
     }
-    if let Some(words) = args.exec {
-        return Ok(builder.work(move |payload: Bytes| exec::run(words.clone(), payload)));
+    if let Some(command) = args.exec {
+        return Ok(builder.work(move |payload: Bytes| exec::run(command.clone(), payload)));
     }
     if let Some(call) = args.call {
         let client = call::Client::new(call);
@@ -113,7 +110,7 @@ fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Buil
     Ok(builder)
 }
 
-/// The line on start.
+/// Line to print at the start.
 fn banner(args: &StageArgs, bound: &Bound) -> String {
     let next: Vec<_> = args.next.iter().map(|(name, at)| format!("{name} at {at}")).collect();
     let next = if next.is_empty() { "none".to_owned() } else { next.join(", ") };

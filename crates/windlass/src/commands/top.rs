@@ -8,19 +8,19 @@ use windlass_node::ask_agent;
 use windlass_page::{DeviceView, Document, Health, HolderView, Summary};
 
 use crate::{
-    cli::TopOfNodeArgs,
+    cli::NodeTopArgs,
     screen::{Paint, Redraw, Table, Tone, line, plain, shortened, terminal_width},
     stop::Stop,
 };
 
-/// Time between two pictures, of a node and of a cluster.
+/// Refresh interval of the display of a node or a cluster.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
-/// Time for the agent's answer.
+/// Time limit for the agent's answer.
 const LIMIT: Duration = Duration::from_secs(4);
-/// Holders of a device in a table; JSON has all.
-const HOLDERS_SHOWN: usize = 3;
+/// Maximum number of holders of a device in a table; JSON has all.
+const MAX_HOLDERS: usize = 3;
 
-pub(crate) async fn run(args: TopOfNodeArgs) -> Result<()> {
+pub(crate) async fn run(args: NodeTopArgs) -> Result<()> {
     let state = async || {
         let answer = timeout(LIMIT, ask_agent(&args.probe_socket, "/page/state")).await;
         let answer =
@@ -34,15 +34,15 @@ pub(crate) async fn run(args: TopOfNodeArgs) -> Result<()> {
 /// Shows a node's state until stopped, or once.
 pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) -> Result<()> {
     let Some(mut screen) = Redraw::new().filter(|_| !once) else {
-        return Ok(picture(&state().await?, None).into_iter().try_for_each(line)?);
+        return Ok(to_lines(&state().await?, None).into_iter().try_for_each(line)?);
     };
     let mut signals = Stop::listen()?;
-    let pictures = async {
-        // The first answer has to come; later ones may fail.
+    let drawing = async {
+        // A failure of the first request ends the command; later failures are shown.
         let mut last = state().await?;
         let mut failure = None;
         loop {
-            let mut lines = picture(&last, terminal_width());
+            let mut lines = to_lines(&last, terminal_width());
             lines.extend(
                 failure.map(|why: String| Paint::for_stdout().text(Tone::Bad, plain(&why))),
             );
@@ -55,19 +55,19 @@ pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) 
         }
     };
     tokio::select! {
-        failed = pictures => failed,
+        failed = drawing => failed,
         _ = signals.requested() => Ok(()),
     }
 }
 
-/// Reads the document of an agent.
+/// Parses the document of an agent.
 pub(super) fn read(text: &str) -> Result<Document> {
     serde_json::from_str(text)
-        .context("the agent's answer is no document of the page: is it of another version?")
+        .context("the agent's answer is not a document of the page: has the agent another version?")
 }
 
-/// The lines of a node's state.
-fn picture(state: &Document, width: Option<usize>) -> Vec<String> {
+/// Lines that show a node's state.
+fn to_lines(state: &Document, width: Option<usize>) -> Vec<String> {
     let paint = Paint::for_stdout();
     let node = state.nodes.first();
     let simulated = if state.simulated { ", SIMULATED" } else { "" };
@@ -92,11 +92,12 @@ fn picture(state: &Document, width: Option<usize>) -> Vec<String> {
     lines
 }
 
-/// Devices that containers can have, or that need attention. Others, such as disks, are there for the topology.
+/// True for GPUs, for devices that containers can have or hold, and for unhealthy devices. The document has other
+/// devices, such as disks, for the topology.
 fn is_shown(device: &DeviceView) -> bool {
     let is_gpu = ["gpu", "mig"].contains(&device.kind.as_str());
-    let is_had = device.resource.is_some() || !device.holders.is_empty();
-    is_gpu || is_had || device.health == Health::Unhealthy
+    let is_offered_or_held = device.resource.is_some() || !device.holders.is_empty();
+    is_gpu || is_offered_or_held || device.health == Health::Unhealthy
 }
 
 fn cut(text: &str, width: Option<usize>) -> String {
@@ -133,7 +134,7 @@ fn gib(bytes: u64) -> String {
     format!("{:.1}", f64::from(mib) / 1024.0)
 }
 
-/// `GPU3`, as `windlass devices` counts.
+/// Name as in `windlass devices`: `GPU3`.
 fn title(device: &DeviceView) -> String {
     format!("{}{}", device.kind.to_uppercase(), device.index)
 }
@@ -150,9 +151,9 @@ fn holders(device: &DeviceView) -> String {
 
 /// The first holders of a device, and the number of the others.
 pub(super) fn first_holders(all: impl ExactSizeIterator<Item = String>) -> String {
-    let more = all.len().saturating_sub(HOLDERS_SHOWN);
+    let more = all.len().saturating_sub(MAX_HOLDERS);
     let more = (more > 0).then(|| format!("{more} more"));
-    all.take(HOLDERS_SHOWN).chain(more).collect::<Vec<_>>().join(", ")
+    all.take(MAX_HOLDERS).chain(more).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -180,7 +181,7 @@ mod tests {
             ]}],
         });
         let state = read(&text.to_string()).expect("a document of a newer agent");
-        let lines = picture(&state, Some(80));
+        let lines = to_lines(&state, Some(80));
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
         assert_eq!(
             lines,
@@ -196,10 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_another_shape_is_told() {
+    fn an_answer_of_another_format_is_reported() {
         for text in ["", "{}", "[]", r#"{"nodes": 7}"#] {
             let error = read(text).expect_err(text).to_string();
-            assert!(error.contains("is it of another version?"), "{error}");
+            assert!(error.contains("has the agent another version?"), "{error}");
         }
     }
 }

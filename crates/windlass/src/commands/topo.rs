@@ -9,9 +9,8 @@ use windlass_core::{
 };
 
 use super::{
-    answer,
-    devices::{name, narrow},
-    print_origin_notice, require_driver_answers, survey,
+    devices::{apply_filter, name},
+    print_origin_notice, print_output, require_driver_answers, survey,
 };
 use crate::{
     cli::TopoArgs,
@@ -46,21 +45,22 @@ struct TopologyDevice {
 const LEGEND: &str = "PSB same board, PIX one PCIe switch, PXB several, PHB host bridge, \
                       NODE same NUMA node, SYS other";
 
-/// Columns of a table besides the GPUs' own: those of 80 characters.
+/// Maximum number of columns for devices other than GPUs: as many as 80 characters hold.
 #[cfg(feature = "laboratory")]
-const COLUMNS: usize = 8;
+const OTHER_COLUMNS: usize = 8;
 
-/// Label of NVIDIA GPUs.
+/// Legend of the labels of NVIDIA GPUs.
 const NVLINK: &str = "NV# NVLinks";
 
-/// Labels that few machines have.
-const RARE: [(&str, &str); 2] = [("XGMI", "XGMI AMD's links"), ("DEV", "DEV same PCI function")];
+/// Labels that few machines have, with their legend.
+const RARE_LABELS: [(&str, &str); 2] =
+    [("XGMI", "XGMI AMD's links"), ("DEV", "DEV same PCI function")];
 
 pub(crate) async fn run(args: TopoArgs) -> Result<()> {
     let mut inventory = survey(args.host).await?.inventory;
-    narrow(&mut inventory, &args.which)?;
+    apply_filter(&mut inventory, &args.filter)?;
     let topology = Topology::of(&inventory);
-    answer(args.output, &topology, || show(&inventory, &topology))?;
+    print_output(args.output, &topology, || show(&inventory, &topology))?;
     require_driver_answers(&inventory)
 }
 
@@ -74,16 +74,17 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
         table.print()?;
         line("")?;
     }
-    let elsewhere: Vec<_> = inventory.devices.iter().filter(|it| !has_place(it)).collect();
-    if !elsewhere.is_empty() {
-        let names: Vec<_> = elsewhere.into_iter().map(name).collect();
+    let without_location: Vec<_> =
+        inventory.devices.iter().filter(|it| !has_location(it)).collect();
+    if !without_location.is_empty() {
+        let names: Vec<_> = without_location.into_iter().map(name).collect();
         wrapped("without a location: ", &names).into_iter().try_for_each(line)?;
     }
     Ok(line(paint.text(Tone::Quiet, topology.legend()))?)
 }
 
 /// True if the device's PCI path or NUMA node is known.
-fn has_place(device: &Device) -> bool {
+fn has_location(device: &Device) -> bool {
     device.place.path.is_some() || device.place.numa_node.is_some()
 }
 
@@ -92,11 +93,12 @@ fn has_place(device: &Device) -> bool {
 impl Topology {
     /// Topology of all whole devices; partitions share their parent's location.
     pub(crate) fn of(inventory: &Inventory) -> Self {
-        let whole = |device: &&Device| device.parent.is_none() && has_place(device);
-        Self::among(inventory, inventory.devices.iter().filter(whole).collect())
+        let whole = |device: &&Device| device.parent.is_none() && has_location(device);
+        Self::of_devices(inventory, inventory.devices.iter().filter(whole).collect())
     }
 
-    pub(crate) fn among(inventory: &Inventory, devices: Vec<&Device>) -> Self {
+    /// Topology of these devices.
+    pub(crate) fn of_devices(inventory: &Inventory, devices: Vec<&Device>) -> Self {
         let matrix = ConnectionMatrix::of(&devices);
         let row = |i| (0..devices.len()).map(|j| matrix.at(i, j)).collect();
         Self {
@@ -113,7 +115,7 @@ impl Topology {
         let labels: Vec<_> = pairs.map(|(i, j)| self.connections[i][j].to_string()).collect();
         let occurs = |label: &str| labels.iter().any(|it| it.starts_with(label));
         let nvidia = self.devices.iter().any(|device| device.may_have_nvlinks).then_some(NVLINK);
-        let rare = RARE.iter().filter(|(label, _)| occurs(label)).map(|(_, what)| *what);
+        let rare = RARE_LABELS.iter().filter(|(label, _)| occurs(label)).map(|(_, what)| *what);
         nvidia.into_iter().chain(rare).chain([LEGEND]).collect::<Vec<_>>().join(", ")
     }
 
@@ -131,10 +133,10 @@ impl Topology {
             }
             // One kind may exceed the width; a pane has at least one column.
             while !fits(&all[begun..end]) && end - begun > 1 {
-                let most = (1..end - begun).rev().find(|most| fits(&all[begun..begun + most]));
-                let most = most.unwrap_or(1);
-                panes.push(&all[begun..begun + most]);
-                begun += most;
+                let fitting = (1..end - begun).rev().find(|count| fits(&all[begun..begun + count]));
+                let fitting = fitting.unwrap_or(1);
+                panes.push(&all[begun..begun + fitting]);
+                begun += fitting;
             }
         }
         panes.push(&all[begun..]);
@@ -160,7 +162,7 @@ impl Topology {
             std::mem::swap(&mut gpus, &mut others);
         }
         let mut tables = vec![self.with_numa(&gpus, self.cells(&gpus, &gpus))];
-        let others = others.chunks(COLUMNS);
+        let others = others.chunks(OTHER_COLUMNS);
         tables.extend(others.map(|others| Table::from_rows(self.cells(&gpus, others))));
         tables
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use windlass_core::health::{Verdict, XidRule, judge_xid, xid_rules};
 
-use super::answer;
+use super::print_output;
 use crate::{
     cli::XidsArgs,
     screen::{Table, line},
@@ -29,7 +29,7 @@ NVIDIA's catalogue. Unlisted codes are";
 
 pub(crate) fn run(args: &XidsArgs) -> Result<()> {
     let document = XidDocument { xids: xid_rules(), unlisted: judge_xid(UNLISTED).0 };
-    answer(args.output, &document, || table(&document))
+    print_output(args.output, &document, || table(&document))
 }
 
 fn table(document: &XidDocument) -> Result<()> {

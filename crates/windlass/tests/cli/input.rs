@@ -172,7 +172,7 @@ fn a_machine_in_use_is_replaced_only_by_force() {
         assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
         assert!(text(&output.stdout).contains("SIMULATED machine dgx-a100"), "{output:?}");
     }
-    assert!(shown.contains("only an agent that runs then sees them"), "{shown}");
+    assert!(shown.contains("which only a running agent sees"), "{shown}");
 }
 
 #[test]

@@ -145,9 +145,9 @@ async fn frames_become_pictures_of_the_size_that_a_model_takes() {
     assert_eq!(picture.len(), 11 + 8 * 4 * 3);
     assert_eq!(line.result(&picture).await, Ok(picture), "it has its size");
     let cut = line.result(&FRAME[..300]).await;
-    assert_eq!(cut, Err("is no whole JPEG: its end is missing".to_owned()));
+    assert_eq!(cut, Err("is not a complete JPEG: its end is missing".to_owned()));
     let text = line.result(b"no picture").await;
-    assert_eq!(text, Err("is no JPEG and no PPM: begins with \"no pictu\"".to_owned()));
+    assert_eq!(text, Err("is neither JPEG nor PPM: begins with \"no pictu\"".to_owned()));
     assert!(line.result(FRAME).await.is_ok(), "a failure ends one item");
 }
 
@@ -168,9 +168,9 @@ async fn spikes_run_on_the_board_that_the_container_was_given() {
     let spikes = flits(&[5, 6, 7, u32::MAX]);
     assert_eq!(line.result(&spikes).await, Ok(spikes.clone()));
     let odd = line.result(&spikes[1..]).await;
-    assert_eq!(odd, Err("is 15 bytes, which are no flits of 4 bytes".to_owned()));
+    assert_eq!(odd, Err("is 15 bytes, not a multiple of the 4 bytes of a flit".to_owned()));
     let long = line.result(&vec![0; 4 << 20]).await;
-    let reason = "makes a message of 4194332 bytes, and a board reads 4194304 at once";
+    let reason = "makes a message of 4194332 bytes, and a board reads at most 4194304";
     assert_eq!(long, Err(reason.to_owned()));
     assert_eq!(line.result(&spikes).await, Ok(spikes.clone()));
     let wanted = [BoardEvent::Deployed(4), BoardEvent::Ran(6), BoardEvent::Ran(6)];
@@ -269,8 +269,8 @@ async fn a_wedged_and_a_missing_board_are_told_by_address_and_come_back() {
     until(|| board.is_wedged()).await;
     let silent = line.result(&spikes).await.expect_err("wedged");
     let reason = format!(
-        "the Darwin3 board at {data} did not answer within 900ms: restart its server if it never \
-         does, the data port is wedged"
+        "the Darwin3 board at {data} did not answer within 900ms; if it never answers, \
+         its data port is blocked: restart its server"
     );
     assert_eq!(silent, reason);
     board.take_events();
@@ -283,7 +283,7 @@ async fn a_wedged_and_a_missing_board_are_told_by_address_and_come_back() {
     drop(board);
     let missing = line.result(&spikes).await.expect_err("gone");
     let reason =
-        format!("cannot connect to the Darwin3 board at {data}: look whether its server runs");
+        format!("cannot connect to the Darwin3 board at {data}: check that its server runs");
     assert!(missing.starts_with(&reason), "{missing}");
     board = Board::start(&BoardAddresses { control, data }).expect("its old ports");
     assert_eq!(line.result(&spikes).await, Ok(spikes));
@@ -307,15 +307,15 @@ fn wrong_pictures_and_boards_are_told_before_anything_listens() {
         (&["--decode", "--sleep", "1ms"], "cannot be used with"),
         (
             &["--darwin3"],
-            "write HOST:PORT, or run where Windlass gave a board: DARWIN3_ENDPOINTS is not set",
+            "write HOST:PORT, or run in a container with a board: DARWIN3_ENDPOINTS is not set",
         ),
-        (&["--darwin3", "10.0.0.21"], "\"10.0.0.21\" is no data port: write HOST:PORT"),
+        (&["--darwin3", "10.0.0.21"], "\"10.0.0.21\" is not a data port: write HOST:PORT"),
         (&["--network", &whole], "--darwin3"),
-        (&["--darwin3", "h:1", "--network", &odd], "--network: is 6 bytes, which are no flits"),
+        (&["--darwin3", "h:1", "--network", &odd], "--network: is 6 bytes, not a multiple"),
         (&["--darwin3", "h:1", "--network", &missing], "--network: cannot read "),
         (&["--darwin3", "h:1", "--network", &whole, "--network", &west], "an edge has two files"),
-        (&["--darwin3", "h:1", "--run-with", &west], "payloads go in at the west edge"),
-        (&["--darwin3", "h:1", "--result-edge", "east"], "which --run-with has"),
+        (&["--darwin3", "h:1", "--run-with", &west], "payloads enter at the west edge"),
+        (&["--darwin3", "h:1", "--result-edge", "east"], "give some with --run-with"),
         (&["--darwin3", "h:1", "--run-with", &east, "--workers", "2"], "is one worker"),
     ] {
         let base = ["stage", "--name", "work", "--listen", "127.0.0.1:0"];

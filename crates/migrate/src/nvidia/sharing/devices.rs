@@ -27,7 +27,7 @@ pub(super) enum Reference {
     Id(String),
 }
 
-/// A part of the devices of a selector.
+/// A subset of the devices of a selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subset {
     All,
@@ -43,8 +43,8 @@ impl Devices {
         *self == Self::All
     }
 
-    /// Parts of a kind's devices, for a selector each. References to devices of another kind are dropped. A number of
-    /// MIG instances means all of them, since instances have no order.
+    /// Subsets of a kind's devices, one for each selector. Drops references to devices of another kind. A number of MIG
+    /// instances selects all of them, since instances have no order.
     pub(super) fn subsets(&self, kind: DeviceKind) -> Vec<Subset> {
         match (self, kind) {
             (Self::Count(count), DeviceKind::Gpu) => vec![Subset::Index((0..*count).collect())],
@@ -76,7 +76,7 @@ fn listed(list: &[Reference], kind: DeviceKind) -> Vec<Subset> {
 // === impl Subset ===
 
 impl Subset {
-    /// Selector of this part of the selector's devices; `None` if the expression is too long.
+    /// Restricts a selector to this subset; `None` if the expression becomes too long.
     pub(super) fn of(self, devices: &Selector) -> Option<Selector> {
         let devices = devices.clone();
         match self {
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for DevicesVisitor {
     }
 
     fn visit_u64<E: Error>(self, count: u64) -> Result<Devices, E> {
-        // Each index becomes an entry of the selector, and no machine has more GPUs.
+        // Each index becomes an entry of the selector, and no machine has more than 64 GPUs.
         let within = u32::try_from(count).ok().filter(|count| (1..=64).contains(count));
         let wrong = || E::custom(format!("{count} devices: write a number from 1 to 64, or all"));
         within.map(Devices::Count).ok_or_else(wrong)

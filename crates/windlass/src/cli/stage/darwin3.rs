@@ -1,27 +1,26 @@
-//! The Darwin3 board of `windlass stage`, and the flits that go to it.
+//! Flags of `windlass stage` for a Darwin3 board: data ports and files of flits.
 
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, ValueEnum};
 
-/// A Darwin3 board as the work of a stage.
+/// Flags for a stage that runs on a Darwin3 board.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Darwin3 board")]
 pub(crate) struct Darwin3Args {
-    /// Run each payload, which is flits of spikes, on a Darwin3 board: they go in at the west edge of its chip. The
-    /// address is that of its data port; several with commas are one worker each [default: the boards that Windlass
-    /// gave the container, `DARWIN3_ENDPOINTS`]
+    /// Run each payload on a Darwin3 board. The payload is flits of spikes, which enter the chip at its west edge. The
+    /// value is the address of the board's data port; each of several boards has one worker [default: the boards of the
+    /// container, from `DARWIN3_ENDPOINTS`]
     #[arg(long, value_name = "HOST:PORT,...", num_args = 0..=1, default_missing_value = "")]
     pub(crate) darwin3: Option<DataPorts>,
-    /// Flits of a network, deployed before the first run, and again after a run that failed. They go in at the west
-    /// edge, or at another: east=net-east.bin. Once for each edge
+    /// Flits of a network, deployed before the first run and again after a failed run. They enter at the west edge, or
+    /// at a named one: east=net-east.bin. Repeatable, once for each edge
     #[arg(long, value_name = "[EDGE=]FILE", requires = "darwin3")]
     pub(crate) network: Vec<EdgeFile>,
-    /// Flits that go in at another edge with each run, as the vendor's client sends for the east:
-    /// east=sync.bin
+    /// Flits that enter at another edge with each run; the vendor's client sends some at the east edge: east=sync.bin
     #[arg(long, value_name = "EDGE=FILE", requires = "darwin3")]
     pub(crate) run_with: Vec<EdgeFile>,
-    /// Edge of the chip whose flits are the result. A board answers for the edges to which a run sends some
+    /// Edge of the chip whose flits are the result. A board answers for the edges that received flits in the run
     #[arg(long, value_name = "EDGE", default_value = "west", requires = "darwin3")]
     pub(crate) result_edge: Edge,
 }
@@ -42,7 +41,7 @@ pub(crate) struct EdgeFile {
     pub(crate) path: PathBuf,
 }
 
-/// Addresses of boards' data ports; none stands for those of the container.
+/// Addresses of boards' data ports; empty for the boards of the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DataPorts(pub(crate) Vec<String>);
 
@@ -75,7 +74,7 @@ impl FromStr for DataPorts {
         let mut ports: Vec<_> = text.split(',').map(str::trim).collect();
         if let Some(wrong) = ports.iter().find(|address| !is_address(address)) {
             return Err(format!(
-                "{wrong:?} is no data port: write HOST:PORT, such as 10.0.0.21:6000"
+                "{wrong:?} is not a data port: write HOST:PORT, such as 10.0.0.21:6000"
             ));
         }
         ports.sort_unstable();
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_ports_are_addresses_with_commas() {
+    fn data_ports_are_separated_by_commas() {
         let read = |text: &str| text.parse().map(|DataPorts(ports)| ports);
         assert_eq!(read("10.0.0.21:6000"), Ok(vec!["10.0.0.21:6000".to_owned()]));
         assert_eq!(read("b:1,a:1").map(|ports| ports.len()), Ok(2));

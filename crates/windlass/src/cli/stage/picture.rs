@@ -1,4 +1,4 @@
-//! The size of a picture, as `--resize` takes it.
+//! Size of a picture, the value of `--resize`.
 
 use std::{fmt, str::FromStr};
 
@@ -12,8 +12,8 @@ pub(crate) struct PictureSize {
 // === impl PictureSize ===
 
 impl PictureSize {
-    /// Longest side.
-    pub(crate) const LARGEST: u32 = 16_384;
+    /// Maximum of each side, in pixels.
+    pub(crate) const MAX_SIDE: u32 = 16_384;
 }
 
 impl FromStr for PictureSize {
@@ -21,14 +21,14 @@ impl FromStr for PictureSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let side = |side: &str| match side.parse() {
-            Ok(pixels @ 1..=Self::LARGEST) => Some(pixels),
+            Ok(pixels @ 1..=Self::MAX_SIDE) => Some(pixels),
             _ => None,
         };
         let sides = text
             .split_once('x')
             .and_then(|(width, height)| Some(Self { width: side(width)?, height: side(height)? }));
         sides.ok_or_else(|| {
-            format!("write WIDTHxHEIGHT, such as 320x320, of 1 to {} pixels", Self::LARGEST)
+            format!("write WIDTHxHEIGHT, such as 320x320, of 1 to {} pixels", Self::MAX_SIDE)
         })
     }
 }

@@ -24,11 +24,11 @@ const BINDS: [&str; 2] = ["bind", "rbind"];
 pub(super) fn run(args: CheckArgs) -> Result<()> {
     let documents = read(&places(args.places))?;
     let host = Host::new(args.host_root, args.host_root_on_node);
-    let mut known = DefinedNames::default();
+    let mut names = DefinedNames::default();
     let mut mistakes = 0;
     for document in &documents {
         let path = document.path.display();
-        let found = mistakes_of(document, &host, &mut known);
+        let found = mistakes_of(document, &host, &mut names);
         match &document.content {
             Ok(spec) if found.is_empty() => {
                 line(format!("{path}: valid, {}", count(spec.devices.len(), "device")))?;
@@ -42,30 +42,34 @@ pub(super) fn run(args: CheckArgs) -> Result<()> {
     Ok(line(format!("no mistake in {documents}"))?)
 }
 
-fn mistakes_of(document: &CdiDocument, host: &Host, known: &mut DefinedNames) -> Vec<String> {
+fn mistakes_of(document: &CdiDocument, host: &Host, names: &mut DefinedNames) -> Vec<String> {
     match &document.content {
         Err(error) => vec![error.clone()],
         Ok(spec) => {
             let of_format = check(spec).into_iter().map(|mistake| mistake.to_string());
-            of_format.chain(missing(spec, host)).chain(known.taken(&document.path, spec)).collect()
+            of_format
+                .chain(missing(spec, host))
+                .chain(names.duplicates(&document.path, spec))
+                .collect()
         }
     }
 }
 
+/// Files of the host that a document names and the host lacks.
 fn missing(spec: &Spec, host: &Host) -> Vec<String> {
     let devices = spec.devices.iter().map(|device| (device.name.as_str(), &device.container_edits));
     let all = devices.chain([("every device", &spec.container_edits)]);
     let missing = |(name, edits): (&str, &ContainerEdits)| {
         let is_absent =
             |path: &PathBuf| path.has_root() && !host.has(host.runtime_to_host_path(path));
-        let absent = named(edits).into_iter().filter(is_absent);
+        let absent = host_paths(edits).into_iter().filter(is_absent);
         let text = |path: PathBuf| format!("{name}: the host has no {}", path.display());
         absent.map(text).collect::<Vec<_>>()
     };
     all.flat_map(missing).collect()
 }
 
-fn named(edits: &ContainerEdits) -> Vec<PathBuf> {
+fn host_paths(edits: &ContainerEdits) -> Vec<PathBuf> {
     let nodes = edits.device_nodes.iter();
     let nodes = nodes.map(|node| node.host_path.as_ref().unwrap_or(&node.path));
     let binds = edits
@@ -76,27 +80,28 @@ fn named(edits: &ContainerEdits) -> Vec<PathBuf> {
     nodes.chain(mounts).chain(edits.hooks.iter().map(|hook| &hook.path)).cloned().collect()
 }
 
-/// Document that defines each name, by folder. A runtime resolves no name that two documents define.
+/// Document that defines each name, by folder and name. A runtime does not resolve a name that two documents define.
 #[derive(Default)]
 struct DefinedNames(BTreeMap<(PathBuf, String), PathBuf>);
 
 // === impl DefinedNames ===
 
 impl DefinedNames {
-    fn taken(&mut self, path: &Path, spec: &Spec) -> Vec<String> {
+    /// Names of the document that another document in its folder defines too.
+    fn duplicates(&mut self, path: &Path, spec: &Spec) -> Vec<String> {
         let folder = path.parent().unwrap_or(Path::new(""));
-        let mut taken = Vec::new();
+        let mut duplicates = Vec::new();
         for device in &spec.devices {
             let name = format!("{}={}", spec.kind, device.name);
             let key = (folder.to_owned(), name);
             match self.0.get(&key) {
                 Some(other) if other != path => {
-                    taken.push(format!("{} is in {} too: remove one", key.1, other.display()));
+                    duplicates.push(format!("{} is in {} too: remove one", key.1, other.display()));
                 }
                 Some(_) => {}
                 None => drop(self.0.insert(key, path.to_owned())),
             }
         }
-        taken
+        duplicates
     }
 }

@@ -25,7 +25,7 @@ const MAX_BYTES: u64 = 16 << 20;
 /// File extensions of documents; runtimes ignore other files.
 const EXTENSIONS: [&str; 2] = ["json", "yaml"];
 
-/// Documents of these files and folders; those of a folder in order of names.
+/// Reads documents from files and folders. The documents of a folder are in order of file names.
 pub(super) fn read(places: &[PathBuf]) -> Result<Vec<CdiDocument>> {
     let mut paths = Vec::new();
     for place in places {
@@ -55,7 +55,7 @@ fn document(path: PathBuf) -> CdiDocument {
     let content = content.map_err(|error| error.to_string());
     let content = content.and_then(|text| {
         if extension(&path) == Some("yaml") {
-            of_yaml(&text)
+            parse_yaml(&text)
         } else {
             serde_json::from_str(&text).map_err(|error| error.to_string())
         }
@@ -63,9 +63,9 @@ fn document(path: PathBuf) -> CdiDocument {
     CdiDocument { path, content }
 }
 
-/// Reads YAML by way of JSON: a YAML reader of every type of a document would be 0.2 MB of code. A number where a document
-/// wants text is refused, which runtimes take.
-fn of_yaml(text: &str) -> Result<Spec, String> {
+/// Parses YAML into a JSON value first: YAML deserializers for every type of a document would add 0.2 MB of code.
+/// Unlike runtimes, this refuses a number in place of a text.
+fn parse_yaml(text: &str) -> Result<Spec, String> {
     let value: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     serde_json::from_value(value).map_err(|error| error.to_string())
 }

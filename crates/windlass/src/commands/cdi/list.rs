@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{
     cli::{ListArgs, places},
-    commands::answer,
+    commands::print_output,
     screen::Table,
 };
 
-/// Device name with the size of its edits.
+/// Device name with the numbers of its edits, the edits of its whole document included.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct CdiName {
@@ -35,7 +35,7 @@ pub(super) fn run(args: ListArgs) -> Result<()> {
     let has_unreadable = documents.iter().any(|document| document.content.is_err());
     // An empty table would hide that no document could be read.
     let shows_table = !entries.is_empty() || !has_unreadable;
-    answer(args.output, &entries, || if shows_table { table(&entries) } else { Ok(()) })?;
+    print_output(args.output, &entries, || if shows_table { table(&entries) } else { Ok(()) })?;
     let mut unreadable = 0;
     for CdiDocument { path, content } in &documents {
         if let Err(error) = content {

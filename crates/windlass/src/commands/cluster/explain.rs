@@ -6,13 +6,13 @@ use windlass_control::explanation::Explanation;
 use super::view;
 use crate::{
     cli::ExplainPodArgs,
-    commands::answer,
+    commands::print_output,
     exit::Misuse,
     screen::{Paint, Table, Tone, count, line},
 };
 
-/// Most nodes that are printed of those that fit.
-const SHOWN: usize = 10;
+/// Maximum number of fitting nodes to print.
+const MAX_NODES: usize = 10;
 
 pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
     let objects = view::objects(&args.view).await?;
@@ -30,13 +30,15 @@ pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
         several => {
             let spaces: Vec<_> = several.iter().map(|pod| pod.namespace.as_str()).collect();
             let spaces = spaces.join(", ");
-            return Err(
-                Misuse(anyhow!("pod {} is in {spaces}: say which with -n", args.pod)).into()
-            );
+            return Err(Misuse(anyhow!(
+                "pod {} is in {spaces}: choose a namespace with -n",
+                args.pod
+            ))
+            .into());
         }
     };
     let explanation = Explanation::of(&mut objects.to_index(), pod);
-    answer(args.output, &explanation, || print(&explanation))?;
+    print_output(args.output, &explanation, || print(&explanation))?;
     if explanation.node.is_none() && explanation.fitting.is_empty() {
         bail!("no node can serve pod {}", explanation.pod);
     }
@@ -45,9 +47,9 @@ pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
 
 fn print(explanation: &Explanation) -> Result<()> {
     let Explanation { pod, wants, node, fitting, refused, remedies, .. } = explanation;
-    line(format!("{pod} asks for {wants}"))?;
+    line(format!("{pod} requests {wants}"))?;
     if let Some(node) = node {
-        line(format!("It is on {node}. As things are now, another pod like it would see:"))?;
+        line(format!("It is on {node}. For a further pod with the same requests:"))?;
     }
     line("")?;
     if fitting.is_empty() {
@@ -55,11 +57,11 @@ fn print(explanation: &Explanation) -> Result<()> {
     } else {
         line(format!("{} can serve it, the best first:", count(fitting.len(), "node")))?;
         let mut table = Table::default();
-        for it in fitting.iter().take(SHOWN) {
+        for it in fitting.iter().take(MAX_NODES) {
             table.row([it.node.clone(), it.rank.clone().unwrap_or_default()]);
         }
         table.print()?;
-        if fitting.len() > SHOWN {
+        if fitting.len() > MAX_NODES {
             line(Paint::for_stdout().text(Tone::Quiet, "..."))?;
         }
     }
@@ -72,7 +74,7 @@ fn print(explanation: &Explanation) -> Result<()> {
         table.print()?;
     }
     if !remedies.is_empty() {
-        line("\nWould help:")?;
+        line("\nRemedies:")?;
         for remedy in remedies {
             line(format!("  {remedy}"))?;
         }

@@ -22,7 +22,7 @@ pub(super) async fn run(args: ExtendArgs) -> Result<()> {
     let mut serving = Box::pin(windlass_control::run(config, stop.clone(), ready));
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
-        signal = signals.requested() => tracing::info!(signal, "asked to end"),
+        signal = signals.requested() => tracing::info!(signal, "stopping"),
     }
     stop.cancel();
     serving.await?;
@@ -41,7 +41,7 @@ fn config(args: &ExtendArgs) -> Result<Config> {
     };
     ensure!(
         args.tls_client_ca.is_some() || args.listen.ip().is_loopback(),
-        "--listen {}: any client of it could bind pods; give --tls-cert, --tls-key and --tls-client-ca, or listen on \
+        "--listen {}: any client could bind pods; give --tls-cert, --tls-key and --tls-client-ca, or listen on \
          127.0.0.1",
         args.listen
     );
@@ -57,7 +57,7 @@ fn config(args: &ExtendArgs) -> Result<Config> {
     if identity.is_empty() {
         return Err(anyhow!("--identity: this machine has no name, so give the replica one"));
     }
-    // Two processes of one name are two replicas all the same.
+    // Two processes with one name are still two replicas.
     let identity =
         format!("{identity}_{}_{}", std::process::id(), Timestamp::now().as_millisecond());
     Ok(Config {

@@ -35,7 +35,7 @@ pub(super) async fn run(args: PageArgs) -> Result<()> {
 fn check(args: &PageArgs) -> Result<()> {
     ensure!(
         args.listen.ip().is_loopback(),
-        "--listen {}: anybody could read the page there; listen on 127.0.0.1, or have the cluster half serve it \
+        "--listen {}: any machine could read the page; listen on 127.0.0.1, or have the cluster half serve it \
          (`windlass cluster extend --page-listen`)",
         args.listen
     );

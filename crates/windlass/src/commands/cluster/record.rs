@@ -1,4 +1,4 @@
-//! `windlass cluster record`: the objects that placement reads, in a file.
+//! `windlass cluster record`: writes the objects that placement reads to a file.
 
 use std::fs;
 

@@ -21,13 +21,13 @@ use windlass_sched::{
 };
 
 use self::report::{ChurnReport, FillingReport};
-use crate::{cli::SimulateArgs, commands::answer, exit::Misuse, screen::Progress};
+use crate::{cli::SimulateArgs, commands::print_output, exit::Misuse, screen::Progress};
 
-/// The runs of one policy, a seed each.
+/// Runs of one policy, one for each seed.
 struct Runs<T> {
     policy: Policy,
     outcomes: Vec<T>,
-    /// Time of all runs.
+    /// Total time of the runs.
     spent: Duration,
 }
 
@@ -35,12 +35,12 @@ pub(super) fn run(args: &SimulateArgs) -> Result<()> {
     let (simulation, pods) = trace::read(&args.trace, args.pods.as_deref()).map_err(Misuse)?;
     match args.departures {
         None => {
-            // A file that cannot be written is found before the runs.
+            // Create the file before the runs, so that an unwritable path fails at once.
             let image = args.svg.as_deref().map(create).transpose().map_err(Misuse)?;
-            let play = |settings: &Settings| fill(&simulation, settings, args.load);
-            let runs: Vec<Runs<Filling>> = play_all(args, play);
+            let run = |settings: &Settings| fill(&simulation, settings, args.load);
+            let runs: Vec<Runs<Filling>> = run_all(args, run);
             let report = FillingReport::new(args, &simulation, &pods, &runs);
-            answer(args.output, &report, || report.print())?;
+            print_output(args.output, &report, || report.print())?;
             if let Some(mut image) = image {
                 image.write_all(curves::draw(&report).as_bytes()).context("cannot write --svg")?;
             }
@@ -48,10 +48,10 @@ pub(super) fn run(args: &SimulateArgs) -> Result<()> {
         }
         Some(offered) => {
             let load = Load { offered, queues: args.queue };
-            let play = |settings: &Settings| churn(&simulation, settings, load);
-            let runs: Vec<Runs<Churn>> = play_all(args, play);
+            let run = |settings: &Settings| churn(&simulation, settings, load);
+            let runs: Vec<Runs<Churn>> = run_all(args, run);
             let report = ChurnReport::new(args, &simulation, &pods, &runs);
-            answer(args.output, &report, || report.print())
+            print_output(args.output, &report, || report.print())
         }
     }
 }
@@ -60,8 +60,8 @@ fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("--svg {}", path.display()))
 }
 
-/// Plays each policy with each seed, on all processors. The results do not depend on their number.
-fn play_all<T: Send>(args: &SimulateArgs, play: impl Fn(&Settings) -> T + Sync) -> Vec<Runs<T>> {
+/// Runs each policy with each seed, on all processors. The results do not depend on the number of processors.
+fn run_all<T: Send>(args: &SimulateArgs, run: impl Fn(&Settings) -> T + Sync) -> Vec<Runs<T>> {
     let policies = if args.policy.is_empty() { &Policy::ALL[..] } else { &args.policy };
     let knowledge = args.knowledge;
     let jobs: Vec<Settings> = policies
@@ -73,24 +73,24 @@ fn play_all<T: Send>(args: &SimulateArgs, play: impl Fn(&Settings) -> T + Sync) 
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         let mut done = Vec::new();
-        while let Some((job, settings)) = claim(&next, &jobs) {
+        while let Some((job, settings)) = next_job(&next, &jobs) {
             let begun = Instant::now();
-            done.push((job, play(settings), begun.elapsed()));
+            done.push((job, run(settings), begun.elapsed()));
             let ended = ended.fetch_add(1, Ordering::Relaxed) + 1;
             progress.show(&format!("{ended} of {} runs", jobs.len()));
         }
         done
     };
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
-    let mut played: Vec<_> = thread::scope(|scope| {
+    let mut finished: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let join = |worker: ScopedJoinHandle<'_, _>| {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         workers.into_iter().flat_map(join).collect()
     });
-    played.sort_unstable_by_key(|(job, ..)| *job);
-    let mut outcomes = played.drain(..);
+    finished.sort_unstable_by_key(|(job, ..)| *job);
+    let mut outcomes = finished.drain(..);
     let seeds = jobs.len() / policies.len();
     let of_policy = |policy: &Policy| {
         let (mut spent, mut all) = (Duration::ZERO, Vec::new());
@@ -103,7 +103,7 @@ fn play_all<T: Send>(args: &SimulateArgs, play: impl Fn(&Settings) -> T + Sync) 
     policies.iter().map(of_policy).collect()
 }
 
-fn claim<'a>(next: &AtomicUsize, jobs: &'a [Settings]) -> Option<(usize, &'a Settings)> {
+fn next_job<'a>(next: &AtomicUsize, jobs: &'a [Settings]) -> Option<(usize, &'a Settings)> {
     let job = next.fetch_add(1, Ordering::Relaxed);
     jobs.get(job).map(|settings| (job, settings))
 }

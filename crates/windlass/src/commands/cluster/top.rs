@@ -15,7 +15,7 @@ use super::view;
 use crate::{
     cli::{OutputArg, TopArgs},
     commands::{
-        answer,
+        print_output,
         top::{INTERVAL, first_holders},
     },
     logging::{self, LogFormat},
@@ -23,8 +23,8 @@ use crate::{
     stop::Stop,
 };
 
-/// Pause while the cluster's objects are being read.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// Poll interval until the cluster's objects have been read.
+const FIRST_POLL: Duration = Duration::from_millis(100);
 
 /// The cluster's GPUs.
 #[derive(Debug, Serialize)]
@@ -55,11 +55,11 @@ struct NodeRow {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct GpuRow {
-    /// Its id; absent if no agent published one.
+    /// Device id; absent if no agent published one.
     id: Option<String>,
     model: String,
     memory_mib: u32,
-    /// Part without a holder, in percent, by the scarcer of compute and memory.
+    /// Part without a holder in percent, of the scarcer of compute and memory.
     idle_percent: u16,
     obstacle: Option<String>,
     holders: Vec<HolderRow>,
@@ -69,9 +69,9 @@ struct GpuRow {
 #[serde(rename_all = "camelCase")]
 struct HolderRow {
     pod: String,
-    /// Its share in MiB; absent for a whole GPU.
+    /// Share of the memory in MiB; absent for a whole GPU.
     memory_mib: Option<u32>,
-    /// Its share of the compute in percent; absent for a whole GPU.
+    /// Share of the compute in percent; absent for a whole GPU.
     compute_percent: Option<u16>,
 }
 
@@ -81,31 +81,31 @@ pub(super) async fn run(args: TopArgs) -> Result<()> {
     }
     let mut index = view::objects(&args.view).await?.to_index();
     let report = Report::of(&mut index);
-    answer(args.output, &report, || report.print(args.gpus))
+    print_output(args.output, &report, || report.print(args.gpus))
 }
 
-/// Prints the cluster again and again.
+/// Prints the cluster every `INTERVAL`, until stopped.
 async fn watch(args: TopArgs) -> Result<()> {
     logging::to_stderr(LogFormat::Text, Targets::new().with_default(LevelFilter::WARN));
     let live = Live::connect(args.view.kubeconfig.clone()).await?;
     let mut signals = Stop::listen()?;
     let mut screen = Redraw::new().filter(|_| args.output == OutputArg::Table);
-    let pictures = async {
+    let printing = async {
         loop {
             let Some(report) = live.look(Report::of) else {
-                sleep(FIRST_LOOK).await;
+                sleep(FIRST_POLL).await;
                 continue;
             };
             match &mut screen {
-                Some(screen) => screen.draw(&report.picture(args.gpus, terminal_width()))?,
-                None => answer(args.output, &report, || report.print(args.gpus))?,
+                Some(screen) => screen.draw(&report.to_lines(args.gpus, terminal_width()))?,
+                None => print_output(args.output, &report, || report.print(args.gpus))?,
             }
             sleep(INTERVAL).await;
         }
     };
     tokio::select! {
         () = Box::pin(live.follow()) => Ok(()),
-        failed = pictures => failed,
+        failed = printing => failed,
         _ = signals.requested() => Ok(()),
     }
 }
@@ -129,14 +129,14 @@ impl Report {
     }
 
     fn print(&self, gpus: bool) -> Result<()> {
-        Ok(self.picture(gpus, terminal_width()).into_iter().try_for_each(line)?)
+        Ok(self.to_lines(gpus, terminal_width()).into_iter().try_for_each(line)?)
     }
 
-    /// Lines of the table and the sums, cut to a width if one is given.
-    fn picture(&self, gpus: bool, width: Option<usize>) -> Vec<String> {
+    /// Lines of the table and the totals, cut to `width` if it is given.
+    fn to_lines(&self, gpus: bool, width: Option<usize>) -> Vec<String> {
         let table = if gpus { self.gpu_table() } else { self.node_table() };
         let mut lines = width.map_or_else(|| table.lines(""), |width| table.lines_within(width));
-        lines.push(self.sum());
+        lines.push(self.totals());
         lines
     }
 
@@ -175,7 +175,7 @@ impl Report {
         table
     }
 
-    fn sum(&self) -> String {
+    fn totals(&self) -> String {
         let (nodes, gpus) = (count(self.nodes.len(), "node"), count(self.gpus, "GPU"));
         let text = format!(
             "{nodes}, {gpus}: {} free, {:.2} idle, of which a typical pod cannot use {:.2}",

@@ -1,4 +1,4 @@
-//! The objects that a command looks at: of a cluster, or of a file.
+//! Objects that a command reads, from a cluster or from a file.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use windlass_control::objects::Objects;
 
 use crate::{cli::ViewArgs, exit::Misuse};
 
-/// Reads the objects. A file that cannot be read is a mistake of the command line.
+/// Reads the objects. An unreadable file is a command line mistake.
 pub(crate) async fn objects(args: &ViewArgs) -> Result<Objects> {
     let Some(path) = &args.from else {
         return Ok(Objects::fetch(args.kubeconfig.clone()).await?);

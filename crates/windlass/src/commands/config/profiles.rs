@@ -6,7 +6,7 @@ use windlass_config::DeviceProfile;
 
 use crate::{
     cli::OutputArg,
-    commands::answer,
+    commands::print_output,
     screen::{Table, line},
 };
 
@@ -16,7 +16,7 @@ struct ListedDeviceProfile {
     name: &'static str,
     resource: Option<String>,
     description: String,
-    /// Contents of its file.
+    /// Contents of the profile's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'static str>,
 }
@@ -25,14 +25,14 @@ pub(super) fn run(name: Option<DeviceProfile>, output: OutputArg) -> Result<()> 
     match name {
         None => {
             let all: Vec<_> = DeviceProfile::ALL.iter().map(ListedDeviceProfile::new).collect();
-            answer(output, &all, || list(&all))
+            print_output(output, &all, || list(&all))
         }
         Some(profile) => {
             let listed = ListedDeviceProfile {
                 text: Some(profile.text),
                 ..ListedDeviceProfile::new(&profile)
             };
-            answer(output, &listed, || Ok(line(profile.text.trim_end())?))
+            print_output(output, &listed, || Ok(line(profile.text.trim_end())?))
         }
     }
 }

@@ -15,8 +15,8 @@ pub(super) struct ReportDocument<'a> {
     cases: &'a [Finding],
 }
 
-/// Cases that were played, as a line of progress.
-pub(super) struct Played {
+/// Progress line with the numbers of finished and failed cases.
+pub(super) struct CaseProgress {
     total: usize,
     done: usize,
     failed: usize,
@@ -64,9 +64,9 @@ fn show(finding: &Finding, paint: Paint) -> Result<()> {
     Ok(())
 }
 
-// === impl Played ===
+// === impl CaseProgress ===
 
-impl Played {
+impl CaseProgress {
     pub(super) fn new(total: usize) -> Self {
         Self { total, done: 0, failed: 0, progress: Progress::new() }
     }

@@ -39,8 +39,8 @@ pub(crate) fn series(device: &Device) -> String {
 /// True if `word` is the device's id, short name, or kind and index. A MIG instance also matches its parent's name.
 pub(crate) fn is_named(device: &Device, word: &str) -> bool {
     let is = |own: String| own.eq_ignore_ascii_case(word);
-    let whole = format!("{}{}", series(device), device.index);
-    device.id.as_str() == word || is(name(device)) || is(whole)
+    let without_part = format!("{}{}", series(device), device.index);
+    device.id.as_str() == word || is(name(device)) || is(without_part)
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ pub(super) fn product(
     host: Option<&Host>,
 ) -> Option<String> {
     let attributes = &device.attributes;
-    let listed = || host.zip(device.place.pci).and_then(|(host, pci)| listed(host, pci));
+    let by_sysfs = || host.zip(device.place.pci).and_then(|(host, pci)| by_sysfs_id(host, pci));
     let product = product_name(device)
         .or_else(|| by_pci_id(attributes))
         .or_else(|| by_usb_id(attributes))
-        .or_else(listed);
+        .or_else(by_sysfs);
     let parts = inventory.parts_of(&device.id).count();
     match (text(attributes, "profile"), product) {
         (Some(profile), product) => Some(format!("{} MIG {profile}", product.unwrap_or_default())),
@@ -40,30 +40,31 @@ fn product_name(device: &Device) -> Option<String> {
     Some(product_name.strip_prefix("NVIDIA ").unwrap_or(product_name).to_owned())
 }
 
-/// Name from the PCI id database; vendor and number for an unknown device.
+/// Name for the PCI identifiers among the attributes.
 fn by_pci_id(attributes: &Attributes) -> Option<String> {
-    sold_by(number(attributes, "pciVendor")?, number(attributes, "pciDevice")?)
+    pci_product(number(attributes, "pciVendor")?, number(attributes, "pciDevice")?)
 }
 
-/// Name for the identifiers in sysfs, for devices whose source reports none.
-fn listed(host: &Host, address: PciAddress) -> Option<String> {
+/// Name for the identifiers in sysfs, for devices whose source reports no identifiers.
+fn by_sysfs_id(host: &Host, address: PciAddress) -> Option<String> {
     let function = host.pci_function(address);
-    sold_by(hexadecimal(&function.vendor?)?, hexadecimal(&function.device?)?)
+    pci_product(hexadecimal(&function.vendor?)?, hexadecimal(&function.device?)?)
 }
 
-fn sold_by(vendor: u16, device: u16) -> Option<String> {
-    let known = ids::pci_device(vendor, device).map(sold_as);
+/// Name from the PCI id database; the vendor with the device number for an unknown device.
+fn pci_product(vendor: u16, device: u16) -> Option<String> {
+    let known = ids::pci_device(vendor, device).map(bracketed);
     known.or_else(|| Some(format!("{} {device:04x}", ids::pci_vendor(vendor)?)))
 }
 
 /// Name from the USB id database.
 fn by_usb_id(attributes: &Attributes) -> Option<String> {
     let vendor = number(attributes, "usbVendor")?;
-    ids::usb_device(vendor, number(attributes, "usbProduct")?).map(sold_as)
+    ids::usb_device(vendor, number(attributes, "usbProduct")?).map(bracketed)
 }
 
-/// Product within brackets: `GA100 [A100 SXM4 40GB]` names the chip first.
-fn sold_as(name: &str) -> String {
+/// Product within brackets, else the whole name: `GA100 [A100 SXM4 40GB]` names the chip first.
+fn bracketed(name: &str) -> String {
     let product = name.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     product.map_or(name, |(product, _)| product).to_owned()
 }

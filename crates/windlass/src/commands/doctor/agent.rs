@@ -1,4 +1,4 @@
-//! The agent on this node: is it ready, and does it serve its sockets?
+//! Checks of the agent on this node: its readiness, and the sockets that it serves.
 
 use std::{path::Path, time::Duration};
 
@@ -11,14 +11,14 @@ use windlass_node::{Probe, probe_agent};
 use super::kubelet;
 
 const AREA: &str = "agent";
-/// Time for an answer.
+/// Time limit for an answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) async fn check(config: &Config, socket: Option<&Path>) -> Vec<Finding> {
     let mut findings = sockets(&config.places.kubelet_dir).await;
     let readiness = match socket {
         None => {
-            Finding::skipped(AREA, "readiness", "--probe-socket names the socket of its probes")
+            Finding::skipped(AREA, "readiness", "give the agent's probe socket with --probe-socket")
         }
         Some(socket) => readiness(socket).await,
     };
@@ -51,7 +51,7 @@ async fn readiness(socket: &Path) -> Finding {
     }
 }
 
-/// Sockets of our plugins and claim drivers. One on which nobody answers is that of an agent that is gone.
+/// Checks the sockets of Windlass's plugins and claim drivers. A socket that accepts no connection is a problem.
 async fn sockets(kubelet_dir: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for folder in [PLUGIN_DIR, REGISTRY_DIR] {
@@ -61,7 +61,7 @@ async fn sockets(kubelet_dir: &Path) -> Vec<Finding> {
             findings.push(match super::socket::connect(&folder.join(&name)).await {
                 Ok(()) => Finding::ok(AREA, subject, "serves"),
                 Err(error) => Finding::problem(AREA, subject, error.to_string())
-                    .remedy("the agent that made it is gone or hangs: start it anew"),
+                    .remedy("the agent that created it has ended or hangs: restart it"),
             });
         }
     }

@@ -1,4 +1,4 @@
-//! A folder for a bug report: the findings, and a recording of the host without serial numbers and addresses.
+//! Folder for a bug report: the findings, and a recording of the host without serial numbers and addresses.
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ use crate::{
     screen::shell_word,
 };
 
-/// Makes the folder before anything is checked: a wrong one is found at once.
+/// Creates the folder before the checks run, so that an unusable folder fails at once.
 pub(super) fn begin(folder: &Path) -> Result<()> {
     new_folder(folder)
 }

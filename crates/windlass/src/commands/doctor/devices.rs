@@ -1,4 +1,4 @@
-//! Drivers and devices, by one scan.
+//! Checks of drivers and devices, by one scan.
 
 use windlass_core::{
     device::Device, finding::Finding, health::HealthState, inventory::SourceState,
@@ -15,7 +15,7 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
     if state.inventory.devices.is_empty() {
         findings.push(
             Finding::warning(AREA, "devices", "no source has found a device")
-                .remedy("the lines above, with --all, say what each source looked for"),
+                .remedy("with --all, the lines above have the result of each source"),
         );
     }
     let offerings = state.offerings();
@@ -29,7 +29,7 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
     for (resource, why) in &state.empty {
         findings.push(
             Finding::warning(AREA, resource.to_string(), format!("no device: {why}"))
-                .remedy("`windlass devices` shows what there is; change the rule's selector"),
+                .remedy("`windlass devices` lists the devices; change the rule's selector"),
         );
     }
     findings.extend(state.offers_nothing().map(|why| Finding::problem(AREA, "configuration", why)));
@@ -39,7 +39,7 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
         let detail = format!("{allocatable} of {listed} allocatable");
         findings.push(if allocatable == 0 && listed > 0 {
             Finding::problem(AREA, resource.to_string(), detail)
-                .remedy("the lines above say what keeps its devices")
+                .remedy("the lines above have the reason for each device")
         } else {
             Finding::ok(AREA, resource.to_string(), detail)
         });
@@ -47,7 +47,7 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
     findings
 }
 
-/// A device without a resource was left out on purpose; one with a resource cannot be allocated.
+/// Reports a withheld device. Without a resource it is left out on purpose; with a resource it cannot be allocated.
 fn withheld(device: &Device, offering: &Offering) -> Option<Finding> {
     let why = format!("withheld: {}", offering.obstacle.as_deref()?);
     let name = short_name(device);

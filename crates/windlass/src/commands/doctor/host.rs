@@ -1,4 +1,4 @@
-//! The host: kernel, control groups, rights, folders.
+//! Checks of the host: kernel, control groups, rights, folders.
 
 use std::{fs, path::Path};
 
@@ -44,22 +44,22 @@ fn control_groups(host: &Host) -> Finding {
         return Finding::warning(
             AREA,
             SUBJECT,
-            "cgroup v1: no limits of memory by the driver or the kernel for shares",
+            "cgroup v1: the driver and the kernel cannot limit the memory of shares",
         )
         .remedy("boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1)");
     }
     Finding::skipped(AREA, SUBJECT, format!("no {}", folder.display()))
 }
 
-/// A folder of the agent. One that is not there yet is made when the agent starts.
-fn folder(what: &str, path: &Path, named: &str) -> Finding {
+/// Checks a folder of the agent. The agent creates a missing folder at its start.
+fn folder(what: &str, path: &Path, setting: &str) -> Finding {
     let subject = format!("folder of {what}");
     let shown = path.display();
     match fs::metadata(path) {
         Err(_) => Finding::skipped(AREA, subject, format!("no {shown} yet")),
         Ok(found) if !found.is_dir() => {
-            Finding::problem(AREA, subject, format!("{shown} is no folder"))
-                .remedy(format!("remove it, or choose another with {named}"))
+            Finding::problem(AREA, subject, format!("{shown} is not a folder"))
+                .remedy(format!("remove it, or choose another with {setting}"))
         }
         Ok(_) => match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
             Ok(()) => Finding::ok(AREA, subject, shown.to_string()),

@@ -1,4 +1,4 @@
-//! The kubelet: its folders, sockets and record, and the plugins beside ours.
+//! Checks of the kubelet: its folders, sockets and checkpoint, and other device plugins.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
     let folder = &config.places.kubelet_dir;
     let plugins = folder.join(PLUGIN_DIR);
     if !plugins.is_dir() && !rustix::process::geteuid().is_root() {
-        return vec![Finding::skipped(AREA, "folder", format!("{} is root's", folder.display()))];
+        return vec![Finding::skipped(AREA, "folder", format!("{} needs root", folder.display()))];
     }
     if !plugins.is_dir() {
         let detail = format!("no {}", plugins.display());
@@ -28,13 +28,13 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
     }
     let mut findings = vec![registration(&plugins.join(KUBELET_SOCKET)).await];
     findings.push(claims(folder, config.policy.dra.offer != DraOffer::Off));
-    findings.push(record(&plugins.join(checkpoint::FILE)));
+    findings.push(device_checkpoint(&plugins.join(checkpoint::FILE)));
     findings.extend(others(&plugins).await);
     findings.push(pod_resources(folder).await);
     findings
 }
 
-/// Names of the sockets in the folder of plugins, in order.
+/// Names of the sockets in a folder of plugins, sorted.
 pub(super) fn sockets(plugins: &Path) -> Vec<String> {
     let names = fs::read_dir(plugins).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -44,7 +44,7 @@ pub(super) fn sockets(plugins: &Path) -> Vec<String> {
     names
 }
 
-/// The kubelet listens for device plugins.
+/// Checks that the kubelet listens for device plugins.
 async fn registration(socket: &Path) -> Finding {
     const SUBJECT: &str = "registration of plugins";
     match super::socket::connect(socket).await {
@@ -65,8 +65,8 @@ fn claims(folder: &Path, is_configured: bool) -> Finding {
     }
 }
 
-/// The kubelet's record of devices and pods.
-fn record(path: &Path) -> Finding {
+/// Checks the kubelet's checkpoint of devices and pods.
+fn device_checkpoint(path: &Path) -> Finding {
     const SUBJECT: &str = "checkpoint of devices";
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -85,18 +85,19 @@ fn record(path: &Path) -> Finding {
             Finding::ok(AREA, SUBJECT, format!("pods with devices: {}", pods.len()))
         }
         Err(error) => Finding::problem(AREA, SUBJECT, windlass_host::causes(&error)).remedy(
-            "a kubelet that refuses it too does not start, and its log says so; else its format is newer than this program",
+            "if the kubelet refuses it too, it does not start and logs the reason; otherwise update windlass",
         ),
     }
 }
 
-/// Sockets of other plugins, which have other devices as a rule.
+/// Lists the sockets of other plugins, which usually serve other devices.
 async fn others(plugins: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in sockets(plugins) {
         let is_other = name != KUBELET_SOCKET && !name.starts_with("windlass-");
         if is_other && super::socket::connect(&plugins.join(&name)).await.is_ok() {
-            let detail = "another device plugin; two for the same devices give them out twice";
+            let detail =
+                "another device plugin; two plugins for the same devices allocate them twice";
             findings.push(Finding::ok(AREA, format!("plugin {name}"), detail));
         }
     }

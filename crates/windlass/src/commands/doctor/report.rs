@@ -1,4 +1,4 @@
-//! The findings on the screen, and as a document.
+//! Findings as text for a terminal, and as JSON or YAML.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use windlass_core::{
 
 use crate::{
     cli::OutputArg,
-    commands::answer,
+    commands::print_output,
     screen::{Paint, Tone, count, line, wrapped},
 };
 
@@ -48,9 +48,9 @@ impl Diagnosis {
         self
     }
 
-    /// Prints the findings; checks without one only if asked to. Fails with problems.
+    /// Prints problems and warnings, and with `all` the other checks too. Fails if there is a problem.
     pub(crate) fn show(&self, output: OutputArg, all: bool) -> Result<()> {
-        answer(output, self, || self.print(all))?;
+        print_output(output, self, || self.print(all))?;
         ensure!(self.problems == 0, "{} found", count(self.problems, "problem"));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The container runtime: does it read CDI documents?
+//! Checks that the container runtime reads CDI documents.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,17 +14,16 @@ use windlass_kubelet_api::{cri::Runtime, socket::SocketPath};
 const AREA: &str = "container runtime";
 
 /// Sockets of containerd, k3s and RKE2, k0s, `MicroK8s`, and CRI-O.
-const USUAL: [&str; 5] = [
+const DEFAULT_SOCKETS: [&str; 5] = [
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",
     "/run/k0s/containerd.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
 ];
-/// Time for an answer.
+/// Time limit for an answer.
 const LIMIT: Duration = Duration::from_secs(2);
-const REMEDY: &str =
-    "update the runtime, or give devices another way: deviceList in docs/install.md";
+const REMEDY: &str = "update the runtime, or use another deviceList (docs/install.md)";
 
 pub(super) async fn check(
     config: &Config,
@@ -34,26 +33,30 @@ pub(super) async fn check(
     let host = config.places.host();
     let given = socket.map(|text| PathBuf::from(text.strip_prefix("unix://").unwrap_or(text)));
     let is_given = given.is_some();
-    let mut candidates: Vec<_> =
-        given.map_or_else(|| USUAL.iter().map(|path| host.path(path)).collect(), |path| vec![path]);
+    let mut candidates: Vec<_> = given.map_or_else(
+        || DEFAULT_SOCKETS.iter().map(|path| host.path(path)).collect(),
+        |path| vec![path],
+    );
     candidates.retain(|path| is_given || path.exists());
     if candidates.is_empty() {
         let detail = "no socket of a runtime in the usual folders";
         let finding = Finding::skipped(AREA, "socket", detail);
-        return vec![finding.remedy("--runtime-socket names it; the agent's pod does not see it")];
+        return vec![
+            finding.remedy("give it with --runtime-socket; the agent's pod cannot see it"),
+        ];
     }
     let mut findings = Vec::new();
     for path in candidates {
         let shown = path.display().to_string();
-        let asked = match SocketPath::new(path) {
+        let answer = match SocketPath::new(path) {
             Ok(socket) => timeout(LIMIT, Runtime::ask(&socket)).await,
             Err(error) => Ok(Err(error.into())),
         };
-        findings.extend(match asked {
+        findings.extend(match answer {
             Ok(Ok(runtime)) => {
                 let mut findings = of_runtime(&runtime, &config.policy, &config.places.cdi_dir);
-                let unsure = findings.iter_mut().filter(|_| !is_configured);
-                unsure.for_each(make_unsure);
+                let uncertain = findings.iter_mut().filter(|_| !is_configured);
+                uncertain.for_each(downgrade);
                 findings
             }
             // containerd of Docker has no CRI; another runtime serves the kubelet.
@@ -75,8 +78,8 @@ pub(super) async fn check(
     findings
 }
 
-/// The agent may have another configuration, which gives devices another way.
-fn make_unsure(finding: &mut Finding) {
+/// Turns a problem into a warning, because the agent may have another configuration, which does not use CDI.
+fn downgrade(finding: &mut Finding) {
     if finding.severity == Severity::Problem {
         finding.severity = Severity::Warning;
         finding.detail += ", if the agent's deviceList uses CDI (--config names its configuration)";
@@ -104,17 +107,17 @@ fn of_runtime(runtime: &Runtime, policy: &Policy, cdi_dir: &Path) -> Vec<Finding
             Finding::problem(AREA, "CDI", "CRI-O before 1.23 reads no CDI documents").remedy(REMEDY)
         }
         ("cri-o", Some(_)) => Finding::ok(AREA, "CDI", "this version reads CDI documents"),
-        (name, _) => Finding::skipped(AREA, "CDI", format!("not known of {name}")),
+        (name, _) => Finding::skipped(AREA, "CDI", format!("unknown for {name}")),
     });
     findings
 }
 
-/// containerd tells its own settings, as JSON under `config`.
+/// Checks containerd by its settings, which it reports as JSON under `config`.
 fn containerd(runtime: &Runtime, cdi_dir: &Path) -> Finding {
     let settings =
         runtime.info.get("config").and_then(|text| serde_json::from_str::<Value>(text).ok());
     let Some(settings) = settings else {
-        return Finding::skipped(AREA, "CDI", "containerd does not tell its settings");
+        return Finding::skipped(AREA, "CDI", "containerd does not report its settings");
     };
     match settings["enableCDI"].as_bool() {
         Some(false) => {
@@ -128,7 +131,7 @@ fn containerd(runtime: &Runtime, cdi_dir: &Path) -> Finding {
             let folders: Vec<_> = folders.filter_map(Value::as_str).collect();
             if !folders.is_empty() && !folders.iter().any(|it| is_same(it.as_ref(), cdi_dir)) {
                 let detail = format!(
-                    "documents are read from {}, and not from {}",
+                    "containerd reads documents from {}, but not from {}",
                     folders.join(", "),
                     cdi_dir.display()
                 );
@@ -142,7 +145,7 @@ fn containerd(runtime: &Runtime, cdi_dir: &Path) -> Finding {
     }
 }
 
-/// `/var/run` is a link to `/run`.
+/// True if the paths are equal, where `/var/run` is a link to `/run`.
 fn is_same(a: &Path, b: &Path) -> bool {
     let short = |path: &Path| {
         path.strip_prefix("/var/run").map_or(path.to_owned(), |it| Path::new("/run").join(it))
@@ -171,7 +174,7 @@ mod tests {
             info: info.into_iter().collect(),
         };
         let finding = of_runtime(&runtime, &Policy::default(), "/var/run/cdi".as_ref()).pop();
-        let finding = finding.expect("one on CDI");
+        let finding = finding.expect("a finding about CDI");
         (finding.severity, finding.detail)
     }
 
@@ -203,7 +206,7 @@ mod tests {
     #[test]
     fn without_the_agents_configuration_a_problem_is_a_warning() {
         let mut finding = Finding::problem(AREA, "CDI", "turned off");
-        make_unsure(&mut finding);
+        downgrade(&mut finding);
         assert_eq!(finding.severity, Severity::Warning);
     }
 }

@@ -1,13 +1,13 @@
-//! Sockets on which somebody answers.
+//! Check that a process accepts connections on a Unix socket.
 
 use std::{io, path::Path, time::Duration};
 
 use tokio::{net::UnixStream, time::timeout};
 
-/// Time for a connection: a socket whose owner hangs takes none once its queue is full.
+/// Time limit to connect. A socket whose owner hangs accepts no connection once its backlog is full.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Connects.
+/// Connects, and closes the connection.
 pub(super) async fn connect(path: &Path) -> io::Result<()> {
     let connected = timeout(LIMIT, UnixStream::connect(path)).await;
     connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(drop)

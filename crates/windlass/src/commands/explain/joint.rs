@@ -1,4 +1,4 @@
-//! Joint request for GPUs and NICs, with its answer.
+//! Request for GPUs together with NICs, and its answer.
 
 mod show;
 
@@ -17,18 +17,18 @@ pub(super) use show::table;
 use super::{
     live::Kubelet,
     names::take_nics,
-    question::{Stock, texts},
+    question::{CandidateSet, id_strs},
     report::{Report, name},
     request::{ExplainRequest, NOT_NAMED, Unavailable, not_free_error},
     resource::Member,
 };
-use crate::{cli::AskArgs, exit::Misuse};
+use crate::{cli::RequestArgs, exit::Misuse};
 
-/// Request for NICs beside the GPUs.
-pub(super) struct WantedNics {
+/// Request for NICs in addition to the GPUs.
+pub(super) struct NicRequest {
     size: usize,
     within: Option<PcieLevel>,
-    /// NICs named by `--free`; empty if all without obstacle are free.
+    /// NICs named by `--free`; if it names none, all NICs without obstacle are free.
     free: Vec<DeviceId>,
     required: Vec<DeviceId>,
     /// Assumption behind the answer.
@@ -41,17 +41,17 @@ pub(super) type JointReport<'a> = Report<'a, JointQuestion, Chosen>;
 #[serde(rename_all = "camelCase")]
 pub(super) struct JointQuestion {
     resource: ResourceName,
-    gpus: Part,
-    nics: Part,
+    gpus: KindRequest,
+    nics: KindRequest,
     /// Maximum distance within a pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     within: Option<PcieLevel>,
 }
 
-/// Number and candidates of one kind.
+/// Number of devices of one kind, with its candidates.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Part {
+struct KindRequest {
     size: usize,
     available: Vec<DeviceId>,
     required: Vec<DeviceId>,
@@ -62,11 +62,14 @@ pub(super) struct Chosen {
     choice: Box<JointChoice>,
 }
 
-/// With `--free`, pod resources are not consulted.
-const ALL_NICS: &str = "--free names no NIC, so all that are healthy are free";
+/// Caveat of `--free`, which excludes a request to the pod resources API.
+const ALL_NICS: &str = "--free names no NIC, so all healthy NICs are free";
 
-/// Takes the NICs out of the arguments, which then describe the GPUs alone.
-pub(super) fn wanted(node: &NodeState, args: &mut AskArgs) -> Result<Option<WantedNics>> {
+/// Removes the NICs from the arguments, which then describe the GPUs only.
+pub(super) fn take_nic_request(
+    node: &NodeState,
+    args: &mut RequestArgs,
+) -> Result<Option<NicRequest>> {
     let Some(size) = args.nics else { return Ok(None) };
     let devices = &node.inventory.devices;
     let required = take_nics(devices, &mut args.require);
@@ -77,26 +80,27 @@ pub(super) fn wanted(node: &NodeState, args: &mut AskArgs) -> Result<Option<Want
     }
     let caveat = free.as_ref().is_some_and(Vec::is_empty).then_some(ALL_NICS);
     let free = free.unwrap_or_default();
-    Ok(Some(WantedNics { size, within: args.within, free, required, caveat }))
+    Ok(Some(NicRequest { size, within: args.within, free, required, caveat }))
 }
 
-/// Extends the request for GPUs by the NICs.
+/// Answers the request for GPUs and NICs.
 pub(super) fn read<'a>(
     node: &'a NodeState,
     kubelet: &Kubelet,
     request: ExplainRequest,
-    wanted: WantedNics,
+    nic_request: NicRequest,
 ) -> Result<JointReport<'a>> {
     let ExplainRequest { question, mut unavailable, caveat, refused } = request;
-    let Stock::Devices { available, required, .. } = question.stock else {
-        let problem = anyhow!("{} is shared, and replicas are near nothing", question.resource);
+    let CandidateSet::Devices { available, required, .. } = question.candidates else {
+        let problem =
+            anyhow!("{} is shared, and replicas cannot be paired with NICs", question.resource);
         return Err(Misuse(problem.context("--nics")).into());
     };
-    let within = wanted.within;
-    let caveat = caveat.or_else(|| wanted.caveat.map(ToOwned::to_owned));
-    let nics = nics(node, kubelet, wanted, &mut unavailable);
+    let within = nic_request.within;
+    let caveat = caveat.or_else(|| nic_request.caveat.map(ToOwned::to_owned));
+    let nics = nics(node, kubelet, nic_request, &mut unavailable);
     let refused = refused.or_else(|| nics.refusal(node, &unavailable));
-    let gpus = Part { size: question.size, available, required };
+    let gpus = KindRequest { size: question.size, available, required };
     let question = JointQuestion { resource: question.resource, gpus, nics, within };
     let choice = match refused {
         Some(why) => Err(why),
@@ -113,12 +117,12 @@ pub(super) fn read<'a>(
 fn nics(
     node: &NodeState,
     kubelet: &Kubelet,
-    wanted: WantedNics,
+    nic_request: NicRequest,
     unavailable: &mut Vec<Unavailable>,
-) -> Part {
-    let WantedNics { size, free, required, .. } = wanted;
+) -> KindRequest {
+    let NicRequest { size, free, required, .. } = nic_request;
     if !free.is_empty() {
-        return Part { size, available: free, required };
+        return KindRequest { size, available: free, required };
     }
     let offerings = node.offerings();
     let obstacle = |device: &Device| {
@@ -139,15 +143,15 @@ fn nics(
             None => available.push(id),
         }
     }
-    Part { size, available, required }
+    KindRequest { size, available, required }
 }
 
 // === impl JointQuestion ===
 
 impl JointQuestion {
     fn choose(&self, node: &NodeState) -> Result<JointChoice, JointError> {
-        let (gpus, needed_gpus) = (texts(&self.gpus.available), texts(&self.gpus.required));
-        let (nics, needed_nics) = (texts(&self.nics.available), texts(&self.nics.required));
+        let (gpus, needed_gpus) = (id_strs(&self.gpus.available), id_strs(&self.gpus.required));
+        let (nics, needed_nics) = (id_strs(&self.nics.available), id_strs(&self.nics.required));
         let request = JointRequest {
             gpus: Wanted { available: &gpus, required: &needed_gpus, size: self.gpus.size },
             nics: Wanted { available: &nics, required: &needed_nics, size: self.nics.size },
@@ -157,9 +161,9 @@ impl JointQuestion {
     }
 }
 
-// === impl Part ===
+// === impl KindRequest ===
 
-impl Part {
+impl KindRequest {
     /// Reason why a required device is not free.
     fn refusal(&self, node: &NodeState, unavailable: &[Unavailable]) -> Option<String> {
         let missing = self.required.iter().find(|id| !self.available.contains(id))?;

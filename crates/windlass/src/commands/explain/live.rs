@@ -14,22 +14,22 @@ use super::resource::Member;
 /// Answers of the pod resources API; by default all devices are free.
 #[derive(Debug, Default)]
 pub(super) struct Kubelet {
-    held: ByDevice,
+    holders: ByDevice,
     /// Allocatable ids by resource; `None` if unknown.
     allocatable: Option<BTreeMap<String, BTreeSet<String>>>,
     /// Missing answer, and the resulting assumption.
     caveat: Option<String>,
 }
 
-/// The agent may know a fault that a single scan does not show.
+/// Obstacle of a device that the kubelet does not list. The agent may know a fault that a single scan does not show.
 const WITHHELD: &str = "withheld by the agent";
 
 // === impl Kubelet ===
 
 impl Kubelet {
     pub(super) async fn read(dir: &Path) -> Self {
-        let held = match podresources::holders(dir).await {
-            Ok(held) => held,
+        let holders = match podresources::holders(dir).await {
+            Ok(holders) => holders,
             Err(error) => {
                 let why = causes(&error);
                 let caveat =
@@ -38,11 +38,11 @@ impl Kubelet {
             }
         };
         match podresources::allocatable(dir).await {
-            Ok(allocatable) => Self { held, allocatable: Some(allocatable), caveat: None },
+            Ok(allocatable) => Self { holders, allocatable: Some(allocatable), caveat: None },
             Err(error) => {
                 let why = causes(&error);
                 let caveat = format!("withheld devices unknown: {why}");
-                Self { held, allocatable: None, caveat: Some(caveat) }
+                Self { holders, allocatable: None, caveat: Some(caveat) }
             }
         }
     }
@@ -50,12 +50,12 @@ impl Kubelet {
     /// Assumption behind the answer.
     pub(super) fn caveat(&self, resource: &ResourceName) -> Option<String> {
         let unknown = |listed: &BTreeMap<_, _>| !listed.contains_key(resource.as_str());
-        let nothing = self.allocatable.as_ref().is_some_and(unknown).then(|| {
+        let not_allocatable = self.allocatable.as_ref().is_some_and(unknown).then(|| {
             format!(
                 "the kubelet has no allocatable {resource} now: the answer assumes a running agent"
             )
         });
-        self.caveat.clone().or(nothing)
+        self.caveat.clone().or(not_allocatable)
     }
 
     /// Reason why a device or replica is not free.
@@ -76,13 +76,14 @@ impl Kubelet {
         member.obstacle.clone().or_else(withheld)
     }
 
-    /// A container with the whole device blocks its replicas, and the other way round.
+    /// Container that holds the device or replica. A holder of the whole device blocks its replicas, and a holder of a
+    /// replica blocks the whole device.
     fn holder(&self, member: &Member<'_>, replica: Option<u32>) -> Option<&Holder> {
         let blocks = |holder: &&Holder| match (holder.replica, replica) {
-            (Some(held), Some(wanted)) => held == wanted,
+            (Some(held), Some(requested)) => held == requested,
             _ => true,
         };
-        self.held.get(&member.device.id)?.iter().find(blocks)
+        self.holders.get(&member.device.id)?.iter().find(blocks)
     }
 
     /// True if the kubelet lists the resource without this device.

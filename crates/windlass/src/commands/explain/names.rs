@@ -9,14 +9,14 @@ use windlass_core::{
 
 use crate::commands::{is_named, series, short_name};
 
-/// Device or one replica of it.
+/// Device, or one replica of a device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named<'a> {
+pub(super) struct NamedDevice<'a> {
     pub(super) device: &'a Device,
     pub(super) replica: Option<u32>,
 }
 
-/// Name without a device.
+/// Name that no device has.
 #[derive(Debug, thiserror::Error)]
 #[error("no device of {place} is named {word:?}; {}", ValidNames(names))]
 pub(super) struct UnknownName {
@@ -30,23 +30,23 @@ struct ValidNames<'a>(&'a [String]);
 /// Maximum number of names in an error.
 const MAX_NAMES: usize = 16;
 
-/// Devices of a resource by name or number. A GPU's name matches all its MIG instances if the resource consists of
-/// them.
-pub(super) fn of_resource<'a>(
+/// Resolves names and numbers to devices of a resource. The name of a GPU matches all its MIG instances if the resource
+/// consists of them.
+pub(super) fn resolve_in_resource<'a>(
     members: &[&'a Device],
     resource: impl fmt::Display,
     words: &[String],
-) -> Result<Vec<Named<'a>>, UnknownName> {
+) -> Result<Vec<NamedDevice<'a>>, UnknownName> {
     let mut found = Vec::new();
     for word in words {
         let (word, replica) = match ReplicaId::split(word) {
             Some((name, number)) => (name, Some(number)),
             None => (word.as_str(), None),
         };
-        for name in names_of(word, members) {
+        for name in expand(word, members) {
             let named = members.iter().filter(|device| is_named(device, &name));
             let before = found.len();
-            found.extend(named.map(|&device| Named { device, replica }));
+            found.extend(named.map(|&device| NamedDevice { device, replica }));
             if found.len() == before {
                 return Err(UnknownName::new(&name, resource, members));
             }
@@ -55,8 +55,8 @@ pub(super) fn of_resource<'a>(
     Ok(found)
 }
 
-/// Devices by name, in any resource.
-pub(super) fn anywhere<'a>(
+/// Resolves names to devices of any resource.
+pub(super) fn resolve<'a>(
     devices: &[&'a Device],
     words: &[String],
 ) -> Result<Vec<&'a Device>, UnknownName> {
@@ -71,20 +71,20 @@ pub(super) fn anywhere<'a>(
 pub(super) fn take_nics(devices: &[Device], words: &mut Vec<String>) -> Vec<DeviceId> {
     let nics = devices.iter().filter(|device| device.kind.is_network());
     let nic = |word: &String| nics.clone().find(|device| is_named(device, word));
-    let found = each_once(words.iter().filter_map(nic));
+    let found = unique_ids(words.iter().filter_map(nic));
     words.retain(|word| nic(word).is_none());
     found
 }
 
 /// Ids without duplicates, in order of appearance.
-pub(super) fn each_once<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceId> {
+pub(super) fn unique_ids<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceId> {
     let mut seen = BTreeSet::new();
     let ids = devices.into_iter().map(|device| &device.id);
     ids.filter(|id| seen.insert(*id)).cloned().collect()
 }
 
 /// Expands `0-2` to `GPU0`, `GPU1`, `GPU2` (or `FPGA0` and so on) and `0/1` to `GPU0:1`; other words are names.
-fn names_of(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>> {
+fn expand(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>> {
     let kind = members.first().map(|device| series(device)).unwrap_or_default();
     let range = word.split_once('-').and_then(|(first, last)| {
         let range = (first.parse::<u32>().ok()?)..=(last.parse().ok()?);
@@ -100,9 +100,9 @@ fn names_of(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>>
     }
 }
 
-// === impl Named ===
+// === impl NamedDevice ===
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for NamedDevice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&short_name(self.device))?;
         self.replica.map_or(Ok(()), |number| write!(f, "::{number}"))

@@ -10,7 +10,7 @@ use windlass_resources::NodeState;
 use super::{report::name, survey};
 use crate::{
     cli::OutputArg,
-    commands::{Origin, answer, print_origin_notice},
+    commands::{Origin, print_origin_notice, print_output},
     screen::{Paint, Table, line},
 };
 
@@ -27,46 +27,48 @@ pub(super) async fn run(config: &Config, output: OutputArg) -> Result<()> {
     let choices = history::read(&config.places.state_dir)?;
     let node = survey(config).await?;
     let origin = Origin::of(&node.inventory);
-    answer(output, &HistoryDocument { origin, choices: &choices }, || show(config, &node, &choices))
+    print_output(output, &HistoryDocument { origin, choices: &choices }, || {
+        show(config, &node, &choices)
+    })
 }
 
 fn show(config: &Config, node: &NodeState, choices: &[RecordedChoice]) -> Result<()> {
     print_origin_notice(&node.inventory, Paint::for_stdout())?;
     if choices.is_empty() {
-        return Ok(line(nothing(config))?);
+        return Ok(line(empty_message(config))?);
     }
     Ok(table(node, choices).print()?)
 }
 
 /// Message for an empty history.
-fn nothing(config: &Config) -> String {
+fn empty_message(config: &Config) -> String {
     format!("no allocation history in {}", config.places.state_dir.display())
 }
 
 fn table(node: &NodeState, choices: &[RecordedChoice]) -> Table {
     let mut table = Table::new(["TIME", "RESOURCE", "POLICY", "SIZE", "OF", "CHOSEN", ""]);
-    for then in choices {
-        let of = match &then.candidates {
+    for choice in choices {
+        let of = match &choice.candidates {
             Candidates::Devices { available, .. } => available.len(),
             Candidates::Replicas { pools, .. } => {
                 pools.iter().map(|pool| pool.free.iter().count()).sum()
             }
         };
-        let exact = if then.exact { "" } else { "not exact" };
+        let exact = if choice.exact { "" } else { "not exact" };
         table.row([
-            second(then.at),
-            then.resource.to_string(),
-            then.policy.to_string(),
-            then.size.to_string(),
+            whole_seconds(choice.at),
+            choice.resource.to_string(),
+            choice.policy.to_string(),
+            choice.size.to_string(),
             of.to_string(),
-            chosen(node, &then.candidates),
+            chosen(node, &choice.candidates),
             exact.to_owned(),
         ]);
     }
     table
 }
 
-/// Format: `GPU0 GPU1`, or `2 of GPU0, 1 of GPU1` for replicas.
+/// Names of the chosen devices: `GPU0 GPU1`, or `2 of GPU0, 1 of GPU1` for replicas.
 fn chosen(node: &NodeState, candidates: &Candidates) -> String {
     match candidates {
         Candidates::Devices { chosen, .. } => {
@@ -83,8 +85,8 @@ fn chosen(node: &NodeState, candidates: &Candidates) -> String {
     }
 }
 
-/// Truncates to whole seconds.
-pub(super) fn second(at: Timestamp) -> String {
-    let begun = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
-    at.round(begun).map_or_else(|_| at.to_string(), |at| at.to_string())
+/// Text of a time, truncated to whole seconds.
+pub(super) fn whole_seconds(at: Timestamp) -> String {
+    let floor = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
+    at.round(floor).map_or_else(|_| at.to_string(), |at| at.to_string())
 }

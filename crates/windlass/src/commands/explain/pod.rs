@@ -18,14 +18,14 @@ use windlass_resources::NodeState;
 use super::{
     past,
     question::Question,
-    report::{Explained, Outcome, Report, explained},
+    report::{Explained, Outcome, Report, answer_request},
     request::ExplainRequest,
     shares::{ShareInUse, shares_in_use},
     show,
 };
 use crate::{
     cli::{OutputArg, PodName},
-    commands::{Origin, answer, print_origin_notice, short_name},
+    commands::{Origin, print_origin_notice, print_output, short_name},
     screen::{Paint, Tone, line},
 };
 
@@ -35,7 +35,7 @@ struct PodDocument<'a> {
     #[serde(flatten)]
     origin: Origin<'a>,
     pod: String,
-    /// Parts of GPUs.
+    /// Shares of GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shares: Vec<ShareInUse>,
     containers: Vec<ContainerDevices<'a>>,
@@ -49,13 +49,13 @@ struct ContainerDevices<'a> {
     ids: BTreeSet<String>,
     /// Newest recorded choice of exactly these devices.
     #[serde(skip_serializing_if = "Option::is_none")]
-    past: Option<Past<'a>>,
+    past: Option<RecordedAnswer<'a>>,
 }
 
 /// Recorded choice with today's answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Past<'a> {
+struct RecordedAnswer<'a> {
     at: Timestamp,
     /// Uncertainty about the choice.
     caveat: &'static str,
@@ -66,11 +66,14 @@ struct Past<'a> {
     today: Report<'a, Question, Explained>,
 }
 
-/// The kubelet requests no preference without alternatives, so the recorded choice may belong to an earlier pod.
-const MAYBE: &str = "an earlier pod's, if the kubelet had no alternative for this one";
+/// Caveat of a recorded choice. The kubelet requests no preference without alternatives, so the choice may belong to an
+/// earlier pod.
+const MAYBE_EARLIER: &str = "an earlier pod's, if the kubelet had no alternative for this one";
 
-/// The kubelet requests a preference only if there are alternatives, and the agent keeps the newest choices.
-const FORGOTTEN: &str = "no recorded choice: the kubelet had no alternative, or it was long ago";
+/// Reason for a missing choice. The kubelet requests a preference only if there are alternatives, and the agent keeps
+/// only the newest choices.
+const NO_CHOICE: &str =
+    "no recorded choice: the kubelet had no alternative, or the record has expired";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
     let all = client::pods(&config.places.kubelet_dir).await;
@@ -86,26 +89,27 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
     ensure!(has_any, "{pod} has no device of this node; {}", pods(&holders));
     let PodName { namespace, name } = pod.clone();
     let holdings = PodHoldings { namespace, name, devices, claims };
-    let remembered = history::read(&config.places.state_dir)?;
+    let recorded = history::read(&config.places.state_dir)?;
     let (node, shares) = shares_in_use(config, &holdings).await?;
     let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
-        let is_it =
-            |then: &&RecordedChoice| then.resource.as_str() == resource && ids_of(then) == ids;
-        let past = remembered.iter().find(is_it).map(|then| Past::of(&node, then));
+        let is_it = |choice: &&RecordedChoice| {
+            choice.resource.as_str() == resource && ids_of(choice) == ids
+        };
+        let past = recorded.iter().find(is_it).map(|choice| RecordedAnswer::of(&node, choice));
         ContainerDevices { container, resource, ids, past }
     };
     let origin = Origin::of(&node.inventory);
     let containers = holdings.devices.into_iter().map(held).collect();
     let document = PodDocument { origin, pod: pod.to_string(), shares, containers };
-    answer(output, &document, || document.table(&node))?;
+    print_output(output, &document, || document.table(&node))?;
     let is_past = document.containers.iter().any(|held| held.past.is_some());
     let is_explained = is_past || !document.shares.is_empty();
-    ensure!(is_explained, "{pod}: {FORGOTTEN}; looked in {}", config.places.state_dir.display());
+    ensure!(is_explained, "{pod}: {NO_CHOICE}; searched {}", config.places.state_dir.display());
     Ok(())
 }
 
-fn ids_of(then: &RecordedChoice) -> BTreeSet<String> {
-    then.chosen().into_iter().collect()
+fn ids_of(choice: &RecordedChoice) -> BTreeSet<String> {
+    choice.chosen().into_iter().collect()
 }
 
 /// Device ids of a pod, by container and resource.
@@ -124,6 +128,7 @@ fn holdings(holders: &ByDevice, pod: &PodName) -> BTreeMap<(String, String), BTr
     all
 }
 
+/// Names of the pods that hold devices, as a clause.
 fn pods(holders: &ByDevice) -> String {
     let pods = holders.values().flatten().map(|of| format!("{}/{}", of.namespace, of.pod));
     let pods: Vec<_> = pods.collect::<BTreeSet<_>>().into_iter().collect();
@@ -134,8 +139,9 @@ fn pods(holders: &ByDevice) -> String {
     }
 }
 
-/// Names of devices and replicas in the order of the inventory; missing devices last. Tokens are counted.
-fn called(node: &NodeState, ids: &BTreeSet<String>) -> String {
+/// Names of devices and replicas in the order of the inventory, missing devices last. For tokens of a pool, only their
+/// number.
+fn device_names(node: &NodeState, ids: &BTreeSet<String>) -> String {
     let tokens = ids.iter().filter(|id| token(id).is_some()).count();
     if tokens > 0 {
         return format!("{tokens} units");
@@ -171,12 +177,15 @@ impl PodDocument<'_> {
             if nth > 0 || !self.shares.is_empty() || !node.inventory.is_real() {
                 line("")?;
             }
-            let title =
-                format!("{}, container {container}, {resource}: {}", self.pod, called(node, ids));
+            let title = format!(
+                "{}, container {container}, {resource}: {}",
+                self.pod,
+                device_names(node, ids)
+            );
             line(paint.text(Tone::Strong, title))?;
             match past {
                 None if ids.iter().any(|id| token(id).is_some()) => {}
-                None => line(format!("  {FORGOTTEN}"))?,
+                None => line(format!("  {NO_CHOICE}"))?,
                 Some(past) => past.lines(paint).into_iter().try_for_each(line)?,
             }
         }
@@ -184,18 +193,18 @@ impl PodDocument<'_> {
     }
 }
 
-// === impl Past ===
+// === impl RecordedAnswer ===
 
-impl<'a> Past<'a> {
-    fn of(node: &'a NodeState, then: &RecordedChoice) -> Self {
+impl<'a> RecordedAnswer<'a> {
+    fn of(node: &'a NodeState, choice: &RecordedChoice) -> Self {
         let request = ExplainRequest {
-            question: Question::of(then),
+            question: Question::of(choice),
             unavailable: Vec::new(),
             caveat: None,
             refused: None,
         };
-        let today = explained(node, request);
-        Self { at: then.at, caveat: MAYBE, change: change(then, &today), today }
+        let today = answer_request(node, request);
+        Self { at: choice.at, caveat: MAYBE_EARLIER, change: change(choice, &today), today }
     }
 
     fn lines(&self, paint: Paint) -> Vec<String> {
@@ -203,7 +212,7 @@ impl<'a> Past<'a> {
             None => "today's answer is the same".to_owned(),
             Some(change) => paint.text(Tone::Notable, format!("today's answer differs: {change}")),
         };
-        let at = past::second(self.at);
+        let at = past::whole_seconds(self.at);
         let newest = format!("  newest choice of exactly these devices, at {at}; {}", self.caveat);
         let mut lines = vec![newest, format!("  {change}"), String::new()];
         lines.extend(show::lines(&self.today, paint));
@@ -212,12 +221,12 @@ impl<'a> Past<'a> {
 }
 
 /// Reason why today's answer differs.
-fn change(then: &RecordedChoice, today: &Report<'_, Question, Explained>) -> Option<String> {
+fn change(choice: &RecordedChoice, today: &Report<'_, Question, Explained>) -> Option<String> {
     let is_gone = |id: &&DeviceId| today.node.inventory.get(id.as_str()).is_none();
-    let gone = today.question.stock.devices().into_iter().filter(is_gone);
+    let gone = today.question.candidates.devices().into_iter().filter(is_gone);
     let gone: Vec<_> = gone.map(DeviceId::as_str).collect();
     match &today.outcome {
-        Outcome::Answered(now) if now.explanation.ids() == ids_of(then) => None,
+        Outcome::Answered(now) if now.explanation.ids() == ids_of(choice) => None,
         _ if !gone.is_empty() => Some(format!("gone since: {}", gone.join(" "))),
         Outcome::Refused(why) => Some(why.clone()),
         Outcome::Answered(_) => Some("topology or placement rules have changed since".to_owned()),

@@ -1,4 +1,4 @@
-//! Placement request as the kubelet would send it, current or recorded.
+//! Placement request, current or recorded, as the kubelet would send it.
 
 use std::collections::BTreeSet;
 
@@ -22,20 +22,20 @@ pub(super) struct Question {
     pub(super) policy: Policy,
     pub(super) size: usize,
     #[serde(flatten)]
-    pub(super) stock: Stock,
+    pub(super) candidates: CandidateSet,
 }
 
 /// Candidates of a request.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Stock {
+pub(super) enum CandidateSet {
     /// Exclusive devices.
     Devices { available: Vec<DeviceId>, required: Vec<DeviceId>, near: Vec<DeviceId> },
     /// Replicas of shared devices.
     Replicas { span: Span, near: Vec<DeviceId>, pools: Vec<ReplicaPool> },
 }
 
-/// Answer with its comparison.
+/// Answer, with a comparison to alternatives.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Answer {
@@ -43,9 +43,9 @@ pub(super) enum Answer {
     Replicas(ShareExplanation),
 }
 
-/// Request without an answer.
+/// Reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoAnswer {
+pub(super) enum ExplainError {
     #[error(transparent)]
     Devices(#[from] PlacementError),
     #[error(transparent)]
@@ -56,21 +56,24 @@ pub(super) enum NoAnswer {
 
 impl Question {
     /// Request behind a recorded choice.
-    pub(super) fn of(then: &RecordedChoice) -> Self {
-        let stock = match then.candidates.clone() {
+    pub(super) fn of(recorded: &RecordedChoice) -> Self {
+        let candidates = match recorded.candidates.clone() {
             Candidates::Devices { available, required, near, .. } => {
-                Stock::Devices { available, required, near }
+                CandidateSet::Devices { available, required, near }
             }
-            Candidates::Replicas { span, near, pools } => Stock::Replicas { span, near, pools },
+            Candidates::Replicas { span, near, pools } => {
+                CandidateSet::Replicas { span, near, pools }
+            }
         };
-        let RecordedChoice { policy, size, .. } = *then;
-        Self { resource: then.resource.clone(), policy, size, stock }
+        let RecordedChoice { policy, size, .. } = *recorded;
+        Self { resource: recorded.resource.clone(), policy, size, candidates }
     }
 
-    pub(super) fn explain(&self, topology: &Topology) -> Result<Answer, NoAnswer> {
-        match &self.stock {
-            Stock::Devices { available, required, near } => {
-                let (available, required, near) = (texts(available), texts(required), texts(near));
+    pub(super) fn explain(&self, topology: &Topology) -> Result<Answer, ExplainError> {
+        match &self.candidates {
+            CandidateSet::Devices { available, required, near } => {
+                let (available, required, near) =
+                    (id_strs(available), id_strs(required), id_strs(near));
                 let request = Request {
                     available: &available,
                     required: &required,
@@ -80,7 +83,7 @@ impl Question {
                 };
                 Ok(Answer::Devices(Box::new(placement::explain(topology, request)?)))
             }
-            Stock::Replicas { span, near, pools } => {
+            CandidateSet::Replicas { span, near, pools } => {
                 Ok(self.explain_shares(topology, *span, near, pools)?)
             }
         }
@@ -106,7 +109,7 @@ impl Question {
         let request = ShareRequest {
             devices: &devices,
             required: &required,
-            near: &texts(near),
+            near: &id_strs(near),
             size,
             policy,
             span,
@@ -115,13 +118,13 @@ impl Question {
     }
 }
 
-pub(super) fn texts(ids: &[DeviceId]) -> Vec<&str> {
+pub(super) fn id_strs(ids: &[DeviceId]) -> Vec<&str> {
     ids.iter().map(DeviceId::as_str).collect()
 }
 
-// === impl Stock ===
+// === impl CandidateSet ===
 
-impl Stock {
+impl CandidateSet {
     /// Required devices; empty for replicas, whose pools list them.
     pub(super) fn required(&self) -> &[DeviceId] {
         match self {

@@ -51,7 +51,7 @@ pub(super) struct Explained {
 }
 
 /// Answers a request for devices of one resource.
-pub(super) fn explained(
+pub(super) fn answer_request(
     node: &NodeState,
     request: ExplainRequest,
 ) -> Report<'_, Question, Explained> {
@@ -62,7 +62,7 @@ pub(super) fn explained(
     };
     let answer =
         answer.map(|explanation| Explained { verdict: explanation.verdict(), explanation });
-    let ids = question.stock.devices().into_iter().chain(question.stock.required());
+    let ids = question.candidates.devices().into_iter().chain(question.candidates.required());
     let ids: Vec<_> = ids.cloned().collect();
     Report::new(node, question, unavailable, caveat, answer, &ids)
 }
@@ -70,7 +70,7 @@ pub(super) fn explained(
 // === impl Report ===
 
 impl<'a, Q, A> Report<'a, Q, A> {
-    /// Report with the short names of these devices and of the unavailable ones.
+    /// Creates a report with the short names of `ids` and of the unavailable devices.
     pub(super) fn new(
         node: &'a NodeState,
         question: Q,
@@ -112,7 +112,7 @@ impl<'a, Q, A> Report<'a, Q, A> {
     }
 }
 
-/// Short name; the id of a device that is gone.
+/// Short name of a device, or its id if the inventory does not have it.
 pub(super) fn name(node: &NodeState, id: &DeviceId) -> String {
     node.inventory.get(id.as_str()).map_or_else(|| id.to_string(), short_name)
 }

@@ -8,13 +8,13 @@ use windlass_resources::NodeState;
 
 use super::{
     live::Kubelet,
-    names::{self, Named},
-    question::{Question, Stock},
+    names::{self, NamedDevice},
+    question::{CandidateSet, Question},
     resource::{Member, Resource},
 };
-use crate::{cli::AskArgs, commands::short_name, exit::Misuse};
+use crate::{cli::RequestArgs, commands::short_name, exit::Misuse};
 
-/// Request with the devices it excludes.
+/// Request, with the devices that are not free.
 pub(super) struct ExplainRequest {
     pub(super) question: Question,
     pub(super) unavailable: Vec<Unavailable>,
@@ -32,38 +32,43 @@ pub(super) struct Unavailable {
 }
 
 /// Set of free devices.
-enum Free<'a> {
-    Named(Vec<Named<'a>>),
+enum FreeDevices<'a> {
+    /// Devices named by `--free`.
+    Given(Vec<NamedDevice<'a>>),
     /// Devices without holder or obstacle.
-    Now(&'a Kubelet),
+    Observed(&'a Kubelet),
 }
 
 /// Reason for a device that `--free` leaves out.
 pub(super) const NOT_NAMED: &str = "--free does not name it";
 
-pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Result<ExplainRequest> {
+pub(super) fn read(
+    node: &NodeState,
+    kubelet: &Kubelet,
+    args: &RequestArgs,
+) -> Result<ExplainRequest> {
     let resource = Resource::find(node, args.resource.as_ref())?;
     if let Some(kind) = resource.other_kind().filter(|_| args.nics.is_some()) {
         let problem = anyhow!("{} consists of {kind}; use --size alone", resource.name);
         return Err(wrong("--nics", problem).into());
     }
     let free = match &args.free {
-        Some(words) => Free::Named(resource.named("--free", words)?),
-        None => Free::Now(kubelet),
+        Some(words) => FreeDevices::Given(resource.named("--free", words)?),
+        None => FreeDevices::Observed(kubelet),
     };
     let required = resource.named("--require", &args.require)?;
-    let stock = match resource.shared() {
+    let candidates = match resource.shared() {
         None => devices(&resource, &free, &required, near(node, &args.near)?),
         Some(shared) if shared.pool => {
             let problem = anyhow!(
-                "{} is a pool: every token stands for all its devices, so there is no choice",
+                "{} is a pool: every token represents all its devices, so there is no choice",
                 resource.name
             );
             return Err(wrong("--resource", problem).into());
         }
         Some(shared) => {
             let pools = replicas(&resource, &free, &required)?;
-            Stock::Replicas {
+            CandidateSet::Replicas {
                 span: shared.method.span(shared.memory_mib),
                 near: near(node, &args.near)?,
                 pools,
@@ -72,58 +77,61 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
     };
     let refused = required.iter().find_map(|named| resource.refusal(&free, named));
     let policy = args.policy.unwrap_or_else(|| node.placement(&resource.name));
-    let size = args.size.expect("clap requires it where nothing of the past is asked for");
-    let question = Question { resource: resource.name.clone(), policy, size, stock };
+    let size = args.size.expect("clap requires --size, except with flags that exclude a request");
+    let question = Question { resource: resource.name.clone(), policy, size, candidates };
     let (caveat, unavailable) = match &free {
-        Free::Named(_) => (None, Vec::new()),
-        Free::Now(kubelet) => (kubelet.caveat(&resource.name), unavailable(&resource, kubelet)),
+        FreeDevices::Given(_) => (None, Vec::new()),
+        FreeDevices::Observed(kubelet) => {
+            (kubelet.caveat(&resource.name), unavailable(&resource, kubelet))
+        }
     };
     Ok(ExplainRequest { question, unavailable, caveat, refused })
 }
 
-/// Devices whose neighbourhood is preferred.
+/// Devices of `--near`: the answer should be close to them.
 fn near(node: &NodeState, words: &[String]) -> Result<Vec<DeviceId>> {
     let all: Vec<_> = node.inventory.devices.iter().collect();
-    let near = names::anywhere(&all, words).map_err(|error| wrong("--near", error))?;
-    Ok(names::each_once(near))
+    let near = names::resolve(&all, words).map_err(|error| wrong("--near", error))?;
+    Ok(names::unique_ids(near))
 }
 
 fn devices(
     resource: &Resource<'_>,
-    free: &Free<'_>,
-    required: &[Named<'_>],
+    free: &FreeDevices<'_>,
+    required: &[NamedDevice<'_>],
     near: Vec<DeviceId>,
-) -> Stock {
-    let is_free = |member: &&Member<'_>| free.has(&resource.name, member, None);
+) -> CandidateSet {
+    let is_free = |member: &&Member<'_>| free.contains(&resource.name, member, None);
     let available = resource.members.iter().filter(is_free).map(|member| member.device.id.clone());
-    Stock::Devices {
+    CandidateSet::Devices {
         available: available.collect(),
-        required: names::each_once(required.iter().map(|named| named.device)),
+        required: names::unique_ids(required.iter().map(|named| named.device)),
         near,
     }
 }
 
 fn replicas(
     resource: &Resource<'_>,
-    free: &Free<'_>,
-    required: &[Named<'_>],
+    free: &FreeDevices<'_>,
+    required: &[NamedDevice<'_>],
 ) -> Result<Vec<ReplicaPool>> {
-    if let Some(Named { device, .. }) = required.iter().find(|named| named.replica.is_none()) {
+    if let Some(NamedDevice { device, .. }) = required.iter().find(|named| named.replica.is_none())
+    {
         let name = short_name(device);
-        let problem = anyhow!("say which replica of {name}, such as {name}::0");
+        let problem = anyhow!("name a replica of {name}, such as {name}::0");
         return Err(wrong("--require", problem).into());
     }
     let pool = |member: &Member<'_>| {
         let id = &member.device.id;
         let all = 0..member.shared.map_or(0, |shared| shared.replicas);
-        let is_free = |number: &u32| free.has(&resource.name, member, Some(*number));
+        let is_free = |number: &u32| free.contains(&resource.name, member, Some(*number));
         let free: ReplicaNumbers = all.clone().filter(is_free).collect();
-        let of_it = required.iter().filter(|named| named.device.id == *id);
+        let required = required.iter().filter(|named| named.device.id == *id);
         ReplicaPool {
             device: id.clone(),
             in_use: all.len() - free.iter().count(),
             free,
-            required: of_it.filter_map(|named| named.replica).collect(),
+            required: required.filter_map(|named| named.replica).collect(),
             chosen: ReplicaNumbers::default(),
         }
     };
@@ -156,10 +164,10 @@ fn wrong(flag: &'static str, error: impl Into<anyhow::Error>) -> Misuse {
 
 impl<'a> Resource<'a> {
     /// Resolves names to devices or replicas of this resource.
-    fn named(&self, flag: &'static str, words: &[String]) -> Result<Vec<Named<'a>>> {
-        let named = names::of_resource(&self.devices(), &self.name, words);
+    fn named(&self, flag: &'static str, words: &[String]) -> Result<Vec<NamedDevice<'a>>> {
+        let named = names::resolve_in_resource(&self.devices(), &self.name, words);
         let named = named.map_err(|error| wrong(flag, error))?;
-        for Named { device, replica } in &named {
+        for NamedDevice { device, replica } in &named {
             let member = self.members.iter().find(|member| member.device.id == device.id);
             let replicas = member.and_then(|member| member.shared).map_or(0, |of| of.replicas);
             if replica.is_some_and(|number| number >= replicas) {
@@ -172,25 +180,25 @@ impl<'a> Resource<'a> {
     }
 
     /// Reason why a required device is not free.
-    fn refusal(&self, free: &Free<'_>, named: &Named<'_>) -> Option<String> {
+    fn refusal(&self, free: &FreeDevices<'_>, named: &NamedDevice<'_>) -> Option<String> {
         let member = self.members.iter().find(|member| member.device.id == named.device.id)?;
         let why = free.obstacle(&self.name, member, named.replica)?;
         Some(not_free_error(named, &why))
     }
 }
 
-// === impl Free ===
+// === impl FreeDevices ===
 
-impl Free<'_> {
+impl FreeDevices<'_> {
     /// True if the device may be allocated, free or in use.
     fn offers(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
         match self {
-            Self::Named(_) => true,
-            Self::Now(kubelet) => kubelet.withheld(resource, member).is_none(),
+            Self::Given(_) => true,
+            Self::Observed(kubelet) => kubelet.withheld(resource, member).is_none(),
         }
     }
 
-    fn has(&self, resource: &ResourceName, member: &Member<'_>, replica: Option<u32>) -> bool {
+    fn contains(&self, resource: &ResourceName, member: &Member<'_>, replica: Option<u32>) -> bool {
         self.obstacle(resource, member, replica).is_none()
     }
 
@@ -201,13 +209,13 @@ impl Free<'_> {
         member: &Member<'_>,
         replica: Option<u32>,
     ) -> Option<String> {
-        let is_it = |named: &Named<'_>| {
+        let is_it = |named: &NamedDevice<'_>| {
             named.device.id == member.device.id
                 && (named.replica.is_none() || named.replica == replica)
         };
         match self {
-            Self::Named(named) => (!named.iter().any(is_it)).then(|| NOT_NAMED.to_owned()),
-            Self::Now(kubelet) => kubelet.obstacle(resource, member, replica),
+            Self::Given(named) => (!named.iter().any(is_it)).then(|| NOT_NAMED.to_owned()),
+            Self::Observed(kubelet) => kubelet.obstacle(resource, member, replica),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A pod's parts of GPUs, with the memory that its processes hold.
+//! A pod's shares of GPUs, with the memory that its processes use.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -10,27 +10,27 @@ use windlass_resources::NodeState;
 
 use crate::commands::{clock, require_sources, short_name};
 
-/// Share of a GPU, with the memory that the pod's processes hold.
+/// Share of a GPU, with the memory that the pod's processes use.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ShareInUse {
     #[serde(flatten)]
     share: PodShare,
-    /// In MiB.
+    /// Memory in use, in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     used_mib: Option<u64>,
-    /// Reason that it is unknown.
+    /// Reason why the memory in use is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     use_unknown: Option<String>,
 }
 
-/// Reasons against the memory in use.
-const NO_DRIVER: &str = "no NVIDIA driver answers on this host: run it on the pod's node";
-const NO_POD: &str = "the kubelet's record does not say which pod it is";
+/// Reasons why the memory in use is unknown.
+const NO_DRIVER: &str = "no NVIDIA driver answers on this host: run windlass on the pod's node";
+const NO_POD: &str = "the kubelet's checkpoint does not identify the pod";
 
 const MIB: u64 = 1 << 20;
 
-/// The node, and the pod's parts of its GPUs.
+/// Scans the node, and measures the pod's shares of its GPUs.
 pub(super) async fn shares_in_use(
     config: &Config,
     pod: &PodHoldings,
@@ -79,7 +79,7 @@ impl ShareInUse {
             (None, why) => format!("use unknown: {}", why.as_deref().unwrap_or_default()),
         };
         let memory = match memory_mib {
-            0 => format!("  memory: none asked for; {used}"),
+            0 => format!("  memory: none requested; {used}"),
             _ => {
                 format!(
                     "  memory: {memory_mib} of {of_mib} MiB, enforcement: {enforcement}; {used}"
@@ -87,9 +87,9 @@ impl ShareInUse {
             }
         };
         let compute = match (compute_percent, enforcement) {
-            (0, _) => "none asked for".to_owned(),
-            (percent, Enforcement::Mps) => format!("{percent} %, which the MPS daemon limits"),
-            (percent, _) => format!("{percent} % are counted, and not limited"),
+            (0, _) => "none requested".to_owned(),
+            (percent, Enforcement::Mps) => format!("{percent} %, enforced by the MPS daemon"),
+            (percent, _) => format!("{percent} % reserved, not enforced"),
         };
         vec![memory, format!("  compute: {compute}")]
     }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_says_what_it_has_what_limits_it_and_what_is_in_use() {
+    fn the_text_of_a_share_has_its_amounts_their_enforcement_and_their_use() {
         let share = PodShare {
             device: "GPU-a".parse().expect("an id"),
             by: ShareKind::Amounts,
@@ -113,16 +113,16 @@ mod tests {
         let mut it = ShareInUse { share, used_mib: Some(5000), use_unknown: None };
         assert_eq!(it.title(&NodeState::default()), "share of GPU-a (GPU-a)");
         let memory = "  memory: 8192 of 81559 MiB, enforcement: driver; 5000 MiB in use";
-        let compute = "  compute: 50 % are counted, and not limited";
+        let compute = "  compute: 50 % reserved, not enforced";
         assert_eq!(it.lines(), [memory, compute]);
         it.share.by = ShareKind::Replicas(2);
         assert_eq!(it.title(&NodeState::default()), "2 replicas of GPU-a (GPU-a)");
         it.share.by = ShareKind::Claim("c".to_owned());
         it.share.enforcement = Enforcement::Mps;
         assert_eq!(it.title(&NodeState::default()), "claim c, share of GPU-a (GPU-a)");
-        assert_eq!(it.lines()[1], "  compute: 50 %, which the MPS daemon limits");
+        assert_eq!(it.lines()[1], "  compute: 50 %, enforced by the MPS daemon");
         it.share.memory_mib = 0;
         (it.used_mib, it.use_unknown) = (None, Some("it hangs".to_owned()));
-        assert_eq!(it.lines()[0], "  memory: none asked for; use unknown: it hangs");
+        assert_eq!(it.lines()[0], "  memory: none requested; use unknown: it hangs");
     }
 }

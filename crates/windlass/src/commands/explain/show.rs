@@ -13,7 +13,7 @@ use windlass_core::{
 use windlass_resources::NodeState;
 
 use super::{
-    question::{Answer, Question, Stock},
+    question::{Answer, CandidateSet, Question},
     report::{Explained, Outcome, Report},
     request::Unavailable,
 };
@@ -29,8 +29,8 @@ struct ReportText<'a> {
     paint: Paint,
 }
 
-/// Limit of devices in a readable matrix.
-const MATRIX: usize = 16;
+/// Maximum number of devices in a matrix; a larger one is unreadable.
+const MAX_MATRIX: usize = 16;
 
 /// Prints the answer.
 pub(super) fn table(report: &ResourceReport<'_>) -> Result<()> {
@@ -57,11 +57,11 @@ pub(super) fn print(
 /// Lines of request, answer, scores and matrix.
 pub(super) fn lines(report: &ResourceReport<'_>, paint: Paint) -> Vec<String> {
     let text = ReportText { report, paint };
-    apart(vec![text.question(), text.answer(), text.scores(), text.matrix()])
+    join_parts(vec![text.question(), text.answer(), text.scores(), text.matrix()])
 }
 
 /// Joins non-empty parts with empty lines.
-pub(super) fn apart(mut parts: Vec<Vec<String>>) -> Vec<String> {
+pub(super) fn join_parts(mut parts: Vec<Vec<String>>) -> Vec<String> {
     parts.retain(|part| !part.is_empty());
     parts.join(&String::new())
 }
@@ -74,13 +74,13 @@ impl ReportText<'_> {
         let (size, resource, policy) = (question.size, &question.resource, question.policy);
         let mut lines =
             vec![self.paint.text(Tone::Strong, format!("{size} of {resource}, {policy}"))];
-        match &question.stock {
-            Stock::Devices { available, required, near } => {
+        match &question.candidates {
+            CandidateSet::Devices { available, required, near } => {
                 lines.extend(row("free", or_none(&self.listed(available))));
                 lines.extend(row("required", &self.listed(required)));
                 lines.extend(row("near", &self.listed(near)));
             }
-            Stock::Replicas { near, pools, .. } => {
+            CandidateSet::Replicas { near, pools, .. } => {
                 let replicas = pools.iter().flat_map(|pool| pool.replicas(&pool.required));
                 let names: Vec<_> = replicas.map(|replica| self.replica(&replica)).collect();
                 lines.extend(row("required", &names.join(" ")));
@@ -130,7 +130,7 @@ impl ReportText<'_> {
         let shares: Vec<_> = why.devices.iter().filter_map(share).collect();
         let chosen = format!("{}: {}", shares.join(", "), why.choice.connections);
         let next = match &why.next {
-            None => "nothing is left".to_owned(),
+            None => "no replica is left".to_owned(),
             Some(NextDevice { device, equals: 1 }) => {
                 format!("{} would give one more", self.report.name(device))
             }
@@ -171,7 +171,7 @@ impl ReportText<'_> {
     /// Connections of the candidates.
     fn matrix(&self) -> Vec<String> {
         let inventory = &self.report.node.inventory;
-        let ids = self.report.question.stock.devices();
+        let ids = self.report.question.candidates.devices();
         let devices = ordered(ids.iter().filter_map(|id| inventory.get(id.as_str())));
         let is_answered = self.explanation().is_some();
         let has_pairs = devices.len() > 1;
@@ -199,7 +199,7 @@ pub(super) fn row(label: &str, text: &str) -> Vec<String> {
     wrapped(&format!("  {label:<13}"), text.split_whitespace())
 }
 
-/// Optimality of the answer, with the steps of the search.
+/// Text that says if the search was exhaustive, with its number of steps.
 pub(super) fn exactness(what: &str, exact: bool, steps: u64) -> Vec<String> {
     let steps = count(usize::try_from(steps).unwrap_or(usize::MAX), "step");
     if exact {
@@ -209,12 +209,12 @@ pub(super) fn exactness(what: &str, exact: bool, steps: u64) -> Vec<String> {
     }
 }
 
-/// Connection matrix, if it is readable. Partitions are omitted: they share their parent's location.
+/// Connection matrix of up to `MAX_MATRIX` devices; empty if one is a partition, which shares its parent's location.
 pub(super) fn matrix(inventory: &Inventory, devices: Vec<&Device>, paint: Paint) -> Vec<String> {
-    if devices.len() > MATRIX || devices.iter().any(|device| device.parent.is_some()) {
+    if devices.len() > MAX_MATRIX || devices.iter().any(|device| device.parent.is_some()) {
         return Vec::new();
     }
-    let topology = Topology::among(inventory, devices);
+    let topology = Topology::of_devices(inventory, devices);
     let mut lines = topology.matrix().lines("  ");
     lines.push(String::new());
     lines.push(paint.text(Tone::Quiet, format!("  {}", topology.legend())));

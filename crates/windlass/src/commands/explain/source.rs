@@ -10,12 +10,12 @@ use windlass_resources::{NodeState, Offering};
 
 use crate::{
     cli::OutputArg,
-    commands::{Origin, answer, clock, print_origin_notice, require_sources, sources},
+    commands::{Origin, clock, print_origin_notice, print_output, require_sources, sources},
     exit::Misuse,
     screen::{Paint, Table, Tone, count, line},
 };
 
-/// Most candidates in the output; a bus may have thousands.
+/// Maximum number of candidates in the output; a bus may have thousands.
 const MAX_CANDIDATES: usize = 200;
 
 /// Output in JSON and YAML.
@@ -66,7 +66,7 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
         candidates: &explained,
         left_out,
     };
-    answer(output, &document, || show(&node, &document))?;
+    print_output(output, &document, || show(&node, &document))?;
     require_sources(&node.inventory)
 }
 

@@ -42,12 +42,12 @@ impl<'a> About<'a> {
             simulated: host.simulated(),
             entries: recording.len(),
             replaced: anonymiser.is_some(),
-            serial_numbers: anonymiser.map(Anonymiser::known),
+            serial_numbers: anonymiser.map(Anonymiser::secret_count),
             left_out: &recording.omissions,
         }
     }
 
-    /// Title line of the recording.
+    /// Time and kernel of the recording, in one line.
     pub(super) fn mark(&self) -> String {
         let kernel = self.kernel.iter().map(|release| format!(", Linux {release}"));
         let when = self.recorded.strftime("%Y-%m-%d %H:%M UTC");
@@ -81,13 +81,13 @@ const CONTENTS: &str = "  sys, proc       structure of sysfs, and text of files 
   inventory.json  inventory of the host itself, with NVIDIA's GPUs
   manifest.json   this page, for programs
 
-Use it anywhere:
+Use it on any machine:
 
   windlass devices --host-root .
   windlass topo --host-root .
 
 Not included: names of the host, its users and its network; PCI configuration space; logs; contents of
-devices; any file outside the list of harmless ones.
+devices; any file outside the allowlist.
 ";
 
 const REPLACED: &str = "\
@@ -96,5 +96,5 @@ replacement has the same form and is the same everywhere. Names of network inter
 ";
 
 const KEPT: &str = "\
-Serial numbers, unique ids, addresses and GUIDs are those of the host: it was recorded --with-serials.
+Serial numbers, unique ids, addresses and GUIDs are the host's own: it was recorded --with-serials.
 ";

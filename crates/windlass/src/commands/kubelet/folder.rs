@@ -1,6 +1,6 @@
-//! Ownership of the folder: an embedded kubelet never takes a real one's.
+//! Ownership of the folder: an embedded kubelet never claims the folder of a real one.
 //!
-//! At its start a kubelet deletes every socket in its folder, takes the registration socket and replaces the
+//! At its start a kubelet deletes every socket in its folder, creates the registration socket and replaces the
 //! checkpoint, which would cut off the plugins of a real kubelet.
 
 use std::{
@@ -16,13 +16,13 @@ use windlass_kubelet_sim::Config;
 
 use crate::exit::Misuse;
 
-/// Marks our own folders, because the embedded kubelet's checkpoint resembles a real one's.
+/// Marks folders of embedded kubelets, because the embedded kubelet's checkpoint resembles a real one's.
 const MARKER: &str = ".windlass-embedded-kubelet";
 
 /// Files of every real kubelet (`pkg/kubelet/cm`), which the embedded one never writes.
-const STATES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
+const REAL_KUBELET_FILES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
 
-/// Takes a folder without traces of another kubelet.
+/// Claims a folder, unless it has traces of another kubelet.
 pub(super) async fn claim(config: &Config) -> Result<()> {
     let dir = &config.dir;
     let socket = config.registration_socket();
@@ -32,7 +32,8 @@ pub(super) async fn claim(config: &Config) -> Result<()> {
     let marker = dir.join(MARKER);
     if !marker.exists() {
         let checkpoint = dir.join(PLUGIN_DIR).join(checkpoint::FILE);
-        let mut signs = STATES.map(|name| dir.join(name)).into_iter().chain([checkpoint]);
+        let mut signs =
+            REAL_KUBELET_FILES.map(|name| dir.join(name)).into_iter().chain([checkpoint]);
         if let Some(sign) = signs.find(|path| path.exists()) {
             return Err(
                 refusal(dir, &format!("{} belongs to a real kubelet", sign.display())).into()

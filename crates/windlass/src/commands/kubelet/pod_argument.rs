@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod_is_answered_with_an_example() {
+    fn an_invalid_pod_is_refused_with_an_example() {
         for (text, expected) in [
             ("trainer", "NAME:RESOURCE=N"),
             ("t:gpu", "RESOURCE=N"),

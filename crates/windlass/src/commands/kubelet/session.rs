@@ -15,8 +15,9 @@ pub(super) struct Session<'a> {
     kubelet: &'a Kubelet,
 }
 
+/// Effect of a command on the session.
 pub(super) enum Flow {
-    GoOn,
+    Continue,
     End,
 }
 
@@ -37,9 +38,9 @@ impl<'a> Session<'a> {
 
     /// Admits a pod once its resources have enough allocatable devices.
     pub(super) async fn admit_when_possible(&mut self, pod: Pod, limit: Duration) -> Result<()> {
-        let wanted: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
+        let limits: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
         let enough = |status: &NodeStatus| {
-            wanted.iter().all(|(resource, count)| {
+            limits.iter().all(|(resource, count)| {
                 let allocatable = status.counts(resource).map_or(0, |(_, allocatable)| allocatable);
                 allocatable as u64 >= *count
             })
@@ -51,7 +52,7 @@ impl<'a> Session<'a> {
     }
 
     /// Executes one line. Errors are printed, and the session continues.
-    pub(super) async fn carry_out(&mut self, text: &str) -> Result<Flow> {
+    pub(super) async fn execute(&mut self, text: &str) -> Result<Flow> {
         let words: Vec<_> = text.split_whitespace().collect();
         match words.as_slice() {
             [] => {}
@@ -72,7 +73,7 @@ impl<'a> Session<'a> {
             },
             _ => line(format!("! unknown command: {text}\n{HELP}"))?,
         }
-        Ok(Flow::GoOn)
+        Ok(Flow::Continue)
     }
 
     async fn admit(&mut self, pod: Pod) -> Result<()> {

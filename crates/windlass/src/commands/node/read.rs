@@ -7,7 +7,7 @@ use windlass_migrate::{Format, Loaded, load, without_file};
 
 use crate::{
     cli::NodeArgs,
-    commands::{anchor, apply_host},
+    commands::{apply_host, make_absolute},
 };
 
 /// Mount path of the driver root in the manifests of NVIDIA's plugin.
@@ -30,23 +30,23 @@ pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, Config
         driver.mounted_at = Some(mounted_at.to_owned());
     }
     apply(args, &mut loaded.config);
-    anchor(&mut loaded.config);
+    make_absolute(&mut loaded.config);
     Ok(loaded)
 }
 
-/// Selects the file. While the label is unknown, its last value counts, if that file still exists.
+/// Selects a file by the node's label. While the label is unknown, its last value counts, if that file still exists.
 fn choose(
     args: &NodeArgs,
-    files: &ConfigDir,
+    dir: &ConfigDir,
     label: &LabelValue,
 ) -> Result<Option<PathBuf>, ConfigError> {
     if *label != LabelValue::Unknown {
-        return files.choose(label);
+        return dir.choose(label);
     }
     let state_dir =
         args.places.record.state_dir.clone().unwrap_or_else(|| Config::default().places.state_dir);
     let recalled = LabelMemory::new(&state_dir).recall();
-    files.choose(&recalled).or_else(|_| files.choose(label))
+    dir.choose(&recalled).or_else(|_| dir.choose(label))
 }
 
 /// Applies Windlass's own flags.

@@ -1,10 +1,10 @@
-//! `windlass pipeline boards`: the profiles of boards.
+//! `windlass pipeline boards`: list of the board profiles.
 
 use anyhow::Result;
 use serde::Serialize;
 use windlass_pipeline::{fleet::BoardProfile, quantity::BitRate};
 
-use crate::{cli::BoardsArgs, commands::answer, screen::Table};
+use crate::{cli::BoardsArgs, commands::print_output, screen::Table};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -30,7 +30,7 @@ pub(super) fn run(args: &BoardsArgs) -> Result<()> {
         rate: BitRate(board.rate),
         description: board.description,
     });
-    answer(args.output, &rows, || {
+    print_output(args.output, &rows, || {
         let mut table = Table::new(["BOARD", "CPUS", "MEMORY", "DEVICES", "LINK", "DESCRIPTION"]);
         for row in &rows {
             let devices =

@@ -1,4 +1,4 @@
-//! The nodes on which a pipeline is to run: a file of boards, a recording, or a cluster.
+//! Nodes for a pipeline, from a file of boards, a recording, or a cluster.
 
 use anyhow::{Result, anyhow};
 use k8s_openapi::api::core::v1;
@@ -27,24 +27,23 @@ pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet
         }
     };
     if fleet.nodes.is_empty() {
-        let problem = anyhow!(
-            "there is no node that takes pods: nodes are cordoned or not ready, or there is none"
-        );
+        let problem =
+            anyhow!("no node accepts pods: each is cordoned or not ready, or there is no node");
         return Err(Misuse(problem).into());
     }
     Ok(fleet)
 }
 
-/// The node with the resources that the pipeline names, as many as it could use: some nodes count a thousand
-/// of one.
+/// Converts a node. Of each counted resource it has at most as many devices as the pipeline can use: some nodes offer a
+/// thousand of one resource.
 fn of_cluster(node: SpareNode, link: NodeLink, pipeline: &Pipeline) -> Node {
-    let most = |resource: &str| -> u32 {
+    let usable = |resource: &str| -> u32 {
         let wanted = Wanted::Resource(resource.to_owned());
         let can_use = |stage: &&Stage| stage.alternatives.iter().any(|one| one.device == wanted);
         pipeline.stages.iter().filter(can_use).map(|stage| stage.max_replicas).sum()
     };
     let counted = node.resources.iter().flat_map(|(resource, count)| {
-        (0..most(resource).min(*count)).map(move |number| FreeDevice {
+        (0..usable(resource).min(*count)).map(move |number| FreeDevice {
             name: format!("{resource}-{number}"),
             resource: Some(resource.clone()),
             classes: Vec::new(),

@@ -1,4 +1,4 @@
-//! `windlass pipeline measure`: throughput and latency of a running pipeline beside their prediction.
+//! `windlass pipeline measure`: throughput and latency of a running pipeline, compared with the prediction.
 
 mod cluster;
 mod job;
@@ -19,23 +19,23 @@ use windlass_stage::Addresses;
 use super::{fleet, parse, text};
 use crate::{
     cli::MeasureArgs,
-    commands::answer,
+    commands::print_output,
     exit::Misuse,
     measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure, trace::Traces},
 };
 use verdict::Verdict;
 
-/// The layouts of a pipeline, measured.
+/// Measured layouts of a pipeline.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct MeasureReport {
     pipeline: String,
-    /// True for boards that are described, and not there.
+    /// True for simulated boards.
     simulated: bool,
     layouts: Vec<MeasuredLayout>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOutLayout>,
-    /// The layout to take, where several were measured.
+    /// Best layout; absent if fewer than two were measured.
     #[serde(flatten)]
     verdict: Option<Verdict>,
     /// Namespace in which the best layout runs now, after a comparison.
@@ -43,17 +43,17 @@ struct MeasureReport {
     runs_in: Option<String>,
 }
 
-/// A layout that was to be measured, and was not.
+/// A requested layout without a measurement.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct LeftOutLayout {
     layout: &'static str,
     reason: String,
-    /// True for a layout that has a place.
+    /// True if the measurement failed; false if the layout has no placement.
     has_failed: bool,
 }
 
-/// A layout, measured.
+/// A measured layout.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct MeasuredLayout {
@@ -62,22 +62,22 @@ struct MeasuredLayout {
     #[serde(flatten)]
     measured: MeasuredFigures,
     #[serde(skip_serializing_if = "Option::is_none")]
-    predicted: Option<PredictedBeside>,
+    predicted: Option<ComparedPrediction>,
 }
 
-/// The prediction for what was measured.
+/// Prediction for a measured layout.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct PredictedBeside {
+struct ComparedPrediction {
     items_per_second: f64,
-    /// At the rate of the measurement.
+    /// Mean latency at the measured rate, in milliseconds.
     latency_ms: Option<f64>,
 }
 
 pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     let text = text(&args.pipeline)?;
     let pipeline = parse(&args.pipeline, &text, Pipeline::parse)?;
-    // A file that cannot be written is told before the measurement.
+    // Report an unwritable file before the measurement.
     for path in args.trace.iter().chain(&args.picture) {
         File::create(path)
             .with_context(|| format!("cannot write {}", path.display()))
@@ -89,7 +89,7 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
         None if args.compare => cluster::layouts(&pipeline, &text, &args).await?,
         None => deployed(&pipeline, &args, &mut traces).await?,
     };
-    answer(args.output, &report, || table::print(&report))?;
+    print_output(args.output, &report, || table::print(&report))?;
     if let Some(path) = &args.trace {
         traces.write(&pipeline, path)?;
     }
@@ -99,7 +99,7 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     }
 
     let unheard: u64 = report.layouts.iter().map(|layout| layout.measured.account.unheard).sum();
-    ensure!(unheard == 0, "{unheard} items went in and nothing was heard of them");
+    ensure!(unheard == 0, "the outcome of {unheard} items is unknown");
     ensure!(!report.layouts.is_empty(), "no layout was measured");
     let failed = report.left_out.iter().filter(|one| one.has_failed);
     let failed = failed.map(|one| one.layout).collect::<Vec<_>>().join(", ");
@@ -109,7 +109,7 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     Ok(())
 }
 
-/// Plans of the layouts that have a place, and the others.
+/// Plans of the layouts with a placement, and the layouts without one.
 fn plans(
     pipeline: &Pipeline,
     fleet: &Fleet,
@@ -119,7 +119,7 @@ fn plans(
     for layout in layouts.iter().copied() {
         match Plan::of(pipeline, fleet, layout) {
             Ok(plan) => plans.push(plan),
-            Err(error) => left_out.push(LeftOutLayout::without_place(layout, &error)),
+            Err(error) => left_out.push(LeftOutLayout::without_placement(layout, &error)),
         }
     }
     (plans, left_out)
@@ -139,7 +139,7 @@ async fn on_boards(_: &Pipeline, _: &MeasureArgs, _: &mut Traces) -> Result<Meas
     Err(crate::absent::no_laboratory())
 }
 
-/// Measures what runs in the cluster.
+/// Measures the pipeline that runs in the cluster.
 async fn deployed(
     pipeline: &Pipeline,
     args: &MeasureArgs,
@@ -159,20 +159,22 @@ async fn deployed(
     let planned = match args.layout {
         None => None,
         Some(layout) => {
-            // Before the measurement, whose figures a failure would lose.
+            // Plan before the measurement: a later failure would lose its figures.
             let fleet = fleet::fleet(&args.fleet, pipeline).await?;
             Some((Plan::of(pipeline, &fleet, layout)?, fleet))
         }
     };
-    let measurement = measure(pipeline, &entrance, args.lasts, &pipeline.name).await?;
+    let measurement = measure(pipeline, &entrance, args.duration, &pipeline.name).await?;
     if args.trace.is_some() {
         traces.add(pipeline, &measurement.paced, &pipeline.name);
     }
     let measured = measurement.figures;
     let layout = match planned {
-        Some((plan, fleet)) => {
-            MeasuredLayout::beside(plan.layout, measured, (pipeline, &fleet, &plan.placement))
-        }
+        Some((plan, fleet)) => MeasuredLayout::with_prediction(
+            plan.layout,
+            measured,
+            (pipeline, &fleet, &plan.placement),
+        ),
         None => MeasuredLayout { layout: None, measured, predicted: None },
     };
     let pipeline = pipeline.name.clone();
@@ -180,7 +182,7 @@ async fn deployed(
     Ok(MeasureReport { pipeline, layouts, ..MeasureReport::default() })
 }
 
-/// The given addresses of a stage, or its Service.
+/// Returns the given addresses of a stage, or its Service.
 fn addresses(pipeline: &Pipeline, stage: usize, given: Option<&Addresses>) -> Result<Addresses> {
     if let Some(given) = given {
         return Ok(given.clone());
@@ -193,8 +195,8 @@ fn addresses(pipeline: &Pipeline, stage: usize, given: Option<&Addresses>) -> Re
 // === impl MeasuredLayout ===
 
 impl MeasuredLayout {
-    /// The figures of a placed layout, beside their prediction.
-    fn beside(
+    /// Combines the figures of a placed layout with their prediction.
+    fn with_prediction(
         layout: Layout,
         measured: MeasuredFigures,
         (pipeline, fleet, placement): (&Pipeline, &Fleet, &Placement),
@@ -202,7 +204,7 @@ impl MeasuredLayout {
         let rate = Some(measured.at_items_per_second);
         let prediction = Prediction::at(pipeline, fleet, placement, rate);
         let latency_ms = prediction.latency.as_ref().map(|latency| 1e3 * latency.total);
-        let predicted = PredictedBeside { items_per_second: prediction.throughput, latency_ms };
+        let predicted = ComparedPrediction { items_per_second: prediction.throughput, latency_ms };
         Self { layout: Some(layout.name()), measured, predicted: Some(predicted) }
     }
 }
@@ -210,7 +212,7 @@ impl MeasuredLayout {
 // === impl LeftOutLayout ===
 
 impl LeftOutLayout {
-    fn without_place(layout: Layout, reason: &dyn std::error::Error) -> Self {
+    fn without_placement(layout: Layout, reason: &dyn std::error::Error) -> Self {
         Self { layout: layout.name(), reason: causes(reason), has_failed: false }
     }
 

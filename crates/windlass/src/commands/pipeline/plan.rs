@@ -4,9 +4,9 @@ use anyhow::{Result, ensure};
 use windlass_pipeline::{Layout, Plan, plan::gains};
 
 use super::{fleet, pipeline, report, table};
-use crate::{cli::PlanArgs, commands::answer};
+use crate::{cli::PlanArgs, commands::print_output};
 
-/// The planned layout first: it is the one that people look for.
+/// Order of the layouts in the report. The planned layout is first, because readers look for it.
 const ORDER: [Layout; 3] = [Layout::Planned, Layout::Pods, Layout::Pod];
 
 pub(super) async fn run(args: PlanArgs) -> Result<()> {
@@ -24,14 +24,14 @@ pub(super) async fn run(args: PlanArgs) -> Result<()> {
         reports.push(reporter.layout(layout, plan.as_ref(), &gains));
     }
     let report = reporter.report(reports);
-    answer(args.output, &report, || table::print(&report))?;
+    print_output(args.output, &report, || table::print(&report))?;
     let without: Vec<_> = report
         .layouts
         .iter()
         .filter(|one| one.fits_nowhere.is_some())
         .map(|one| one.layout)
         .collect();
-    ensure!(without.is_empty(), "no place for the layout {}", without.join(", "));
+    ensure!(without.is_empty(), "no placement for the layout {}", without.join(", "));
     let meets = |one: &report::LayoutReport| one.goal_not_met.is_none();
     ensure!(report.layouts.iter().any(meets), "no layout meets the goal");
     Ok(())

@@ -14,10 +14,10 @@ use windlass_pipeline::{
 #[serde(rename_all = "camelCase")]
 pub(super) struct PlanReport {
     pub(super) pipeline: String,
-    /// The aim of the plans, in words.
+    /// Goal of the plans, as text.
     pub(super) goal: String,
     pub(super) nodes: usize,
-    /// True for boards that are described, and not there.
+    /// True for simulated boards.
     pub(super) simulated: bool,
     pub(super) layouts: Vec<LayoutReport>,
 }
@@ -27,17 +27,17 @@ pub(super) struct PlanReport {
 #[serde(rename_all = "camelCase")]
 pub(super) struct LayoutReport {
     pub(super) layout: &'static str,
-    /// The reason why a stage has no place; the rest is then empty.
+    /// Reason why no placement exists; the fields below are then empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fits_nowhere: Option<String>,
     #[serde(flatten)]
     pub(super) figures: Option<PredictedFigures>,
-    /// The reason why the best placement does not meet the goal.
+    /// Reason why the best placement does not meet the goal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) goal_not_met: Option<String>,
     /// True if no placement of the layout is better.
     pub(super) is_best: bool,
-    /// The bound of all placements, where the search was cut short.
+    /// Bound that no placement exceeds; absent if the search was exhaustive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bound: Option<String>,
     pub(super) stages: Vec<StageReport>,
@@ -45,7 +45,7 @@ pub(super) struct LayoutReport {
     /// The next best placement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_best: Option<NextBest>,
-    /// The gains by one more device.
+    /// Predicted figures with one more device.
     pub(super) one_more: Vec<OneMore>,
 }
 
@@ -54,11 +54,11 @@ pub(super) struct LayoutReport {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PredictedFigures {
     pub(super) items_per_second: f64,
-    /// The part that lets no more items pass.
+    /// Stage or link that limits the throughput.
     pub(super) bottleneck: String,
-    /// The rate of the latency.
+    /// Rate for which `latency_ms` is predicted.
     pub(super) at_items_per_second: f64,
-    /// Mean latency in milliseconds; absent where more items come than pass.
+    /// Mean latency in milliseconds; absent if items arrive faster than they pass.
     pub(super) latency_ms: Option<f64>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct StageReport {
     pub(super) replicas: Vec<ReplicaReport>,
     pub(super) waited_ms: Option<f64>,
     pub(super) worked_ms: Option<f64>,
-    /// Share of the time in which the replicas work.
+    /// Fraction of the time in which the replicas work.
     pub(super) load: Option<f64>,
 }
 
@@ -77,9 +77,9 @@ pub(super) struct StageReport {
 #[serde(rename_all = "camelCase")]
 pub(super) struct ReplicaReport {
     pub(super) node: String,
-    /// The device that it needs, or `CPU`.
+    /// Device that the replica needs, or `CPU`.
     pub(super) on: String,
-    /// The device that was free at the time of the plan.
+    /// Device that was free when the plan was made.
     pub(super) device: Option<String>,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct LinkReport {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) bytes: u64,
-    /// Mean time of an item from stage to stage.
+    /// Mean time of an item from stage to stage, in milliseconds.
     pub(super) ms: Option<f64>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct LinkReport {
 pub(super) struct NextBest {
     #[serde(flatten)]
     pub(super) figures: PredictedFigures,
-    /// The stages that are elsewhere, with their places.
+    /// Stages with another placement, each as `STAGE on DEVICE of NODE`.
     pub(super) differs: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct OneMore {
     pub(super) figures: PredictedFigures,
 }
 
-/// Says plans in words.
+/// Writes plans as reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlanWriter<'a> {
     pub(crate) pipeline: &'a Pipeline,
@@ -204,7 +204,7 @@ impl PlanWriter<'_> {
             }
             Goal::Throughput | Goal::Latency => {
                 let rate = self.pipeline.rate.unwrap_or_default();
-                format!("{rate} items/s come, and {best} pass")
+                format!("the rate is {rate} items/s, and at most {best} pass")
             }
         }
     }
@@ -250,7 +250,7 @@ impl PlanWriter<'_> {
             .collect()
     }
 
-    /// The stages that another placement has elsewhere.
+    /// Stages whose placement differs in `other`, with their placement there.
     fn differences(&self, other: &Placement, plan: &Placement) -> Vec<String> {
         let stages = self.pipeline.stages.iter().enumerate();
         let moved =
@@ -260,7 +260,7 @@ impl PlanWriter<'_> {
             .collect()
     }
 
-    /// The places of a stage's replicas.
+    /// Devices and nodes of a stage's replicas.
     pub(crate) fn places(&self, stage: usize, placement: &Placement) -> String {
         let places = placement.replicas[stage].iter().map(|one| {
             let ReplicaReport { node, on, .. } = self.replica(stage, one);

@@ -1,4 +1,4 @@
-//! Plans for people.
+//! Plans as tables for a terminal.
 
 use anyhow::Result;
 use windlass_pipeline::quantity::{Bytes, Seconds};

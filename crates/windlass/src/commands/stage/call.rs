@@ -1,4 +1,4 @@
-//! Work by an existing gRPC service: the payload is an encoded request, the result the encoded answer.
+//! Work by an existing gRPC service: the payload is an encoded request, the result is the encoded response.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::{
@@ -11,30 +11,30 @@ use tonic::{
 
 use crate::cli::Call;
 
-/// A connection to a service, which connects again by itself.
+/// Client of a service. It connects for the first item, and reconnects automatically.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     call: Call,
     channel: Result<Channel, String>,
 }
 
-/// A service that gave no result.
+/// Reason why a service returned no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    #[error("{server} is no address: {reason}")]
+    #[error("{server} is not an address: {reason}")]
     Address { server: String, reason: String },
     #[error("{method} at {server} answered {code}: {message}", code = .status.code(), message = .status.message())]
     Refused { method: String, server: String, status: Box<Status> },
 }
 
-/// Messages as they are, encoded.
+/// Codec that leaves messages encoded.
 #[derive(Clone, Copy, Debug, Default)]
 struct Encoded;
 
 // === impl Client ===
 
 impl Client {
-    /// A client that connects with the first item.
+    /// Creates a client, which connects for the first item.
     pub(super) fn new(call: Call) -> Self {
         let endpoint = Endpoint::from_shared(call.server.clone());
         let channel = endpoint.map(|it| it.connect_lazy()).map_err(|error| error.to_string());

@@ -1,8 +1,8 @@
-//! Work by Darwin3 boards: the payload is flits of spikes, the result the flits that come back.
+//! Work by Darwin3 boards: the payload is flits of spikes, the result is the flits of the answer.
 //!
-//! A client that connects and leaves without a message takes the board out of service until a person restarts its
-//! server. So a message is made before the board is called, and sent at once, from a thread that nothing cancels: a
-//! task could be dropped between connect and send. A kill of the process there remains.
+//! A client that connects and disconnects without a message blocks the board until a person restarts its server. So
+//! this code builds a message before it connects, and sends it at once, on a thread that nothing cancels: a task could
+//! be dropped between connect and send. A kill of the process between the two remains a risk.
 
 mod message;
 
@@ -27,7 +27,7 @@ pub(super) struct Darwin3 {
     network: Option<Message>,
     run_with: Flits,
     result_edge: Edge,
-    /// Time of a message and its answer.
+    /// Time limit for a message and its answer.
     limit: Duration,
     max_answer: usize,
 }
@@ -38,52 +38,54 @@ struct Chip {
     has_network: bool,
 }
 
-/// A run without a result.
+/// Reason why a run has no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BoardError {
     #[error(transparent)]
     Flits(#[from] FlitsError),
-    #[error("cannot connect to the Darwin3 board at {address}: look whether its server runs")]
+    #[error("cannot connect to the Darwin3 board at {address}: check that its server runs")]
     Connect { address: String, source: io::Error },
     #[error(
-        "the Darwin3 board at {address} did not answer within {limit:?}: restart its server if it \
-         never does, the data port is wedged"
+        "the Darwin3 board at {address} did not answer within {limit:?}; if it \
+         never answers, its data port is blocked: restart its server"
     )]
     Silent { address: String, limit: Duration },
-    #[error("the Darwin3 board at {address} gave no whole answer: see the log of its server")]
+    #[error(
+        "the Darwin3 board at {address} sent an incomplete or invalid answer: see the log of its server"
+    )]
     Answer { address: String, source: io::Error },
 }
 
-/// A connection whose waits all end at the same time.
-struct Timed {
+/// Connection with one deadline for all its reads and writes.
+struct DeadlineStream {
     stream: TcpStream,
-    until: Instant,
+    deadline: Instant,
 }
 
-/// Variable in which Windlass gives a container its boards; the shipped profiles set it.
+/// Variable with the boards of a container, which the shipped device profiles set.
 const ENDPOINTS: &str = "DARWIN3_ENDPOINTS";
 
-/// Longest wait for a connection: a board is one or two hops away.
-const CONNECT: Duration = Duration::from_secs(5);
-/// A board to which a connection is open gets its message, however late it is.
-const LEAST_SEND: Duration = Duration::from_secs(1);
+/// Time limit to connect. A board is one or two hops away.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Minimum time to send a message once the connection is open, even after the deadline.
+const MIN_SEND: Duration = Duration::from_secs(1);
 
 // === impl Darwin3 ===
 
 impl Darwin3 {
-    /// The boards of the command line; none without `--darwin3`. No board is called yet.
+    /// Boards of the command line; `None` without `--darwin3`. Connects to no board yet.
     pub(super) fn of(args: &Darwin3Args, limits: LimitArgs) -> Result<Option<Self>> {
         let Some(ports) = &args.darwin3 else { return Ok(None) };
-        let ports = if ports.0.is_empty() { given()? } else { ports.0.clone() };
+        let ports = if ports.0.is_empty() { container_boards()? } else { ports.0.clone() };
         ensure!(limits.workers == 1, "--workers: each board of --darwin3 is one worker");
         let run_with = flits("--run-with", &args.run_with)?;
         ensure!(
             run_with[Edge::West as usize].is_empty(),
-            "--run-with: payloads go in at the west edge, name another: east=FILE"
+            "--run-with: payloads enter at the west edge; name another edge: east=FILE"
         );
         ensure!(
             args.result_edge == Edge::West || !run_with[args.result_edge as usize].is_empty(),
-            "--result-edge: the board answers for edges that are sent flits, which --run-with has"
+            "--result-edge: the board answers only for edges that receive flits: give some with --run-with"
         );
         let network = flits("--network", &args.network)?;
         let network = Message::new(Purpose::Deploy, &network).context("--network")?;
@@ -94,7 +96,7 @@ impl Darwin3 {
             network: (!args.network.is_empty()).then_some(network),
             run_with,
             result_edge: args.result_edge,
-            // Before the kit gives the batch up, since this error names the board.
+            // Shorter than the stage's own limit for the batch, because this error names the board.
             limit: limits.work_timeout.mul_f64(0.9) / batch,
             max_answer: limits.max_payload,
         }))
@@ -110,23 +112,23 @@ impl Darwin3 {
         let mut flits = self.run_with.clone();
         flits[Edge::West as usize] = spikes;
         let run = Message::new(Purpose::Run, &flits)?;
-        let until = Instant::now() + self.limit;
-        let mut board = self.idle();
+        let deadline = Instant::now() + self.limit;
+        let mut board = self.lock_idle();
         let has_network = std::mem::replace(&mut board.has_network, false);
         if let Some(network) = self.network.as_ref().filter(|_| !has_network) {
-            self.exchange(&board.address, network, until)?;
+            self.exchange(&board.address, network, deadline)?;
             tracing::info!(board = board.address, "network deployed");
         }
-        let result = self.exchange(&board.address, &run, until)?;
+        let result = self.exchange(&board.address, &run, deadline)?;
         board.has_network = true;
         Ok(result)
     }
 
-    /// A board without a run; there are as many workers as boards.
-    fn idle(&self) -> MutexGuard<'_, Chip> {
+    /// Locks an idle board. One exists, because there are as many workers as boards.
+    fn lock_idle(&self) -> MutexGuard<'_, Chip> {
         let idle = self.boards.iter().find_map(|board| match board.try_lock() {
             Ok(idle) => Some(idle),
-            // After a panic the board is as after any failure.
+            // A panic leaves the board as any failure does: without a network.
             Err(TryLockError::Poisoned(idle)) => Some(idle.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         });
@@ -137,12 +139,12 @@ impl Darwin3 {
         &self,
         address: &str,
         message: &Message,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<Bytes, BoardError> {
         let owned = || address.to_owned();
-        let stream = connect(address, self.limit.min(CONNECT));
+        let stream = connect(address, self.limit.min(CONNECT_LIMIT));
         let stream = stream.map_err(|source| BoardError::Connect { address: owned(), source })?;
-        let mut board = Timed { stream, until };
+        let mut board = DeadlineStream { stream, deadline };
         let outcome = board
             .send(&message.0)
             .and_then(|()| answer(&mut board, self.result_edge, self.max_answer));
@@ -155,12 +157,12 @@ impl Darwin3 {
     }
 }
 
-/// The boards that Windlass gave the container.
-fn given() -> Result<Vec<String>> {
+/// Boards of the container, from its environment.
+fn container_boards() -> Result<Vec<String>> {
     let given = std::env::var(ENDPOINTS).unwrap_or_default();
     ensure!(
         !given.is_empty(),
-        "--darwin3: write HOST:PORT, or run where Windlass gave a board: {ENDPOINTS} is not set"
+        "--darwin3: write HOST:PORT, or run in a container with a board: {ENDPOINTS} is not set"
     );
     let ports: DataPorts = given.parse().map_err(anyhow::Error::msg).context(ENDPOINTS)?;
     Ok(ports.0)
@@ -190,23 +192,24 @@ fn connect(address: &str, limit: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-// === impl Timed ===
+// === impl DeadlineStream ===
 
-impl Timed {
+impl DeadlineStream {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        // Without the limit a wedged board is found late; a return without a message would wedge it.
-        let left = self.until.saturating_duration_since(Instant::now());
-        let _ = self.stream.set_write_timeout(Some(left.max(LEAST_SEND)));
+        // Ignore a failure. Without the timeout a blocked board is found late, but a return without a message would
+        // block it.
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let _ = self.stream.set_write_timeout(Some(left.max(MIN_SEND)));
         self.stream.write_all(message)
     }
 
     fn left(&self) -> io::Result<Duration> {
-        let left = self.until.saturating_duration_since(Instant::now());
+        let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 }
 
-impl Read for Timed {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(self.left()?))?;
         self.stream.read(buffer)

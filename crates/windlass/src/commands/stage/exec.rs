@@ -1,11 +1,11 @@
-//! Work by a program: the payload on its input, the result on its output.
+//! Work by a program: it reads the payload from stdin, and writes the result to stdout.
 
 use std::{io, path::PathBuf, process::Stdio};
 
 use bytes::Bytes;
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-/// A program that gave no result.
+/// Reason why a program returned no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExecError {
     #[error("cannot run {program}")]
@@ -14,9 +14,9 @@ pub(super) enum ExecError {
     Failed { program: String, status: String, last: String },
 }
 
-/// Runs the program for one payload. It is killed when nobody waits for it any more.
-pub(super) async fn run(words: Vec<PathBuf>, payload: Bytes) -> Result<Bytes, ExecError> {
-    let (program, arguments) = words.split_first().expect("clap takes one word or more");
+/// Runs the program for one payload. A drop of the future kills the program.
+pub(super) async fn run(command: Vec<PathBuf>, payload: Bytes) -> Result<Bytes, ExecError> {
+    let (program, arguments) = command.split_first().expect("clap requires a program");
     let name = program.display().to_string();
     let start = |source| ExecError::Start { program: name.clone(), source };
     let mut child = Command::new(program)

@@ -1,4 +1,4 @@
-//! The page of a stage's metrics: one answer to every request, over HTTP/1.1.
+//! HTTP/1.1 server of a stage's metrics, one request per connection.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -10,20 +10,20 @@ use tokio::{
     time::sleep,
 };
 
-/// A page that listens.
+/// Listener of the server.
 #[derive(Debug)]
 pub(super) struct Page {
     listener: TcpListener,
 }
 
-/// Longest head of a request; Prometheus' has half a kilobyte.
+/// Maximum size of a request's head in bytes. Prometheus sends half a kilobyte.
 const MAX_HEAD: usize = 8192;
 
-/// Longest time of a client, since one is answered at a time.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for a client, because one is served at a time.
+const CLIENT_LIMIT: Duration = Duration::from_secs(2);
 
-/// OpenMetrics 1.0, which Prometheus reads since 2.5.
-const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Media type of OpenMetrics 1.0, which Prometheus reads since 2.5.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 // === impl Page ===
 
@@ -34,17 +34,17 @@ impl Page {
         Ok(Self { listener })
     }
 
-    /// Answers one client after the other.
+    /// Serves one client after another, forever.
     pub(super) async fn serve(self, registry: &Registry) {
         loop {
             match self.listener.accept().await {
                 Ok((mut stream, _)) => tokio::select! {
-                    // A client that leaves early needs no answer.
+                    // A client that disconnects early needs no answer.
                     _ = answer(&mut stream, registry) => {}
-                    () = sleep(PATIENCE) => {}
+                    () = sleep(CLIENT_LIMIT) => {}
                 },
-                // Most likely out of descriptors; other connections end meanwhile.
-                Err(_) => sleep(PATIENCE).await,
+                // The process is most likely out of descriptors. Back off while other connections end.
+                Err(_) => sleep(CLIENT_LIMIT).await,
             }
         }
     }
@@ -60,7 +60,7 @@ async fn answer(stream: &mut TcpStream, registry: &Registry) -> io::Result<()> {
     let (status, kind, body) = if head.starts_with(b"GET /metrics ") {
         let mut text = String::new();
         encode(&mut text, registry).map_err(io::Error::other)?;
-        ("200 OK", TYPE, text)
+        ("200 OK", OPENMETRICS, text)
     } else {
         ("404 Not Found", "text/plain", "see /metrics\n".to_owned())
     };

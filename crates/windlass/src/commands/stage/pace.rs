@@ -1,4 +1,4 @@
-//! Work that takes a given time: a wait, as for a device that computes, or processor time.
+//! Work that takes a given time: a wait, as if a device computed, or processor time.
 
 use std::{
     hash::{BuildHasher as _, Hasher as _, RandomState},
@@ -11,41 +11,41 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use crate::{cli::WorkArgs, precise};
 
-/// The times of the work, and the size of its results.
+/// Times of the work, and size of its results.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
-    how: How,
+    kind: PaceKind,
     per_item: Duration,
     per_batch: Duration,
-    /// Part of the time by which it varies.
+    /// Maximum deviation from `per_item`, as a fraction of it.
     variation: f64,
-    /// Size of a result; none: the payload itself.
+    /// Size of a result in bytes; `None` returns the payload itself.
     output: Option<usize>,
 }
 
-/// The thing that is used up.
+/// Resource that the work spends.
 #[derive(Clone, Copy, Debug)]
-enum How {
-    /// Time that passes.
+enum PaceKind {
+    /// Wall-clock time.
     Sleep,
-    /// Time of a processor.
+    /// Processor time.
     Compute,
 }
 
-/// The end of a wait in which the thread stays awake: timers are up to this late.
-const AWAKE: Duration = Duration::from_micros(150);
+/// End of a wait, in which the thread spins because timers are up to this late.
+const SPIN: Duration = Duration::from_micros(150);
 
 // === impl Pace ===
 
 impl Pace {
     pub(super) fn of(args: &WorkArgs) -> Option<Self> {
-        let (how, per_item) = match (args.sleep, args.compute) {
-            (Some(time), _) => (How::Sleep, time),
-            (None, Some(time)) => (How::Compute, time),
+        let (kind, per_item) = match (args.sleep, args.compute) {
+            (Some(time), _) => (PaceKind::Sleep, time),
+            (None, Some(time)) => (PaceKind::Compute, time),
             (None, None) => return None,
         };
         Some(Self {
-            how,
+            kind,
             per_item,
             per_batch: args.sleep_batch.unwrap_or_default(),
             variation: args.variation.unwrap_or_default(),
@@ -53,15 +53,15 @@ impl Pace {
         })
     }
 
-    /// Takes its time, on a thread that may block. Runtimes' timers are a millisecond late.
+    /// Waits or computes, on a blocking thread: the runtime's timers are a millisecond late.
     pub(super) async fn work(self, payloads: Vec<Bytes>) -> Result<Vec<Bytes>, JoinError> {
         let begun = Instant::now();
         let items = payloads.iter().map(|_| self.per_item.mul_f64(self.factor()));
         let time = self.per_batch + items.sum::<Duration>();
-        let how = self.how;
-        spawn_blocking(move || match how {
-            How::Sleep => sleep_until(begun + time),
-            How::Compute => compute(time),
+        let kind = self.kind;
+        spawn_blocking(move || match kind {
+            PaceKind::Sleep => sleep_until(begun + time),
+            PaceKind::Compute => compute(time),
         })
         .await?;
         let result = |payload: Bytes| match self.output {
@@ -71,23 +71,23 @@ impl Pace {
         Ok(payloads.into_iter().map(result).collect())
     }
 
-    /// A random number around one.
+    /// Random factor, uniform within `variation` of one.
     fn factor(&self) -> f64 {
-        // Each hasher has keys of its own.
+        // Each `RandomState` has other random keys.
         let random = RandomState::new().build_hasher().finish() >> 32;
-        let even = f64::from(u32::try_from(random).unwrap_or(u32::MAX)) / f64::from(u32::MAX);
-        1.0 + self.variation * (2.0 * even - 1.0)
+        let uniform = f64::from(u32::try_from(random).unwrap_or(u32::MAX)) / f64::from(u32::MAX);
+        1.0 + self.variation * (2.0 * uniform - 1.0)
     }
 }
 
 fn sleep_until(until: Instant) {
-    precise::sleep_until(until.checked_sub(AWAKE).unwrap_or(until));
+    precise::sleep_until(until.checked_sub(SPIN).unwrap_or(until));
     while Instant::now() < until {
         std::hint::spin_loop();
     }
 }
 
-/// Computes for that much processor time, which takes longer where other programs want the core.
+/// Spends processor time. It takes longer in wall-clock time if other programs use the core.
 fn compute(time: Duration) {
     let used = || {
         let clock = clock_gettime(ClockId::ThreadCPUTime);
@@ -107,15 +107,15 @@ mod tests {
     use super::*;
 
     fn pace(per_item: Duration, variation: f64) -> Pace {
-        let how = How::Sleep;
-        Pace { how, per_item, per_batch: Duration::ZERO, variation, output: Some(3) }
+        let kind = PaceKind::Sleep;
+        Pace { kind, per_item, per_batch: Duration::ZERO, variation, output: Some(3) }
     }
 
     #[tokio::test]
-    async fn a_sleep_is_as_long_as_it_was_asked_for_and_once_per_item() {
+    async fn a_sleep_lasts_the_requested_time_once_per_item() {
         let time = Duration::from_millis(3);
         let mut late = Duration::MAX;
-        // A busy machine may be late, but not each time.
+        // A busy machine may be late, but not every time.
         for _ in 0..20 {
             let begun = Instant::now();
             let results = pace(time, 0.0).work(vec![Bytes::new(); 2]).await.expect("no panic");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variation_is_even_around_the_time() {
+    fn a_variation_is_uniform_around_the_time() {
         let factors: Vec<_> = (0..2000).map(|_| pace(Duration::ZERO, 0.2).factor()).collect();
         assert!(factors.iter().all(|factor| (0.8..=1.2).contains(factor)));
         let mean = factors.iter().sum::<f64>() / 2000.0;

@@ -14,29 +14,29 @@ const RIGHT: f64 = 150.0;
 const TOP: f64 = 48.0;
 const BOTTOM: f64 = 56.0;
 
-/// A colour for each policy, the same in each image. People with the usual colour blindnesses tell them apart (Okabe and
-/// Ito, "Color Universal Design").
+/// Fixed colour of each policy, from a palette that is safe for colour blindness (Okabe and Ito, "Color Universal
+/// Design").
 const COLOURS: [&str; Policy::ALL.len()] =
     ["#999999", "#000000", "#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#0072b2", "#d55e00"];
 
-/// The horizontal axis, from zero to a percentage.
+/// Horizontal axis, from zero to `max_percent`.
 struct Scale {
-    most: f64,
+    max_percent: f64,
 }
 
 /// Draws allocated over requested GPUs, a curve for each policy.
 pub(super) fn draw(report: &FillingReport) -> String {
     let points = report.policies.iter().flat_map(|by| &by.allocated);
-    let most = points.map(|point| point.requested_percent).max().unwrap_or(100);
-    let scale = Scale { most: f64::from(most.div_ceil(10).max(1) * 10) };
+    let max = points.map(|point| point.requested_percent).max().unwrap_or(100);
+    let scale = Scale { max_percent: f64::from(max.div_ceil(10).max(1) * 10) };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
          font-size=\"13\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
     scale.axes(&mut svg, &report.setting.pods);
     for (n, by) in (0_u32..).zip(&report.policies) {
-        let place = Policy::ALL.iter().position(|policy| policy.name() == by.policy);
-        let colour = COLOURS[place.unwrap_or(0)];
+        let position = Policy::ALL.iter().position(|policy| policy.name() == by.policy);
+        let colour = COLOURS[position.unwrap_or(0)];
         let points: Vec<String> = by
             .allocated
             .iter()
@@ -60,12 +60,12 @@ pub(super) fn draw(report: &FillingReport) -> String {
 
 impl Scale {
     fn x(&self, requested: f64) -> f64 {
-        LEFT + requested / self.most * (WIDTH - LEFT - RIGHT)
+        LEFT + requested / self.max_percent * (WIDTH - LEFT - RIGHT)
     }
 
     fn axes(&self, svg: &mut String, pods: &str) {
         let mut tick = 0.0;
-        while tick <= self.most {
+        while tick <= self.max_percent {
             let x = self.x(tick);
             let _ = write!(
                 svg,
@@ -81,7 +81,7 @@ impl Scale {
                     svg,
                     "<line x1=\"{LEFT}\" y1=\"{level:.1}\" x2=\"{:.1}\" y2=\"{level:.1}\" stroke=\"#dddddd\"/>\n\
                      <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick}</text>\n",
-                    self.x(self.most),
+                    self.x(self.max_percent),
                     LEFT - 8.0,
                     level + 4.0,
                 );
@@ -92,7 +92,7 @@ impl Scale {
             svg,
             "<text x=\"{LEFT}\" y=\"24\" font-size=\"16\">GPUs allocated over GPUs requested, in percent of the \
              cluster's ({})</text>\n<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">requested</text>\n",
-            // The name of a file.
+            // Part of a file name, so it needs XML escapes.
             pods.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"),
             f64::midpoint(LEFT, WIDTH - RIGHT),
             HEIGHT - 14.0,

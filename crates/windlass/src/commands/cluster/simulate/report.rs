@@ -13,48 +13,50 @@ use crate::{
     screen::{Paint, Table, Tone, line},
 };
 
-/// Pods that stay.
+/// Results of a simulation in which pods stay.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FillingReport {
     #[serde(flatten)]
     pub(super) setting: Setting,
-    /// GPUs that the pods ask for together, as a multiple of the cluster's.
+    /// Total GPUs that the pods request, as a multiple of the cluster's GPUs.
     load: f64,
-    pub(super) policies: Vec<FilledBy>,
+    pub(super) policies: Vec<PolicyFilling>,
 }
 
-/// Pods that come and go.
+/// Results of a simulation in which pods end.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChurnReport {
     #[serde(flatten)]
     setting: Setting,
+    /// Load, as a multiple of the cluster's GPUs.
     departures: f64,
     queue: bool,
-    policies: Vec<ServedBy>,
+    policies: Vec<PolicyChurn>,
 }
 
-/// The cluster, its pods and the knowledge of them.
+/// Cluster, pods, seeds, and the policies' knowledge of the pods.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Setting {
     nodes: usize,
     gpus: u64,
-    /// Name of the pods' table.
+    /// Name of the table of pods.
     pub(super) pods: String,
     pod_count: usize,
     knowledge: &'static str,
+    /// Text that describes the policies' knowledge.
     #[serde(skip)]
-    known: &'static str,
+    forecast: &'static str,
     seeds: [u64; 2],
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct FilledBy {
+pub(super) struct PolicyFilling {
     pub(super) policy: &'static str,
-    /// Allocated GPUs at each percent of requested ones.
+    /// Allocated GPUs at each percentage of requested GPUs.
     pub(super) allocated: Vec<Point>,
     classes: Vec<ClassReport>,
     micros_per_decision: f64,
@@ -71,7 +73,7 @@ pub(super) struct Point {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ServedBy {
+struct PolicyChurn {
     policy: &'static str,
     allocated_percent: f64,
     deviation: f64,
@@ -87,7 +89,7 @@ struct ClassReport {
     refused: u64,
     arrived_gpus: f64,
     refused_gpus: f64,
-    /// In mean lives of a pod; absent where pods do not wait.
+    /// In mean lifetimes of a pod; absent without a queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     wait: Option<Wait>,
 }
@@ -101,9 +103,9 @@ struct Wait {
 
 impl Setting {
     fn new(args: &SimulateArgs, simulation: &Simulation, pods: &str) -> Self {
-        let (knowledge, known) = match args.knowledge {
+        let (knowledge, forecast) = match args.knowledge {
             KnowledgeSource::Trace => ("trace", "the frequencies of the trace"),
-            KnowledgeSource::History => ("history", "the pods that came so far"),
+            KnowledgeSource::History => ("history", "the pods that have arrived"),
         };
         Self {
             nodes: simulation.view().nodes().len(),
@@ -111,16 +113,17 @@ impl Setting {
             pods: pods.to_owned(),
             pod_count: simulation.pods().len(),
             knowledge,
-            known,
+            forecast,
             seeds: [*args.seeds.start(), *args.seeds.end()],
         }
     }
 
-    /// Prints the setting, a table with `columns` of allocation before those of the classes, and the legend.
+    /// Prints the setting, a table with `columns` of allocation before the columns of classes, and the legend.
     fn print(&self, columns: Vec<String>, rows: Vec<Vec<String>>, legend: &str) -> Result<()> {
-        let Self { nodes, gpus, pods, pod_count, known, seeds: [first, last], .. } = self;
+        let Self { nodes, gpus, pods, pod_count, forecast, seeds: [first, last], .. } = self;
         line(format!(
-            "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know {known}"
+            "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know \
+             {forecast}"
         ))?;
         let classes = Class::ALL.map(|class| class.name().to_uppercase());
         let heading = ["POLICY".to_owned()].into_iter().chain(columns).chain(classes);
@@ -141,7 +144,7 @@ impl FillingReport {
         pods: &str,
         runs: &[Runs<Filling>],
     ) -> Self {
-        let of = |runs: &Runs<Filling>| FilledBy {
+        let of = |runs: &Runs<Filling>| PolicyFilling {
             policy: runs.policy.name(),
             allocated: curve(&runs.outcomes),
             classes: classes(&runs.outcomes, |it| &it.classes, |_| None),
@@ -154,20 +157,20 @@ impl FillingReport {
     pub(super) fn print(&self) -> Result<()> {
         let end = percent(self.load);
         let columns = if end > 100 { vec![100, end] } else { vec![end] };
-        let row = |by: &FilledBy| {
+        let row = |by: &PolicyFilling| {
             let allocated = columns.iter().map(|column| by.at(*column));
             let classes = by.classes.iter().map(ClassReport::refused_percent);
             row(by.policy, allocated, classes, by.micros_per_decision)
         };
-        let legend = "AT: allocated GPUs in percent of the cluster's, when pods have asked for so much. By class: \
-                      refused pods in percent of those that came";
+        let legend = "AT: allocated GPUs in percent of the cluster's, once pods have requested this percentage. By \
+                      class: refused pods in percent of arrived pods";
         let headings = columns.iter().map(|column| format!("AT {column} %")).collect();
         self.setting.print(headings, self.policies.iter().map(row).collect(), legend)
     }
 }
 
-impl FilledBy {
-    /// The last point up to a percentage of requested GPUs.
+impl PolicyFilling {
+    /// Text of the last point up to a percentage of requested GPUs.
     fn at(&self, requested: u32) -> String {
         let point = self.allocated.iter().rfind(|point| point.requested_percent <= requested);
         point.map_or_else(String::new, |it| spread(it.mean_percent, it.deviation))
@@ -185,7 +188,7 @@ impl ChurnReport {
             let allocated: Vec<f64> = runs.outcomes.iter().map(|it| it.allocated).collect();
             let (allocated_percent, deviation) = mean_and_deviation(&allocated);
             let wait = |class| args.queue.then(|| Wait::of(&runs.outcomes, class));
-            ServedBy {
+            PolicyChurn {
                 policy: runs.policy.name(),
                 allocated_percent,
                 deviation,
@@ -202,18 +205,18 @@ impl ChurnReport {
     }
 
     pub(super) fn print(&self) -> Result<()> {
-        let row = |by: &ServedBy| {
+        let row = |by: &PolicyChurn| {
             let allocated = [spread(by.allocated_percent, by.deviation)];
             let classes = by.classes.iter().map(ClassReport::cell);
             row(by.policy, allocated, classes, by.micros_per_decision)
         };
         let of_classes = if self.queue {
-            "mean wait and its 95th percentile, in mean lives of a pod"
+            "mean wait and its 95th percentile, in mean lifetimes of a pod"
         } else {
-            "refused pods in percent of those that came"
+            "refused pods in percent of arrived pods"
         };
         let legend = format!(
-            "ALLOCATED: GPUs in percent of the cluster's, over time, where pods would have {} %. By class: {of_classes}",
+            "ALLOCATED: mean allocated GPUs in percent of the cluster's, at a load of {} %. By class: {of_classes}",
             percent(self.departures)
         );
         let rows = self.policies.iter().map(row).collect();
@@ -255,7 +258,7 @@ impl<T> Runs<T> {
     }
 }
 
-/// Mean allocation at each percent that some run has.
+/// Mean allocation at each percentage that a run reached.
 fn curve(runs: &[Filling]) -> Vec<Point> {
     let longest = runs.iter().map(|run| run.allocated.len()).max().unwrap_or(0);
     let point = |(requested_percent, column): (u32, usize)| {

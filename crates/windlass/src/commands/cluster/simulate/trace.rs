@@ -1,4 +1,4 @@
-//! The files of a trace.
+//! Reads the files of a trace.
 
 use std::{
     fs,
@@ -9,12 +9,12 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use windlass_host::files::{Links, read_regular_text};
 use windlass_sched::{simulation::Simulation, trace};
 
-/// The public traces have 1 MB.
-const MOST_BYTES: u64 = 256 << 20;
-/// The pods of a trace that has several tables of them.
-const USUAL_PODS: &str = "default";
+/// Maximum size of a table, in bytes. A table of the public traces has 1 MB.
+const MAX_BYTES: u64 = 256 << 20;
+/// Default table of pods in a trace with several.
+const DEFAULT_PODS: &str = "default";
 
-/// Reads the cluster, and those of its pods that are named; gives their name too.
+/// Reads the cluster and a table of its pods. Returns the simulation, and the table's name.
 pub(super) fn read(folder: &Path, pods: Option<&str>) -> Result<(Simulation, String)> {
     let files = tables(folder)?;
     let nodes = nodes(folder, &files)?;
@@ -40,7 +40,7 @@ fn tables(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The table of nodes. A trace may have one of all nodes and one of those with GPUs, which is the one to take.
+/// Finds the table of nodes. Of a table of all nodes and one of nodes with GPUs, it chooses the latter.
 fn nodes<'a>(folder: &Path, files: &'a [PathBuf]) -> Result<&'a PathBuf> {
     let of_nodes: Vec<_> = files.iter().filter(|path| stem(path).contains("node_list")).collect();
     let with_gpus = of_nodes.iter().find(|path| stem(path).ends_with("gpu_node"));
@@ -51,7 +51,7 @@ fn nodes<'a>(folder: &Path, files: &'a [PathBuf]) -> Result<&'a PathBuf> {
 fn choose<'a>(
     folder: &Path,
     files: &'a [PathBuf],
-    wanted: Option<&str>,
+    requested: Option<&str>,
 ) -> Result<(String, &'a PathBuf)> {
     let by_name = |path: &'a PathBuf| {
         let (_, name) = stem(path).split_once("pod_list")?;
@@ -61,11 +61,11 @@ fn choose<'a>(
     let folder = folder.display();
     ensure!(!tables.is_empty(), "{folder} has no table of pods, *pod_list_NAME.csv");
     let names = tables.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    let chosen = match wanted {
+    let chosen = match requested {
         None if tables.len() == 1 => tables.first(),
-        name => tables.iter().find(|(known, _)| known == name.unwrap_or(USUAL_PODS)),
+        name => tables.iter().find(|(table, _)| table == name.unwrap_or(DEFAULT_PODS)),
     };
-    chosen.cloned().ok_or_else(|| match wanted {
+    chosen.cloned().ok_or_else(|| match requested {
         Some(name) => anyhow!("{folder} has no pods {name:?}; --pods is one of {names}"),
         None => anyhow!("{folder} has several tables of pods; choose by --pods one of {names}"),
     })
@@ -76,6 +76,6 @@ fn stem(path: &Path) -> &str {
 }
 
 fn text(path: &Path) -> Result<String> {
-    read_regular_text(path, Links::Followed, MOST_BYTES)
+    read_regular_text(path, Links::Followed, MAX_BYTES)
         .with_context(|| format!("cannot read {}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! Joint answer as text: pairs of GPU and NIC with their distance.
+//! Text of an answer with GPUs and NICs: the pairs with their distance.
 
 use anyhow::Result;
 use windlass_core::placement::joint::{JointChoice, Pair};
@@ -8,7 +8,7 @@ use crate::{
     commands::{
         explain::{
             report::Outcome,
-            show::{apart, exactness, matrix, not_free, or_none, print, row},
+            show::{exactness, join_parts, matrix, not_free, or_none, print, row},
         },
         ordered,
     },
@@ -23,7 +23,7 @@ pub(in crate::commands::explain) fn table(report: &JointReport<'_>) -> Result<()
         parts.extend([report.chosen(choice), report.paired(choice), scores(choice)]);
         parts.push(report.matrix(choice, paint));
     }
-    print(report.node, report.caveat.as_deref(), apart(parts), paint)
+    print(report.node, report.caveat.as_deref(), join_parts(parts), paint)
 }
 
 // === impl JointReport ===

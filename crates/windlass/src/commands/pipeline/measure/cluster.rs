@@ -1,4 +1,4 @@
-//! Measures layouts in a cluster, one after another: each is applied, and a Job beside it puts load on it.
+//! Measures layouts in a cluster, one after another: applies each, and runs a Job that sends items to its stages.
 
 use std::time::Duration;
 
@@ -19,24 +19,24 @@ struct Candidate {
     objects: Vec<Value>,
 }
 
-/// The run of one layout after another.
+/// Measurement of one layout after another.
 struct Comparison<'a> {
     pipeline: &'a Pipeline,
     fleet: &'a Fleet,
-    lasts: Duration,
+    duration: Duration,
     application: &'a Application,
-    /// The Job that puts load on the stages.
+    /// Manifest of the Job that sends items to the stages.
     job: &'a Value,
     progress: Progress,
 }
 
-/// Time for the pods of a layout to start or to end: images may have to be pulled by small boards.
+/// Time limit for the pods of a layout to start or to end. Small boards may have to pull images.
 const START_LIMIT: Duration = Duration::from_secs(300);
-/// Time for which the API server may fail to answer.
+/// Time limit without an answer from the API server.
 const ABSENCE_LIMIT: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Measures every layout that has a place, and leaves the best one in the cluster.
+/// Measures every layout with a placement, and leaves the best one in the cluster.
 pub(super) async fn layouts(
     pipeline: &Pipeline,
     text: &str,
@@ -69,7 +69,7 @@ pub(super) async fn layouts(
     let comparison = Comparison {
         pipeline,
         fleet: &fleet,
-        lasts: args.lasts,
+        duration: args.duration,
         application: &application,
         job: &job,
         progress: Progress::new(),
@@ -82,7 +82,7 @@ pub(super) async fn layouts(
     report.with_context(|| {
         let (namespace, selector) = (application.namespace(), application.selector());
         format!(
-            "objects of {} may be left: `kubectl -n {namespace} get all -l {selector}`",
+            "objects of {} may remain: `kubectl -n {namespace} get all -l {selector}`",
             pipeline.name
         )
     })
@@ -101,7 +101,7 @@ impl Comparison<'_> {
             match self.measure(candidate).await {
                 Ok(layout) => measured.push(layout),
                 Err(error) if error.is::<ApplicationError>() => return Err(error),
-                // The others may still be told apart.
+                // The other layouts can still be compared.
                 Err(error) => left_out.push(LeftOutLayout::failed(candidate.plan.layout, &error)),
             }
         }
@@ -110,11 +110,14 @@ impl Comparison<'_> {
         let best = verdict.as_ref().map(|verdict| verdict.take).or(only);
         let is_best = |one: &&Candidate| Some(one.plan.layout.name()) == best;
         let best = candidates.iter().find(is_best);
-        let runs = self.leave(best, candidates).await;
-        let runs_in = runs.is_ok() && best.is_some();
-        // The figures are worth more than the layout.
-        if let (Some(best), Err(error)) = (best, runs) {
-            left_out.push(LeftOutLayout::failed(best.plan.layout, &error.context("not put back")));
+        let applied = self.apply_best(best, candidates).await;
+        let is_running = applied.is_ok() && best.is_some();
+        // A failure to apply the best layout must not lose the figures.
+        if let (Some(best), Err(error)) = (best, applied) {
+            left_out.push(LeftOutLayout::failed(
+                best.plan.layout,
+                &error.context("the best layout is not applied again"),
+            ));
         }
         Ok(MeasureReport {
             pipeline: self.pipeline.name.clone(),
@@ -122,87 +125,93 @@ impl Comparison<'_> {
             layouts: measured,
             left_out,
             verdict,
-            runs_in: runs_in.then(|| self.application.namespace().to_owned()),
+            runs_in: is_running.then(|| self.application.namespace().to_owned()),
         })
     }
 
-    /// Leaves the best layout in the cluster; nothing, if none was measured.
-    async fn leave(&self, best: Option<&Candidate>, candidates: &[Candidate]) -> Result<()> {
-        let Some(best) = best else { return self.clear("the last layout ends").await };
-        let runs = candidates.last().is_some_and(|last| last.plan.layout == best.plan.layout);
-        if runs { Ok(()) } else { self.put(best).await }
+    /// Leaves the best layout in the cluster, or no layout if none was measured.
+    async fn apply_best(&self, best: Option<&Candidate>, candidates: &[Candidate]) -> Result<()> {
+        let Some(best) = best else {
+            return self.clear("waiting for the last layout to end").await;
+        };
+        let is_running = candidates.last().is_some_and(|last| last.plan.layout == best.plan.layout);
+        if is_running { Ok(()) } else { self.replace(best).await }
     }
 
     async fn measure(&self, candidate: &Candidate) -> Result<MeasuredLayout> {
-        self.put(candidate).await?;
+        self.replace(candidate).await?;
         let name = candidate.plan.layout.name();
         let job = self.application.start_job(self.job).await?;
-        // Dropped with the last look at the Job, and by itself if this program ends before.
-        let log = self.load(name, &job).await;
+        // The Job is deleted here, or by Kubernetes after a while if this program ends before.
+        let log = self.await_job(name, &job).await;
         self.application.delete_job(&job).await?;
         let measured = job::figures(&log?)?;
         let placement = &candidate.plan.placement;
-        Ok(MeasuredLayout::beside(
+        Ok(MeasuredLayout::with_prediction(
             candidate.plan.layout,
             measured,
             (self.pipeline, self.fleet, placement),
         ))
     }
 
-    /// Applies a layout in place of what runs. The old pods end first: they hold the devices.
-    async fn put(&self, candidate: &Candidate) -> Result<()> {
+    /// Replaces the running layout. Its pods end first, because they hold the devices.
+    async fn replace(&self, candidate: &Candidate) -> Result<()> {
         let name = candidate.plan.layout.name();
-        self.clear(&format!("layout {name}: the one before ends")).await?;
+        self.clear(&format!("layout {name}: waiting for the previous layout to end")).await?;
         self.application.apply(&candidate.objects).await?;
         let is_deployment = |object: &&Value| object["kind"] == "Deployment";
         let deployments = candidate.objects.iter().filter(is_deployment).count();
         let starts = format!("layout {name} starts");
-        self.until(&starts, async || self.application.readiness(deployments).await).await
+        self.wait_until_ready(&starts, async || self.application.readiness(deployments).await).await
     }
 
-    /// Deletes what runs, and waits until it has ended.
+    /// Deletes the running layout, and waits until its pods have ended.
     async fn clear(&self, title: &str) -> Result<()> {
         self.application.delete().await?;
         let readiness = async || {
             let pods = self.application.pods().await?;
             Ok(match &*pods {
                 [] => Readiness::Ready,
-                pods => Readiness::Waiting(format!("still there: {}", pods.join(", "))),
+                pods => Readiness::Waiting(format!("remaining pods: {}", pods.join(", "))),
             })
         };
-        self.until(title, readiness).await
+        self.wait_until_ready(title, readiness).await
     }
 
-    async fn until(
+    async fn wait_until_ready(
         &self,
         title: &str,
-        look: impl AsyncFn() -> Result<Readiness, ApplicationError>,
+        poll: impl AsyncFn() -> Result<Readiness, ApplicationError>,
     ) -> Result<()> {
-        let (begun, mut answered) = (Instant::now(), Instant::now());
+        let (begun, mut last_answer) = (Instant::now(), Instant::now());
         loop {
-            let reason = match look().await {
+            let reason = match poll().await {
                 Ok(Readiness::Ready) => return Ok(()),
                 Ok(Readiness::Failed(reason)) => bail!(reason),
                 Ok(Readiness::Waiting(reason)) => {
-                    answered = Instant::now();
+                    last_answer = Instant::now();
                     reason
                 }
-                Err(error) => no_answer(error, answered)?,
+                Err(error) => no_answer(error, last_answer)?,
             };
             let waited = begun.elapsed();
-            ensure!(waited < START_LIMIT, "not within {} s: {reason}", START_LIMIT.as_secs());
+            ensure!(
+                waited < START_LIMIT,
+                "the limit of {} s is exceeded: {reason}",
+                START_LIMIT.as_secs()
+            );
             self.progress.show(&format!("{title}, {} s: {reason}", waited.as_secs()));
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Waits for a Job, which Kubernetes stops if it takes too long; its output.
-    async fn load(&self, layout: &str, job: &str) -> Result<String> {
-        let (begun, mut answered, mut runs_since) = (Instant::now(), Instant::now(), None);
+    /// Waits for a Job, and returns its output. Kubernetes stops a Job that takes too long.
+    async fn await_job(&self, layout: &str, job: &str) -> Result<String> {
+        let (begun, mut last_answer, mut runs_since) = (Instant::now(), Instant::now(), None);
         loop {
             let state = self.application.job(job).await;
             if state.is_ok() {
-                answered = Instant::now();
+                last_answer = Instant::now();
             }
             let text = match state {
                 Ok(JobState::Ended(output)) => return Ok(output),
@@ -212,19 +221,19 @@ impl Comparison<'_> {
                 }
                 Ok(JobState::Running) => {
                     let since = runs_since.get_or_insert_with(Instant::now).elapsed().as_secs();
-                    format!("{since} s of about {} s", (2 * self.lasts).as_secs())
+                    format!("{since} s of about {} s", (2 * self.duration).as_secs())
                 }
-                Err(error) => no_answer(error, answered)?,
+                Err(error) => no_answer(error, last_answer)?,
             };
-            self.progress.show(&format!("layout {layout} is measured: {text}"));
-            sleep(LOOK_EVERY).await;
+            self.progress.show(&format!("measuring layout {layout}: {text}"));
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// The reason to wait on for the API server, which answered last at this time.
-fn no_answer(error: ApplicationError, answered: Instant) -> Result<String, ApplicationError> {
-    if error.is_transient() && answered.elapsed() < ABSENCE_LIMIT {
+/// Returns a transient error as a reason to wait, until `ABSENCE_LIMIT` after the API server's last answer.
+fn no_answer(error: ApplicationError, last_answer: Instant) -> Result<String, ApplicationError> {
+    if error.is_transient() && last_answer.elapsed() < ABSENCE_LIMIT {
         Ok(windlass_host::causes(&error))
     } else {
         Err(error)

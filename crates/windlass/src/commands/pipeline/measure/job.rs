@@ -1,5 +1,5 @@
-//! The Job that puts load on a pipeline in the cluster: `windlass pipeline measure` in a pod of the stages' namespace,
-//! where their Services have names.
+//! Job that measures a pipeline from inside the cluster: it runs `windlass pipeline measure` in the stages' namespace,
+//! where the names of their Services resolve.
 
 use std::time::Duration;
 
@@ -16,22 +16,23 @@ struct JobReport {
     layouts: Vec<MeasuredFigures>,
 }
 
-/// Time besides the two runs, after which Kubernetes stops the Job: an image to pull, connections, the last items.
+/// Time that the Job may take besides its two runs: for the image, for connections, for the last items. Kubernetes
+/// stops a Job that takes longer.
 const LIMIT: Duration = Duration::from_secs(420);
-/// A finished Job that nobody deletes goes by itself.
-const KEPT_SECONDS: u64 = 600;
-/// The pipeline's file in the pod: the value of an annotation, so that the Job is the only object.
+/// Seconds after which Kubernetes deletes a finished Job.
+const TTL_SECONDS: u64 = 600;
+/// Annotation with the text of the pipeline file, which the pod mounts. The Job needs no ConfigMap.
 const FILE_ANNOTATION: &str = "windlass.dev/pipeline";
-/// Fields of a stage's pod that a pod beside it needs as well, to be admitted, to pull the image, and to find Services.
+/// Fields that the Job's pod copies from a stage's pod: to tolerate taints, to pull the image, to resolve Services.
 const SHARED_FIELDS: [&str; 5] =
     ["dnsConfig", "dnsPolicy", "hostAliases", "imagePullSecrets", "tolerations"];
 
-/// The manifest.
+/// Builds the manifest of the Job.
 pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> Result<Value> {
     let stage = pipeline.stages.iter().find(|stage| runs_windlass(stage));
     let Some(image) = args.image.as_ref().or(stage.map(|stage| &stage.image)) else {
         let problem = anyhow!(
-            "the load comes from a pod, and no stage's command is windlass: name an image with it, --image IMAGE"
+            "no stage's command is windlass, so no known image can send items: give one with windlass, --image IMAGE"
         );
         return Err(Misuse(problem).into());
     };
@@ -39,7 +40,7 @@ pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> R
     let mut pod = json!({
         "restartPolicy": "Never",
         "automountServiceAccountToken": false,
-        "containers": [container(image, stage, args.lasts)],
+        "containers": [container(image, stage, args.duration)],
         "volumes": [{ "name": "pipeline", "downwardAPI": { "items": [{
             "path": "pipeline.yaml",
             "fieldRef": { "fieldPath": format!("metadata.annotations['{FILE_ANNOTATION}']") },
@@ -54,12 +55,12 @@ pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> R
     Ok(json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
-        // Another comparison, or another person, may have a Job of any given name.
+        // A fixed name could belong to the Job of another comparison.
         "metadata": { "generateName": format!("{}-measure-", pipeline.name), "labels": labels },
         "spec": {
             "backoffLimit": 0,
-            "activeDeadlineSeconds": (2 * args.lasts + LIMIT).as_secs(),
-            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "activeDeadlineSeconds": (2 * args.duration + LIMIT).as_secs(),
+            "ttlSecondsAfterFinished": TTL_SECONDS,
             "template": {
                 "metadata": { "labels": labels, "annotations": { FILE_ANNOTATION: text } },
                 "spec": pod,
@@ -73,21 +74,21 @@ fn runs_windlass(stage: &Stage) -> bool {
     program == "windlass" || program.ends_with("/windlass")
 }
 
-/// The container, with the restricted profile of Pod Security.
-fn container(image: &str, stage: &Stage, lasts: Duration) -> Value {
+/// Container that satisfies the restricted Pod Security Standard.
+fn container(image: &str, stage: &Stage, duration: Duration) -> Value {
     let mut container = json!({
         "name": "measure",
         "image": image,
         "command": ["windlass", "pipeline", "measure", "/pipeline/pipeline.yaml", "--output", "json",
-            "--for", format!("{}ms", lasts.as_millis())],
+            "--for", format!("{}ms", duration.as_millis())],
         "volumeMounts": [{ "name": "pipeline", "mountPath": "/pipeline" }],
-        // Quotas ask for requests, and the layout may have left little.
+        // Quotas demand requests, which are small: the layout may use almost all of a node.
         "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": { "drop": ["ALL"] },
             "runAsNonRoot": true,
-            // The user nobody.
+            // UID of the user `nobody`.
             "runAsUser": 65534,
             "seccompProfile": { "type": "RuntimeDefault" },
         },
@@ -98,7 +99,7 @@ fn container(image: &str, stage: &Stage, lasts: Duration) -> Value {
     container
 }
 
-/// The figures in the Job's log, after whatever it warned of.
+/// Parses the figures in the Job's log, which follow its warnings.
 pub(super) fn figures(log: &str) -> Result<MeasuredFigures> {
     let begins = |line: &&str| line.starts_with('{');
     let at = log.split_inclusive('\n').take_while(|line| !begins(line)).map(str::len).sum();
@@ -107,8 +108,8 @@ pub(super) fn figures(log: &str) -> Result<MeasuredFigures> {
         Some(Ok(report)) => report.layouts.into_iter().next().context("the Job measured nothing"),
         Some(Err(error)) => Err(error)
             .context("the image has another version of windlass, whose figures cannot be read"),
-        None if log.trim().is_empty() => bail!("the Job ended without a word: look at its events"),
-        None => bail!("the Job says: {}", log.trim()),
+        None if log.trim().is_empty() => bail!("the Job ended without output: look at its events"),
+        None => bail!("the output of the Job has no figures: {}", log.trim()),
     }
 }
 
@@ -117,11 +118,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_words_of_a_job_without_figures_are_told() {
-        let told = |log: &str| windlass_host::causes(&*figures(log).expect_err("no figures"));
-        assert!(told("windlass: no stage serves\n").ends_with("windlass: no stage serves"));
-        assert!(told(" ").contains("without a word"));
-        assert!(told("{\"layouts\": [{}]}").contains("another version"));
-        assert!(told("{\"layouts\": []}").contains("measured nothing"));
+    fn a_job_without_figures_is_reported_with_its_output() {
+        let reported = |log: &str| windlass_host::causes(&*figures(log).expect_err("no figures"));
+        assert!(reported("windlass: no stage serves\n").ends_with("windlass: no stage serves"));
+        assert!(reported(" ").contains("without output"));
+        assert!(reported("{\"layouts\": [{}]}").contains("another version"));
+        assert!(reported("{\"layouts\": []}").contains("measured nothing"));
     }
 }

@@ -1,42 +1,42 @@
-//! Measured times as a picture: a bar for each stage, of the mean times on the link, in the queue, in the work, and for room
-//! at the next stage. Means add up, quantiles do not.
+//! Measured times as an SVG chart. Each stage has a bar of mean times: on the link, in the queue, at work, and blocked
+//! by the next stage. Means add up, unlike quantiles.
 
 use std::fmt::{self, Write as _};
 
 use super::{MeasureReport, MeasuredLayout};
 use crate::measurement::figures::StageTimes;
 
-/// Part of an item's time at a stage.
+/// Part of an item's time at a stage, with its colour.
 struct Part {
     name: &'static str,
-    /// A colour that people with any colour vision tell from the others (Okabe and Ito, 2008).
+    /// Colour of a palette that is safe for colour blindness (Okabe and Ito, 2008).
     colour: &'static str,
 }
 
 const PARTS: [Part; 4] = [
-    Part { name: "link to it", colour: "#56b4e9" },
+    Part { name: "link in", colour: "#56b4e9" },
     Part { name: "waited", colour: "#e69f00" },
     Part { name: "worked", colour: "#009e73" },
-    Part { name: "for room at the next", colour: "#cc79a7" },
+    Part { name: "blocked by the next stage", colour: "#cc79a7" },
 ];
 
 // Sizes in pixels.
 const WIDTH: f64 = 860.0;
 const MARGIN: f64 = 20.0;
-/// Longest names have thirty letters.
+/// Leaves room for names of thirty letters, the longest.
 const BARS_FROM: f64 = 250.0;
 const BARS_TO: f64 = 770.0;
 const ROW: f64 = 24.0;
 const BAR: f64 = 14.0;
-/// Distance between letters of the legend, about.
+/// Approximate width of a letter of the legend.
 const LETTER: f64 = 7.5;
 
-/// The picture as SVG.
+/// Draws the report.
 pub(super) fn svg(report: &MeasureReport) -> String {
     let rows: usize = report.layouts.iter().map(|layout| layout.measured.stages.len() + 2).sum();
     let height = MARGIN + ROW * (count(rows) + 3.0);
     let mut out = String::new();
-    draw(report, height, &mut out).expect("a string takes all");
+    draw(report, height, &mut out).expect("a write to a string does not fail");
     out
 }
 
@@ -58,7 +58,7 @@ fn draw(report: &MeasureReport, height: f64, out: &mut String) -> fmt::Result {
         stages.map(move |stage| parts(layout, stage).iter().sum::<f64>())
     });
     let longest = times.fold(0.0, f64::max);
-    // Without any time there is no bar.
+    // Without measured times, all bars are empty.
     let pixels_per_ms = if longest > 0.0 { (BARS_TO - BARS_FROM) / longest } else { 0.0 };
     for layout in &report.layouts {
         y += 1.5 * ROW;
@@ -109,26 +109,26 @@ fn parts(layout: &MeasuredLayout, stage: &StageTimes) -> [f64; 4] {
 fn summary(layout: &MeasuredLayout) -> String {
     let measured = &layout.measured;
     let predicted = layout.predicted.as_ref();
-    let beside = |value: Option<f64>| {
+    let comparison = |value: Option<f64>| {
         value.map_or_else(String::new, |value| format!(" (predicted {value:.1})"))
     };
     format!(
         "{}: {:.1} items/s{}, {:.1} ms{} at {:.1} items/s",
         layout.layout.unwrap_or("pipeline"),
         measured.items_per_second,
-        beside(predicted.map(|beside| beside.items_per_second)),
+        comparison(predicted.map(|it| it.items_per_second)),
         measured.latency.mean_ms,
-        beside(predicted.and_then(|beside| beside.latency_ms)),
+        comparison(predicted.and_then(|it| it.latency_ms)),
         measured.at_items_per_second,
     )
 }
 
-/// A text on a line; names of pipelines and stages need no escapes.
+/// Draws a text. Names of pipelines and stages need no XML escapes.
 fn text(out: &mut String, (x, y): (f64, f64), style: &str, text: &str) -> fmt::Result {
     writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{text}</text>")
 }
 
-/// A rectangle on the line of a text.
+/// Draws a rectangle on the line of a text.
 fn rectangle(out: &mut String, (x, y): (f64, f64), width: f64, colour: &str) -> fmt::Result {
     let top = y - BAR + 2.0;
     writeln!(

@@ -15,7 +15,7 @@ use crate::{
     stop::Stop,
 };
 
-/// Measures until Ctrl-C: the stages end with this program.
+/// Measures the layouts, until Ctrl-C. The stages are processes that end with this program.
 pub(super) async fn layouts(
     pipeline: &Pipeline,
     args: &MeasureArgs,
@@ -35,22 +35,23 @@ async fn each_layout(
 ) -> Result<MeasureReport> {
     let mut fleet = fleet::fleet(&args.fleet, pipeline).await?;
     let layouts = args.layout.map_or_else(|| Layout::ALL.to_vec(), |layout| vec![layout]);
-    let folder = tempdir().context("cannot make a temporary folder")?;
+    let folder = tempdir().context("cannot create a temporary folder")?;
     let progress = Progress::new();
-    progress.show("the programs' own times on this machine");
+    progress.show("measuring the overhead of this machine");
     fleet.overhead = overhead(folder.path()).await.context("cannot measure this machine")?;
     drop(progress);
     let mut measured = Vec::new();
     let (plans, left_out) = plans(pipeline, &fleet, &layouts);
     for plan in plans {
         let title = || format!("layout {}", plan.layout.name());
-        let measured_plan = measure_plan(pipeline, &fleet, &plan, args.lasts, folder.path()).await;
+        let measured_plan =
+            measure_plan(pipeline, &fleet, &plan, args.duration, folder.path()).await;
         let Measurement { figures, paced } = measured_plan.with_context(title)?;
         if args.trace.is_some() {
             traces.add(pipeline, &paced, &format!("{}, {}", pipeline.name, title()));
         }
-        let beside = (pipeline, &fleet, &plan.placement);
-        measured.push(MeasuredLayout::beside(plan.layout, figures, beside));
+        let placed = (pipeline, &fleet, &plan.placement);
+        measured.push(MeasuredLayout::with_prediction(plan.layout, figures, placed));
     }
     let verdict = Verdict::of(pipeline, &measured);
     let (pipeline, layouts) = (pipeline.name.clone(), measured);

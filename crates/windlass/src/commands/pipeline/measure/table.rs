@@ -1,4 +1,4 @@
-//! Measured figures for people.
+//! Measured figures as tables for a terminal.
 
 use anyhow::Result;
 use windlass_pipeline::quantity::Seconds;
@@ -9,7 +9,7 @@ use crate::{
     screen::{Paint, Table, Tone, line},
 };
 
-/// Prints the layouts side by side, then the parts of each.
+/// Prints a row for each layout, then a table of its stages.
 pub(super) fn print(report: &MeasureReport) -> Result<()> {
     let paint = Paint::for_stdout();
     let simulated = if report.simulated { ", on SIMULATED boards" } else { "" };
@@ -61,10 +61,10 @@ fn summary(layout: &MeasuredLayout) -> [String; 9] {
     [
         layout.layout.unwrap_or("-").to_owned(),
         throughput(measured),
-        predicted.map_or_else(none, |beside| format!("{:.1}", beside.items_per_second)),
+        predicted.map_or_else(none, |it| format!("{:.1}", it.items_per_second)),
         format!("{:.1}", measured.at_items_per_second),
         shown(measured.latency.mean_ms),
-        predicted.and_then(|beside| beside.latency_ms).map_or_else(none, shown),
+        predicted.and_then(|it| it.latency_ms).map_or_else(none, shown),
         shown(measured.latency.p50_ms),
         shown(measured.latency.p95_ms),
         shown(measured.latency.p99_ms),
@@ -81,7 +81,7 @@ fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
     let name = layout.layout.unwrap_or("pipeline");
     let at = measured.at_items_per_second;
     line(paint.text(Tone::Strong, format!("{name}: p50, p95 and p99 at {at:.1} items/s")))?;
-    let mut table = Table::new(["STAGE", "LINK TO IT", "WAITED", "WORKED", "FOR ROOM AT THE NEXT"]);
+    let mut table = Table::new(["STAGE", "LINK IN", "WAITED", "WORKED", "BLOCKED BY NEXT"]);
     for stage in &measured.stages {
         let link = measured.links.iter().find(|link| link.to == stage.stage);
         let link = link.map_or_else(|| "-".to_owned(), |link| quantiles(&link.time));
@@ -91,12 +91,12 @@ fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
     }
     table.print()?;
     let account = &measured.account;
-    line(format_args!("{} items went in, {} arrived.", account.sent, account.arrived))?;
+    line(format_args!("{} items sent, {} arrived.", account.sent, account.arrived))?;
     for (reason, count) in &account.failed {
         line(paint.text(Tone::Bad, format!("{count} failed at {reason}")))?;
     }
     if account.unheard > 0 {
-        line(paint.text(Tone::Bad, format!("nothing was heard of {}", account.unheard)))?;
+        line(paint.text(Tone::Bad, format!("{} have an unknown outcome", account.unheard)))?;
     }
     Ok(())
 }

@@ -1,35 +1,35 @@
-//! The layout to take, of several that were measured.
+//! Choice of the best layout among several measured ones.
 
 use serde::Serialize;
 use windlass_pipeline::{Pipeline, pipeline::Goal, quantity::Seconds};
 
 use super::MeasuredLayout;
 
-/// The layout that serves the goal best, and how sure that is.
+/// Best layout for the goal, and its lead over the next best.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Verdict {
-    /// The layout to take.
+    /// The best layout.
     pub(super) take: &'static str,
-    /// The next best.
+    /// The next best layout.
     next: &'static str,
-    /// False if no layout carries the rate of the pipeline's file, or all are slower than the goal allows.
+    /// False if no layout sustains the rate of the pipeline file, or all exceed the latency that the goal allows.
     pub(super) meets_goal: bool,
-    /// True if the two are told apart: their 95 % intervals do not overlap, or only one meets the goal.
+    /// True if the lead is significant: the 95 % intervals do not overlap, or only one layout meets the goal.
     pub(super) is_clear: bool,
-    /// The figures of both, for people.
+    /// Figures of both layouts, as text.
     #[serde(skip)]
     figures: [String; 2],
-    /// True if one of the two has no interval.
+    /// True if one of the two layouts has no interval.
     #[serde(skip)]
-    is_unsure: bool,
+    lacks_interval: bool,
 }
 
-/// A figure with half its 95 % interval: the larger, the better.
+/// Figure to rank layouts by, larger is better, with half its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Worth {
-    /// False for a layout that misses the goal.
-    holds: bool,
+struct Score {
+    /// False if the layout misses the goal; it then ranks below all that meet it.
+    meets_goal: bool,
     value: f64,
     plus_minus: Option<f64>,
 }
@@ -37,38 +37,40 @@ struct Worth {
 // === impl Verdict ===
 
 impl Verdict {
-    /// The verdict over layouts; `None` for fewer than two.
+    /// Ranks the layouts; `None` for fewer than two.
     pub(super) fn of(pipeline: &Pipeline, layouts: &[MeasuredLayout]) -> Option<Self> {
         let mut ranked: Vec<_> = layouts
             .iter()
-            .filter_map(|one| Some((one.layout?, Worth::of(pipeline, one), one)))
+            .filter_map(|one| Some((one.layout?, Score::of(pipeline, one), one)))
             .collect();
         ranked.sort_by(|(_, a, _), (_, b, _)| b.order(a));
         let [(take, best, winner), (next, second, runner_up), ..] = &*ranked else { return None };
         Some(Self {
             take,
             next,
-            meets_goal: best.holds,
+            meets_goal: best.meets_goal,
             is_clear: best.is_clearly_above(second),
             figures: [winner, runner_up].map(|one| figure(pipeline.goal, one)),
-            is_unsure: best.plus_minus.is_none() || second.plus_minus.is_none(),
+            lacks_interval: best.plus_minus.is_none() || second.plus_minus.is_none(),
         })
     }
 
-    /// A sentence or two.
+    /// Text for the terminal.
     pub(super) fn text(&self) -> String {
         let Self { take, next, figures: [best, second], .. } = self;
         let advice = if self.meets_goal {
-            "Take the layout"
+            "The best layout is"
         } else {
             "No layout meets the goal. The nearest is"
         };
-        let doubt = match (self.is_clear, self.is_unsure) {
+        let doubt = match (self.is_clear, self.lacks_interval) {
             (true, _) => "",
             (false, true) => " Too few items for an interval: measure for longer.",
-            (false, false) => " Their intervals overlap: measure for longer to tell the two apart.",
+            (false, false) => {
+                " Their intervals overlap: measure for longer to distinguish the two."
+            }
         };
-        format!("{advice} {take}: {best}. Next is {next}: {second}.{doubt}")
+        format!("{advice} {take}: {best}. The next best is {next}: {second}.{doubt}")
     }
 }
 
@@ -92,35 +94,35 @@ fn figure(goal: Goal, layout: &MeasuredLayout) -> String {
     }
 }
 
-// === impl Worth ===
+// === impl Score ===
 
-impl Worth {
+impl Score {
     fn of(pipeline: &Pipeline, layout: &MeasuredLayout) -> Self {
         let measured = &layout.measured;
         let throughput = (measured.items_per_second, measured.plus_minus);
         let latency = (-measured.latency.mean_ms, measured.mean_plus_minus_ms);
-        // The rate that was set is exact, and less was set where the layout carries less.
-        let is_carried = pipeline.rate.is_none_or(|rate| measured.at_items_per_second >= rate);
-        let (holds, (value, plus_minus)) = match pipeline.goal {
-            // Of layouts that carry less, the one that carries most.
-            Goal::Latency if !is_carried => (false, throughput),
+        // The second run sends at the file's rate, or at a lower one if the layout does not sustain it.
+        let sustains_rate = pipeline.rate.is_none_or(|rate| measured.at_items_per_second >= rate);
+        let (meets_goal, (value, plus_minus)) = match pipeline.goal {
+            // Layouts that do not sustain the rate are ranked by throughput.
+            Goal::Latency if !sustains_rate => (false, throughput),
             Goal::Latency => (true, latency),
-            // Of layouts that are all too slow, the fastest.
+            // Layouts that exceed the limit are ranked by latency.
             Goal::ThroughputUnder(limit) if measured.latency.mean_ms > 1e3 * limit.0 => {
                 (false, latency)
             }
             Goal::Throughput | Goal::ThroughputUnder(_) => (true, throughput),
         };
-        Self { holds, value, plus_minus }
+        Self { meets_goal, value, plus_minus }
     }
 
     fn order(&self, other: &Self) -> std::cmp::Ordering {
-        self.holds.cmp(&other.holds).then(self.value.total_cmp(&other.value))
+        self.meets_goal.cmp(&other.meets_goal).then(self.value.total_cmp(&other.value))
     }
 
     fn is_clearly_above(&self, other: &Self) -> bool {
         let halves = self.plus_minus.zip(other.plus_minus);
-        self.holds != other.holds
+        self.meets_goal != other.meets_goal
             || halves.is_some_and(|(own, others)| self.value - own > other.value + others)
     }
 }
@@ -132,8 +134,8 @@ mod tests {
     use super::*;
     use crate::measurement::figures::{ItemAccount, MeasuredFigures, Times};
 
-    const fn worth(holds: bool, value: f64, plus_minus: Option<f64>) -> Worth {
-        Worth { holds, value, plus_minus }
+    const fn score(meets_goal: bool, value: f64, plus_minus: Option<f64>) -> Score {
+        Score { meets_goal, value, plus_minus }
     }
 
     fn pipeline(goal: &str) -> Pipeline {
@@ -142,7 +144,7 @@ mod tests {
         Pipeline::parse(Path::new("p.yaml"), &text).expect("a pipeline")
     }
 
-    /// A layout of so many items per second, with a mean latency in milliseconds at a rate.
+    /// A measured layout with its throughput, and its mean latency in milliseconds at a rate.
     fn layout(
         name: &'static str,
         items_per_second: f64,
@@ -164,32 +166,36 @@ mod tests {
 
     #[test]
     fn a_better_figure_is_clear_once_the_intervals_are_apart() {
-        let best = worth(true, 130.0, Some(2.0));
-        assert!(best.is_clearly_above(&worth(true, 125.0, Some(2.0))));
-        assert!(!best.is_clearly_above(&worth(true, 127.0, Some(2.0))));
-        assert!(!best.is_clearly_above(&worth(true, 10.0, None)), "its interval is unknown");
+        let best = score(true, 130.0, Some(2.0));
+        assert!(best.is_clearly_above(&score(true, 125.0, Some(2.0))));
+        assert!(!best.is_clearly_above(&score(true, 127.0, Some(2.0))));
+        assert!(!best.is_clearly_above(&score(true, 10.0, None)), "its interval is unknown");
     }
 
     #[test]
-    fn a_layout_that_does_not_carry_the_rate_misses_the_goal_however_fast_it_is() {
+    fn a_layout_that_does_not_sustain_the_rate_misses_the_goal_at_any_latency() {
         let pipeline = pipeline("goal: latency\nrate: 100");
         let (fast, slow) = (layout("pod", 67.0, 20.0, 47.0), layout("pods", 130.0, 30.0, 100.0));
         let verdict = Verdict::of(&pipeline, &[fast, slow]).expect("two layouts");
         assert_eq!((verdict.take, verdict.meets_goal, verdict.is_clear), ("pods", true, true));
         let none = [layout("pod", 67.0, 20.0, 47.0), layout("pods", 90.0, 30.0, 63.0)];
         let verdict = Verdict::of(&pipeline, &none).expect("two layouts");
-        assert_eq!((verdict.take, verdict.meets_goal), ("pods", false), "it carries most");
+        assert_eq!(
+            (verdict.take, verdict.meets_goal),
+            ("pods", false),
+            "it has the highest throughput"
+        );
         assert!(verdict.text().starts_with("No layout meets the goal. The nearest is pods: "));
     }
 
     #[test]
-    fn a_layout_within_the_limit_comes_before_a_faster_one_that_is_too_slow() {
+    fn a_layout_within_the_limit_ranks_above_one_with_more_throughput_and_latency() {
         let pipeline = pipeline("goal: {throughputUnder: 25ms}");
         let both = [layout("planned", 130.0, 40.0, 91.0), layout("pod", 60.0, 20.0, 42.0)];
         let verdict = Verdict::of(&pipeline, &both).expect("two layouts");
         assert_eq!((verdict.take, verdict.meets_goal, verdict.is_clear), ("pod", true, true));
         let late = [layout("planned", 130.0, 40.0, 91.0), layout("pod", 60.0, 30.0, 42.0)];
         let verdict = Verdict::of(&pipeline, &late).expect("two layouts");
-        assert_eq!((verdict.take, verdict.meets_goal), ("pod", false), "the fastest of them");
+        assert_eq!((verdict.take, verdict.meets_goal), ("pod", false), "it has the lowest latency");
     }
 }

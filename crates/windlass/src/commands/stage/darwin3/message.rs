@@ -1,4 +1,4 @@
-//! Messages of a board's data port: a type and four lengths in bytes, then the flits, edge after edge.
+//! Messages of a board's data port: a type, four lengths in bytes, then the flits of each edge.
 //!
 //! An answer has the four lengths and the flits. `docs/devices/cleanup.md` has the facts and their source.
 
@@ -11,11 +11,11 @@ use crate::cli::Edge;
 /// Flits for each edge, in the order west, east, north, south.
 pub(super) type Flits = [Bytes; 4];
 
-/// A whole message: it is sent at once.
+/// A complete message, to be sent in one piece.
 #[derive(Clone, Debug)]
 pub(super) struct Message(pub(super) Vec<u8>);
 
-/// A kind of message.
+/// Type of a message, with its number on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     /// Puts a network on the chip.
@@ -24,27 +24,28 @@ pub(super) enum Purpose {
     Run = 0x7001,
 }
 
-/// Flits that are no message.
+/// Reason why flits do not form a message.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::commands::stage) enum FlitsError {
-    #[error("is {length} bytes, which are no flits of {WORD_BYTES} bytes")]
-    Odd { length: usize },
-    #[error("makes a message of {length} bytes, and a board reads {MAX_BYTES} at once")]
+    #[error("is {length} bytes, not a multiple of the {WORD_BYTES} bytes of a flit")]
+    PartialFlit { length: usize },
+    #[error("makes a message of {length} bytes, and a board reads at most {MAX_BYTES}")]
     Long { length: usize },
 }
 
-/// Bytes of a flit, and of a word of a header.
+/// Size of a flit, and of a word of a header, in bytes.
 const WORD_BYTES: usize = 4;
 
-/// The vendor's server takes a message with one call, of this size on the board's Cortex-A9, and cuts a longer one.
+/// Maximum size of a message. The vendor's server reads a message with one call, up to this size on the board's
+/// Cortex-A9, and truncates a longer one.
 const MAX_BYTES: usize = 4 << 20;
 
 // === impl Message ===
 
 impl Message {
     pub(super) fn new(purpose: Purpose, flits: &Flits) -> Result<Self, FlitsError> {
-        if let Some(odd) = flits.iter().find(|edge| !edge.len().is_multiple_of(WORD_BYTES)) {
-            return Err(FlitsError::Odd { length: odd.len() });
+        if let Some(partial) = flits.iter().find(|edge| !edge.len().is_multiple_of(WORD_BYTES)) {
+            return Err(FlitsError::PartialFlit { length: partial.len() });
         }
         let length = flits.iter().map(Bytes::len).sum::<usize>() + WORD_BYTES * (1 + flits.len());
         if length > MAX_BYTES {
@@ -58,11 +59,11 @@ impl Message {
     }
 }
 
-/// Reads an answer, and keeps the flits of one edge.
+/// Reads an answer, and returns the flits of one edge.
 pub(super) fn answer(from: &mut impl Read, edge: Edge, max_bytes: usize) -> io::Result<Bytes> {
     let mut header = [0; WORD_BYTES * 4];
     from.read_exact(&mut header)?;
-    let mut kept = Vec::new();
+    let mut selected = Vec::new();
     for (index, length) in header.chunks_exact(WORD_BYTES).enumerate() {
         let length = u32::from_le_bytes(length.try_into().expect("a word"));
         if length as usize > max_bytes {
@@ -72,8 +73,8 @@ pub(super) fn answer(from: &mut impl Read, edge: Edge, max_bytes: usize) -> io::
         let mut flits = vec![0; length as usize];
         from.read_exact(&mut flits)?;
         if index == edge as usize {
-            kept = flits;
+            selected = flits;
         }
     }
-    Ok(kept.into())
+    Ok(selected.into())
 }

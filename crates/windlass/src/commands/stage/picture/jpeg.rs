@@ -1,4 +1,4 @@
-//! JPEG, as cameras send it: also frames without Huffman tables.
+//! Decoder of JPEG as cameras send it, including frames without Huffman tables.
 
 use zune_jpeg::{
     JpegDecoder,
@@ -8,29 +8,29 @@ use zune_jpeg::{
 use super::{PictureError, ppm::Ppm};
 use crate::cli::PictureSize;
 
-/// A segment as AVI's frames have it. Such frames may lack Huffman tables, and mean the standard's. Cameras leave the
-/// tables out with and without this segment; the decoder fills them in where it sees it. Tables of a frame take
+/// APP0 segment of frames in AVI. Such frames may lack Huffman tables; they then use the standard's. Cameras omit the
+/// tables with and without this segment, and the decoder adds them only if it finds the segment. Tables of a frame take
 /// precedence.
-const MOTION: [u8; 9] = *b"\xff\xe0\0\x07AVI1\0";
+const AVI_SEGMENT: [u8; 9] = *b"\xff\xe0\0\x07AVI1\0";
 
-/// Bytes of the marker with which a JPEG begins.
-const START: usize = 2;
+/// Length of the marker at the start of a JPEG.
+const START_BYTES: usize = 2;
 
-/// Marker of its end, which occurs in no data of pixels. Cameras pad frames behind it.
+/// End marker, which never occurs in pixel data. Cameras add padding after it.
 const END: [u8; 2] = [0xff, 0xd9];
 
-/// Decodes a picture to RGB of at most this many bytes. Grey has three equal colours.
+/// Decodes a picture to a PPM of at most `max_bytes`. A grey pixel becomes three equal colours.
 pub(super) fn decode(jpeg: &[u8], max_bytes: usize) -> Result<Ppm, PictureError> {
     let broken = |error| PictureError::Jpeg(Box::new(error));
-    // The decoder does without the last bytes.
+    // The decoder accepts a file without its last bytes.
     if !jpeg.windows(END.len()).rev().any(|pair| pair == END) {
         return Err(PictureError::Jpeg("its end is missing".into()));
     }
-    let marked = [&jpeg[..START], &MOTION, &jpeg[START..]].concat();
-    // Strict: a frame that was cut is no picture with a grey end.
+    let marked = [&jpeg[..START_BYTES], &AVI_SEGMENT, &jpeg[START_BYTES..]].concat();
+    // Strict mode refuses a truncated frame, instead of filling its end with grey.
     let options = DecoderOptions::default().set_strict_mode(true).jpeg_set_out_colorspace(RGB);
-    let largest = PictureSize::LARGEST as usize;
-    let options = options.set_max_width(largest).set_max_height(largest);
+    let max_side = PictureSize::MAX_SIDE as usize;
+    let options = options.set_max_width(max_side).set_max_height(max_side);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&marked), options);
     decoder.decode_headers().map_err(broken)?;
     let info = decoder.info().expect("the headers are decoded");

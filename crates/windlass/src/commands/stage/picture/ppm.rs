@@ -1,4 +1,4 @@
-//! Binary PPM: a header that says the size, and three bytes for each pixel.
+//! Binary PPM: a header with the size, then three bytes for each pixel.
 
 use std::ops::RangeInclusive;
 
@@ -28,25 +28,25 @@ impl Ppm {
         let mut header = Header { file: &file, at: 2 };
         let mut number = |meaning: &str, allowed: RangeInclusive<u32>| {
             let number = header.number().filter(|number| allowed.contains(number));
-            let (least, most) = (allowed.start(), allowed.end());
-            let reason = || format!("its {meaning} is no number from {least} to {most}");
+            let (min, max) = (allowed.start(), allowed.end());
+            let reason = || format!("its {meaning} is not a number from {min} to {max}");
             number.ok_or_else(|| PictureError::Ppm { reason: reason() })
         };
-        let width = number("width", 1..=PictureSize::LARGEST)?;
-        let height = number("height", 1..=PictureSize::LARGEST)?;
-        number("greatest value", 255..=255)?;
+        let width = number("width", 1..=PictureSize::MAX_SIDE)?;
+        let height = number("height", 1..=PictureSize::MAX_SIDE)?;
+        number("maximum value", 255..=255)?;
         let size = PictureSize { width, height };
-        // One white space ends the header.
+        // One white-space character ends the header.
         let begin = header.at + 1;
         let (has, needs) = (file.len().saturating_sub(begin), pixel_bytes(size));
         if has as u64 != needs {
-            let reason = format!("{size} pixels are {needs} bytes, and {has} follow its header");
+            let reason = format!("{size} pixels need {needs} bytes, and {has} follow its header");
             return Err(PictureError::Ppm { reason });
         }
         Ok(Self { file, size, begin })
     }
 
-    /// Makes a picture whose pixels, row by row, a function writes. Nothing is allocated beyond the limit.
+    /// Creates a picture; `draw` writes its pixels row by row. Fails before it allocates more than `max_bytes`.
     pub(super) fn write(
         size: PictureSize,
         max_bytes: usize,
@@ -60,7 +60,7 @@ impl Ppm {
         Ok(Self { file: file.into(), size, begin })
     }
 
-    /// Bytes of a picture of this size, if they are no more than the limit.
+    /// Size of the file in bytes. Fails if it exceeds `max_bytes`.
     pub(super) fn length(size: PictureSize, max_bytes: usize) -> Result<usize, PictureError> {
         let bytes = header(size).len() as u64 + pixel_bytes(size);
         let length = usize::try_from(bytes).ok().filter(|&length| length <= max_bytes);
@@ -92,7 +92,7 @@ fn pixel_bytes(size: PictureSize) -> u64 {
     u64::from(size.width) * u64::from(size.height) * COLOURS as u64
 }
 
-/// The numbers of a header, between white space and comments.
+/// Reader of the numbers of a header. It skips white space and comments.
 struct Header<'a> {
     file: &'a [u8],
     at: usize,

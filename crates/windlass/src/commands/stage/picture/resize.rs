@@ -1,46 +1,46 @@
-//! Another size of a picture, by a triangle filter that is as wide as the reduction: bilinear, without aliasing.
+//! Resizes a picture with a triangle filter that is as wide as the reduction: bilinear, without aliasing.
 //!
-//! Rows first, then columns, each rounded to 8 bits. Weights have 22 bits, as Pillow's have, so that a model that was
-//! trained on pictures of `Image.resize(size, BILINEAR)` sees the same ones.
+//! It filters rows, then columns, and rounds to 8 bits each time. Weights have 22 bits as in Pillow, so that a model
+//! trained on pictures of `Image.resize(size, BILINEAR)` gets the same pixels.
 
 use super::ppm::COLOURS;
 use crate::cli::PictureSize;
 
-/// Pixels along a line that make one pixel of the other size, with their parts of `ONE`.
+/// Weights of the source pixels along a line that form one target pixel. They sum to `ONE`, except for rounding.
 struct Blend {
     first: usize,
     weights: Vec<u32>,
 }
 
-/// Bits of a weight; with 8 of a colour they leave a sum two bits.
-const BITS: u32 = 22;
+/// Bits of a weight. With the 8 bits of a colour they leave two bits of a `u32` sum.
+const WEIGHT_BITS: u32 = 22;
 
-/// The sum of a pixel's weights, but for their rounding.
-const ONE: u64 = 1 << BITS;
+/// Sum of the weights of a pixel, except for rounding.
+const ONE: u64 = 1 << WEIGHT_BITS;
 
-/// Rounds a sum.
-const HALF: u32 = 1 << (BITS - 1);
+/// Initial value of a sum, which rounds it.
+const HALF: u32 = 1 << (WEIGHT_BITS - 1);
 
-/// Writes the pixels of the other size.
+/// Writes the pixels of size `to` into `resized`.
 pub(super) fn resize(pixels: &[u8], from: PictureSize, to: PictureSize, resized: &mut [u8]) {
     let columns = blends(from.width, to.width);
     let row_bytes = to.width as usize * COLOURS;
     let mut narrow = vec![0; from.height as usize * row_bytes];
     let rows = pixels.chunks_exact(from.width as usize * COLOURS);
     for (row, target) in rows.zip(narrow.chunks_exact_mut(row_bytes)) {
-        across(row, &columns, target);
+        resize_row(row, &columns, target);
     }
 
     let mut sums = vec![0; row_bytes];
     for (blend, target) in
         blends(from.height, to.height).iter().zip(resized.chunks_exact_mut(row_bytes))
     {
-        down(&narrow, blend, &mut sums, target);
+        blend_rows(&narrow, blend, &mut sums, target);
     }
 }
 
-/// A row of another width.
-fn across(row: &[u8], columns: &[Blend], target: &mut [u8]) {
+/// Resizes a row to another width.
+fn resize_row(row: &[u8], columns: &[Blend], target: &mut [u8]) {
     for (Blend { first, weights }, target) in columns.iter().zip(target.chunks_exact_mut(COLOURS)) {
         let pixels = row[first * COLOURS..].chunks_exact(COLOURS);
         let [mut red, mut green, mut blue] = [HALF; COLOURS];
@@ -49,12 +49,12 @@ fn across(row: &[u8], columns: &[Blend], target: &mut [u8]) {
             green += u32::from(pixel[1]) * weight;
             blue += u32::from(pixel[2]) * weight;
         }
-        target.copy_from_slice(&[red, green, blue].map(whole));
+        target.copy_from_slice(&[red, green, blue].map(to_colour));
     }
 }
 
-/// A row that is made of several.
-fn down(rows: &[u8], blend: &Blend, sums: &mut [u32], target: &mut [u8]) {
+/// Writes a row that blends several rows.
+fn blend_rows(rows: &[u8], blend: &Blend, sums: &mut [u32], target: &mut [u8]) {
     sums.fill(HALF);
     let rows = rows.chunks_exact(target.len()).skip(blend.first);
     for (row, weight) in rows.zip(&blend.weights) {
@@ -63,17 +63,17 @@ fn down(rows: &[u8], blend: &Blend, sums: &mut [u32], target: &mut [u8]) {
         }
     }
     for (target, sum) in target.iter_mut().zip(sums) {
-        *target = whole(*sum);
+        *target = to_colour(*sum);
     }
 }
 
-/// The colour of a sum that began with a half.
-fn whole(sum: u32) -> u8 {
-    u8::try_from(sum >> BITS).unwrap_or(u8::MAX)
+/// Converts a sum, which began at `HALF`, to a colour.
+fn to_colour(sum: u32) -> u8 {
+    u8::try_from(sum >> WEIGHT_BITS).unwrap_or(u8::MAX)
 }
 
-/// The blends of a line. With distances between centres of pixels in units of half a pixel of both lines, all of it is
-/// in whole numbers: the centre of pixel `i` of `from` is `(2i + 1) * to`.
+/// Blends of a line of `to` pixels from a line of `from` pixels. Distances are integers, in units of the line's length
+/// divided by `2 * from * to`: the centre of source pixel `i` is at `(2i + 1) * to`.
 fn blends(from: u32, to: u32) -> Vec<Blend> {
     let (from, to) = (u64::from(from), u64::from(to));
     let reach = 2 * from.max(to);
@@ -86,7 +86,7 @@ fn blends(from: u32, to: u32) -> Vec<Blend> {
             let weights: Vec<_> = (first..from).map(weight).take_while(|&it| it > 0).collect();
             let sum: u64 = weights.iter().sum();
             let part = |weight: u64| u32::try_from((weight * ONE + sum / 2) / sum);
-            let weights = weights.into_iter().map(|it| part(it).expect("a part of one"));
+            let weights = weights.into_iter().map(|it| part(it).expect("a weight is at most ONE"));
             let first = usize::try_from(first).expect("a pixel of a line in memory");
             Blend { first, weights: weights.collect() }
         })

@@ -1,4 +1,4 @@
-//! Samples of pictures, whole and broken.
+//! Tests with sample pictures, complete and broken.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn ppm(header: &str, pixels: &[u8]) -> Vec<u8> {
     [header.as_bytes(), pixels].concat()
 }
 
-/// The picture that the samples were made of.
+/// Colour of a pixel of the picture that all samples show.
 fn colour(x: usize, y: usize) -> [u8; 3] {
     [6 * x, 10 * y, 128].map(|colour| u8::try_from(colour).expect("of 8 bits"))
 }
@@ -32,25 +32,25 @@ fn assert_is_the_sample(decoded: &[u8], tint: impl Fn([u8; 3]) -> [u8; 3]) {
     let pixels = decoded.strip_prefix(b"P6\n40 24\n255\n").expect("a header");
     assert_eq!(pixels.len(), 40 * 24 * 3);
     for (index, pixel) in pixels.chunks_exact(3).enumerate() {
-        let wanted = tint(colour(index % 40, index / 40));
-        for (got, wanted) in pixel.iter().zip(wanted) {
-            assert!(got.abs_diff(wanted) <= 16, "pixel {index}: {pixel:?}, not {wanted:?}");
+        let expected = tint(colour(index % 40, index / 40));
+        for (got, expected) in pixel.iter().zip(expected) {
+            assert!(got.abs_diff(expected) <= 16, "pixel {index}: {pixel:?}, not {expected:?}");
         }
     }
 }
 
-/// The JPEG without its segments of this marker.
+/// Removes the JPEG's segments with this marker.
 fn without(jpeg: &[u8], marker: u8) -> Vec<u8> {
-    let (mut left, mut at) = (jpeg[..2].to_vec(), 2);
+    let (mut remaining, mut at) = (jpeg[..2].to_vec(), 2);
     while jpeg[at + 1] != 0xda {
         let length = 2 + usize::from(u16::from_be_bytes([jpeg[at + 2], jpeg[at + 3]]));
         if jpeg[at + 1] != marker {
-            left.extend(&jpeg[at..at + length]);
+            remaining.extend(&jpeg[at..at + length]);
         }
         at += length;
     }
-    left.extend(&jpeg[at..]);
-    left
+    remaining.extend(&jpeg[at..]);
+    remaining
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn frames_of_cameras_become_rgb_also_without_huffman_tables() {
     assert!(bare.len() < COLOUR.len());
     assert_eq!(decode(&bare), decode(COLOUR));
     assert_eq!(decode(&without(&bare, 0xe0)), decode(COLOUR));
-    // Cameras pad frames.
+    // Cameras add padding to frames.
     assert_eq!(decode(&[COLOUR, &[0; 64]].concat()), decode(COLOUR));
 }
 
@@ -73,40 +73,41 @@ fn grey_has_equal_colours_and_cmyk_is_refused() {
         [u8::try_from(sum / 1000).expect("of 8 bits"); 3]
     };
     assert_is_the_sample(&decode(GREY).expect("a picture"), grey);
-    let refused = "is a JPEG of 4 colours; grey and the three of cameras are read";
+    let refused =
+        "is a JPEG of 4 colours: only grey and the three colours of cameras are supported";
     assert_eq!(decode(CMYK), Err(refused.to_owned()));
 }
 
 #[test]
-fn a_ppm_passes_unchanged_and_a_broken_one_says_its_fault() {
+fn a_ppm_passes_unchanged_and_a_broken_one_is_refused_with_the_reason() {
     let pixels = [7; 2 * 3 * 3];
     for header in ["P6\n2 3\n255\n", "P6 2 3 255 ", "P6\n# by a camera\n2 # wide\n3\n255\n"] {
         let whole = ppm(header, &pixels);
         assert_eq!(decode(&whole), Ok(whole.into()), "{header:?}");
     }
     for (broken, fault) in [
-        (ppm("P6\n2 3\n255\n", &pixels[1..]), "2x3 pixels are 18 bytes, and 17 follow its header"),
-        (ppm("P6\n2 3\n255\n\n", &pixels), "2x3 pixels are 18 bytes, and 19 follow its header"),
-        (ppm("P6\n2 3\n65535\n", &pixels), "its greatest value is no number from 255 to 255"),
-        (ppm("P6\n0 3\n255\n", &[]), "its width is no number from 1 to 16384"),
-        (ppm("P6\n2 99999\n255\n", &[]), "its height is no number from 1 to 16384"),
-        (ppm("P6", &[]), "its width is no number from 1 to 16384"),
-        (ppm("P6\n2 3\n255", &[]), "2x3 pixels are 18 bytes, and 0 follow its header"),
+        (ppm("P6\n2 3\n255\n", &pixels[1..]), "2x3 pixels need 18 bytes, and 17 follow its header"),
+        (ppm("P6\n2 3\n255\n\n", &pixels), "2x3 pixels need 18 bytes, and 19 follow its header"),
+        (ppm("P6\n2 3\n65535\n", &pixels), "its maximum value is not a number from 255 to 255"),
+        (ppm("P6\n0 3\n255\n", &[]), "its width is not a number from 1 to 16384"),
+        (ppm("P6\n2 99999\n255\n", &[]), "its height is not a number from 1 to 16384"),
+        (ppm("P6", &[]), "its width is not a number from 1 to 16384"),
+        (ppm("P6\n2 3\n255", &[]), "2x3 pixels need 18 bytes, and 0 follow its header"),
     ] {
-        assert_eq!(decode(&broken), Err(format!("is no whole PPM: {fault}")));
+        assert_eq!(decode(&broken), Err(format!("is not a complete PPM: {fault}")));
     }
 }
 
 #[test]
 fn other_payloads_are_named_by_their_first_bytes() {
-    let unknown = |begin| Err(format!("is no JPEG and no PPM: begins with \"{begin}\""));
+    let unknown = |begin| Err(format!("is neither JPEG nor PPM: begins with \"{begin}\""));
     assert_eq!(decode(b"\x89PNG\r\n\x1a\n and more"), unknown(r"\x89PNG\r\n\x1a\n"));
     assert_eq!(decode(b"P5\n1 1\n255\n\0"), unknown(r"P5\n1 1\n2"));
     assert_eq!(decode(b""), unknown(""));
 }
 
 #[test]
-fn an_absurd_size_is_refused_before_it_is_allocated() {
+fn a_size_beyond_the_limit_is_refused_before_it_is_allocated() {
     let sof = COLOUR.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
     let mut bomb = COLOUR.to_vec();
     bomb[sof + 5..sof + 9].copy_from_slice(&[0x40, 0, 0x40, 0]);
@@ -114,16 +115,16 @@ fn an_absurd_size_is_refused_before_it_is_allocated() {
         "has 16384x16384 pixels, which are 768MiB of RGB; the limit is 16MiB (--max-payload)";
     assert_eq!(decode(&bomb), Err(refused.to_owned()));
     bomb[sof + 5] = 0xff;
-    assert!(decode(&bomb).expect_err("beyond any camera").starts_with("is no whole JPEG: "));
+    assert!(decode(&bomb).expect_err("beyond any camera").starts_with("is not a complete JPEG: "));
     let refused =
         "has 4000x4000 pixels, which are 46MiB of RGB; the limit is 16MiB (--max-payload)";
     assert_eq!(work(COLOUR, Some("4000x4000"), LIMIT), Err(refused.to_owned()));
     assert!(work(COLOUR, None, 40 * 24 * 3).is_err(), "the header counts");
 }
 
-/// Every cut, and every byte with another value: a reason, or a picture of the declared size.
+/// Cuts the file at every byte, and changes every byte: the result is an error, or a picture of the declared size.
 #[test]
-fn a_broken_jpeg_fails_or_is_a_whole_picture_and_never_panics() {
+fn a_broken_jpeg_fails_or_is_a_complete_picture_and_never_panics() {
     for jpeg in [COLOUR, PROGRESSIVE, GREY] {
         for cut in 2..jpeg.len() {
             let outcome = decode(&jpeg[..cut]);
@@ -134,14 +135,14 @@ fn a_broken_jpeg_fails_or_is_a_whole_picture_and_never_panics() {
                 let mut broken = jpeg.to_vec();
                 broken[at] ^= mask;
                 if let Ok(picture) = decode(&broken) {
-                    Ppm::read(picture).expect("a whole PPM");
+                    Ppm::read(picture).expect("a complete PPM");
                 }
             }
         }
     }
 }
 
-/// The picture that was given to Pillow 13 for the sizes below: 5 by 3 pixels.
+/// Input of Pillow 13 for the expected results below: 5 by 3 pixels.
 fn odd() -> Vec<u8> {
     let pixel = |x: u32, y: u32| [x * 53 + y * 17, x * 91 + y * 29, x * 7 + y * 101];
     let pixels = (0..3).flat_map(|y| (0..5).flat_map(move |x| pixel(x, y)));
@@ -150,7 +151,7 @@ fn odd() -> Vec<u8> {
 }
 
 #[test]
-fn sizes_are_those_of_a_triangle_filter_as_wide_as_the_reduction() {
+fn a_resized_picture_equals_the_result_of_pillow() {
     let smaller = [59, 90, 45, 165, 98, 59, 81, 126, 171, 187, 134, 185];
     assert_eq!(work(&odd(), Some("2x2"), LIMIT), Ok(ppm("P6\n2 2\n255\n", &smaller).into()));
     assert_eq!(
@@ -162,8 +163,8 @@ fn sizes_are_those_of_a_triangle_filter_as_wide_as_the_reduction() {
         123, 154, 115, 206, 98, 126, 50, 85, 165, 133, 171, 176, 216, 115, 187, 57, 97, 205, 140,
         183, 216, 223, 127, 227,
     ];
-    let wanted = ppm("P6\n3 5\n255\n", &narrow_and_high);
-    assert_eq!(work(&odd(), Some("3x5"), LIMIT), Ok(wanted.into()));
+    let expected = ppm("P6\n3 5\n255\n", &narrow_and_high);
+    assert_eq!(work(&odd(), Some("3x5"), LIMIT), Ok(expected.into()));
     assert_eq!(work(&odd(), Some("5x3"), LIMIT), Ok(odd().into()), "its own size");
 }
 
@@ -172,8 +173,8 @@ fn any_size_of_one_colour_keeps_the_colour() {
     let plain = ppm("P6\n7 5\n255\n", &[255, 0, 77].repeat(35));
     for (width, height) in [(1, 1), (3, 9), (64, 2), (7, 500), (333, 1)] {
         let resized = work(&plain, Some(&format!("{width}x{height}")), LIMIT).expect("a picture");
-        let wanted =
+        let expected =
             ppm(&format!("P6\n{width} {height}\n255\n"), &[255, 0, 77].repeat(width * height));
-        assert_eq!(resized, wanted);
+        assert_eq!(resized, expected);
     }
 }
