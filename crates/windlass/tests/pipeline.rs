@@ -107,7 +107,7 @@ fn mistakes_in_both_files_have_their_lines() {
     let pipeline = write("p.yaml", "name: p\nstages:\n- {name: a, on: [{time: fast}]}");
     let boards = write("b.yaml", "nodes:\n- {name: n, board: raspberry}");
     for (pipeline, boards, expected) in [
-        (&pipeline, &PathBuf::from(example("boards.yaml")), "p.yaml:3: \"fast\" is no time"),
+        (&pipeline, &PathBuf::from(example("boards.yaml")), "p.yaml:3: \"fast\" is not a duration"),
         (&PathBuf::from(example("doorbell.yaml")), &boards, "b.yaml:2: board: there is no profile"),
         (&folder.path().join("none.yaml"), &boards, "cannot read"),
     ] {
