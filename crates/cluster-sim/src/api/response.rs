@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{refusal::Refusal, watch::Watched};
+use super::{refusal::Refusal, watch::WatchState};
 
 /// Response to an API request.
 #[derive(Debug)]
 pub(crate) enum ApiResponse {
     Document(DocumentResponse),
-    Watch(Watched),
+    Watch(WatchState),
 }
 
 /// Document response with its headers.
