@@ -87,7 +87,7 @@ fn a_layout_without_a_place_is_shown_and_fails() {
     assert_eq!(output.status.code(), Some(1));
     assert!(
         text(&output.stdout)
-            .contains("no node has the devices, CPUs and memory for all stages at once")
+            .contains("no node has the devices, CPUs and memory for all stages together")
     );
     assert!(
         text(&output.stderr).contains("no place for the layout pod"),
