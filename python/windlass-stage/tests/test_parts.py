@@ -109,7 +109,6 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(ended.exception.code, 64, words)
             self.assertIn(mistake, stderr.getvalue())
 
-
     def test_the_flags_and_their_defaults_are_those_of_windlass(self) -> None:
         words = [windlass(), "stage", "--help"]
         ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=TIMEOUT)

@@ -91,9 +91,7 @@ class Stages(Case):
             async with Source("next", address):
                 await until("the stage is dialed again", lambda: calls == 4)
         await server.stop(None)
-        text = (
-            f"stage next at {address} speaks protocol 2, this one 1: run the same version of windlass-stage on both"
-        )
+        text = f"stage next at {address} speaks protocol 2, this one 1: run the same version of windlass-stage on both"
         messages = [record.getMessage() for record in logs.records]
         self.assertEqual(len([line for line in messages if line.endswith(text)]), 1, "not for each dial")
 
@@ -165,7 +163,6 @@ class Stages(Case):
             with self.assertRaisesRegex(OSError, f"cannot listen on {address}"):
                 async with served(Stage("mid", listen=address)):
                     pass
-
 
     async def test_windlass_refuses_another_protocol_version_of_this_package(self) -> None:
         # The description of a stage is fixed when the stage starts.

@@ -98,7 +98,5 @@ class Worker:
             return
         payload = item.result or b""
         for outlet in self._destination:
-            outgoing = Outgoing(
-                item.id, payload, item.failure, item.visits, item.deadline, ready, list(item.custodies)
-            )
+            outgoing = Outgoing(item.id, payload, item.failure, item.visits, item.deadline, ready, list(item.custodies))
             await outlet.send(outgoing)
