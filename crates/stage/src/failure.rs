@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{settings::Identity, wire};
 
-/// Failure of an item, in slot of a result.
+/// Failure of an item, in place of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The stage at which the item failed.
