@@ -1,16 +1,16 @@
 //! API server for the objects that a DRA driver uses, over HTTP/1 on a loopback port.
 //!
 //! ```text
-//!  client ──HTTP──> http ──> world: verbs, faults, log ──> strategy, gates, validate
+//!  client ──HTTP──> http ──> state: verbs, faults, log ──> strategy, gates, validate
 //!                     ▲                    │
 //!                     └─── watches ── store: objects, versions, history
 //!  test ── Objects ────────────────────────┘
 //! ```
 //!
 //! The server responds as the API server of Kubernetes 1.36 does; `tests/script.rs` sends the same requests to both.
-//! Left out:
+//! Not modelled:
 //!
-//! - authentication and authorisation (a test can forbid any request)
+//! - authentication and authorisation (a fault can forbid any request)
 //! - `dryRun` (refused)
 //! - schemas in `OpenAPI`
 //! - responses in YAML, protobuf and CBOR (406)
@@ -18,7 +18,6 @@
 //! - conflicts between an apply and an update
 //! - `managedFields`, `v1beta1`, grace periods of pods
 
-mod answer;
 mod binding;
 mod discovery;
 mod eviction;
@@ -35,8 +34,10 @@ mod patch;
 mod protobuf;
 mod refusal;
 mod request;
+mod response;
 mod review;
 mod selector;
+mod server_state;
 mod shape;
 mod store;
 mod strategy;
@@ -44,7 +45,6 @@ mod strict;
 mod table;
 mod validate;
 mod watch;
-mod world;
 mod write;
 
 use std::{collections::BTreeSet, fmt, net::SocketAddr};
@@ -59,7 +59,7 @@ pub use self::{
     refusal::Refusal,
     request::ApiRequest,
 };
-use self::{store::Store, world::World};
+use self::{server_state::ServerState, store::Store};
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ pub struct Settings {
 
 /// API server with its objects. Dropping it stops the server and closes all connections.
 pub struct ApiServer {
-    world: Sender<World>,
+    state: Sender<ServerState>,
     address: SocketAddr,
     /// Reserves the port while no socket listens on it.
     _port: TcpSocket,
@@ -98,7 +98,7 @@ impl Settings {
         Self { minor: 35, off: Gate::OFF_BEFORE_1_36.into(), ..Self::default() }
     }
 
-    /// Disables one more gate.
+    /// Returns the settings with one more gate disabled.
     #[must_use]
     pub fn without(mut self, gate: Gate) -> Self {
         self.off.insert(gate);
@@ -121,49 +121,49 @@ impl ApiServer {
         server
     }
 
-    /// Creates a server that refuses connections until [`ApiServer::come_back`].
+    /// Creates a server that refuses connections until [`ApiServer::come_back`] is called.
     pub fn away(settings: Settings) -> Self {
         let Settings { minor, off, seed } = settings;
         let store = Store::new(seed);
         let (log, refused, faults) = (Vec::new(), Vec::new(), Vec::new());
-        let world = World { store, log, refused, faults, off, minor };
+        let state = ServerState { store, log, refused, faults, off, minor };
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("a bound socket has an address");
-        let world = Sender::new(world);
-        Self { world, address, _port: socket, tasks: JoinSet::new() }
+        let state = Sender::new(state);
+        Self { state, address, _port: socket, tasks: JoinSet::new() }
     }
 
-    /// Closes all connections, and refuses new ones. The objects stay.
+    /// Closes all connections and refuses new ones. The objects are kept.
     pub async fn go_away(&mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// Starts to accept connections, on the same port as before.
+    /// Accepts connections, always on the same port.
     pub fn come_back(&mut self) {
         if self.tasks.is_empty() {
             let listener = bind(self.address).listen(BACKLOG).expect("a bound socket listens");
-            self.tasks.spawn(http::serve(listener, self.world.clone()));
+            self.tasks.spawn(http::serve(listener, self.state.clone()));
         }
     }
 
-    /// Adds a fault after the existing ones.
+    /// Adds a fault. The first matching fault applies to a request.
     pub fn inject(&self, fault: Fault) {
-        self.world.send_modify(|world| world.faults.push(fault));
+        self.state.send_modify(|state| state.faults.push(fault));
     }
 
     /// Removes all faults.
     pub fn heal(&self) {
-        self.world.send_modify(|world| world.faults.clear());
+        self.state.send_modify(|state| state.faults.clear());
     }
 
-    /// Replaces the set of disabled gates, as an upgrade of the cluster does.
+    /// Replaces the set of disabled gates, like an upgrade of the cluster.
     pub fn set_gates_off(&self, off: impl IntoIterator<Item = Gate>) {
-        self.world.send_modify(|world| world.off = off.into_iter().collect());
+        self.state.send_modify(|state| state.off = off.into_iter().collect());
     }
 
     /// Handle to the objects.
     pub fn objects(&self) -> Objects {
-        Objects::new(self.world.clone())
+        Objects::new(self.state.clone())
     }
 
     /// URL, such as `http://127.0.0.1:12345`.

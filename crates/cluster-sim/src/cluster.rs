@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The cluster also acts as the claim controller: it deallocates a claim without users, and deletes a claim that was
-//! made for a pod with the pod. Nodes are tried in the order of their names. Left out: taints of nodes, resources other
-//! than devices, and preemption.
+//! made for a pod with the pod. Nodes are tried in the order of their names. Not modelled: taints of nodes, resources
+//! other than devices, and preemption.
 
 mod claims;
 mod extended;
@@ -51,7 +51,7 @@ pub enum Unscheduled {
         /// Missing object.
         problem: String,
     },
-    /// The claims have an error that is the same on every node.
+    /// The claims have an error that does not depend on the node.
     #[error("pod {pod}")]
     Wrong {
         /// `namespace/name`.
@@ -131,8 +131,8 @@ impl Cluster {
         let objects = self.objects();
         let id = (namespace(&pod.metadata), pod.metadata.name.clone().unwrap_or_default());
         let refused = |source| Unscheduled::Refused { pod: title(pod), source };
-        let pod = if let Some(known) = objects.get::<Pod>(&id.0, &id.1) {
-            known
+        let pod = if let Some(existing) = objects.get::<Pod>(&id.0, &id.1) {
+            existing
         } else {
             let mut pod = pod.clone();
             pod.metadata.namespace = Some(id.0);
@@ -153,13 +153,14 @@ impl Cluster {
     }
 }
 
+/// The first node on which all claims of the pod can be allocated.
 fn find_node(objects: &Objects, pod: &Pod, claims: &[ResourceClaim]) -> Result<Fit, Unscheduled> {
     let slices: Vec<ResourceSlice> = objects.list();
     let classes: Vec<DeviceClass> = objects.list();
     let all: Vec<ResourceClaim> = objects.list();
     let supply = Supply { classes: &classes, slices: &slices, claims: &all };
     let mut reasons = Vec::new();
-    for node in objects.list::<Node>().iter().filter(|node| is_wanted(pod, node)) {
+    for node in objects.list::<Node>().iter().filter(|node| matches_node_selection(pod, node)) {
         let name = node.metadata.name.clone().unwrap_or_default();
         match fit(node, (pod, claims), supply) {
             Ok(fit) => return Ok(fit),
@@ -170,35 +171,37 @@ fn find_node(objects: &Objects, pod: &Pod, claims: &[ResourceClaim]) -> Result<F
     Err(Unscheduled::NoNode { pod: title(pod), nodes: reasons })
 }
 
-fn is_wanted(pod: &Pod, node: &Node) -> bool {
+/// True if the pod's `nodeName` and `nodeSelector` allow the node.
+fn matches_node_selection(pod: &Pod, node: &Node) -> bool {
     let spec = pod.spec.as_ref();
-    let named = spec.and_then(|spec| spec.node_name.as_ref());
+    let node_name = spec.and_then(|spec| spec.node_name.as_ref());
     let labels = node.metadata.labels.clone().unwrap_or_default();
-    let wanted = spec.and_then(|spec| spec.node_selector.clone()).unwrap_or_default();
-    named.is_none_or(|name| node.metadata.name.as_ref() == Some(name))
-        && wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+    let selector = spec.and_then(|spec| spec.node_selector.clone()).unwrap_or_default();
+    node_name.is_none_or(|name| node.metadata.name.as_ref() == Some(name))
+        && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
+/// Allocates the claims of a pod on one node.
 fn fit(
     node: &Node,
     (pod, claims): (&Pod, &[ResourceClaim]),
     supply: Supply<'_>,
 ) -> Result<Fit, Unallocated> {
-    let (have, mut wanting): (Vec<_>, Vec<_>) =
+    let (with_devices, mut pending): (Vec<_>, Vec<_>) =
         claims.iter().cloned().partition(|claim| allocation(claim).is_some());
-    let elsewhere = have.iter().find(|claim| {
+    let on_other_node = with_devices.iter().find(|claim| {
         let selector = allocation(claim).and_then(|allocation| allocation.node_selector.as_ref());
         !allocator::lets_in(selector, node)
     });
-    if let Some(claim) = elsewhere {
+    if let Some(claim) = on_other_node {
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         return Err(Unallocated::NoFit(format!("claim {name} has devices on another node")));
     }
     let special = extended::claim(pod, node, supply.classes);
     let is_special = special.is_some();
-    wanting.extend(special);
-    let results = allocator::allocate(&wanting, supply, node)?;
-    let mut allocated: Vec<_> = wanting.into_iter().zip(results).collect();
+    pending.extend(special);
+    let results = allocator::allocate(&pending, supply, node)?;
+    let mut allocated: Vec<_> = pending.into_iter().zip(results).collect();
     let special = if is_special { allocated.pop() } else { None };
     Ok(Fit { node: node.metadata.name.clone().unwrap_or_default(), allocated, special })
 }

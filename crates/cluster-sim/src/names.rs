@@ -1,8 +1,8 @@
-//! Generated names, equal in each run.
+//! Suffixes of generated names, deterministic for a seed.
 
 use windlass_sched::random::Random;
 
-/// Alphabet of the real server (`k8s.io/apimachinery/pkg/util/rand`). Without vowels no words occur.
+/// Alphabet of the real server (`k8s.io/apimachinery/pkg/util/rand`). It has no vowels, so that no words occur.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Suffix of five letters for a generated name.

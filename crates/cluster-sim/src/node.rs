@@ -1,4 +1,4 @@
-//! Node with an embedded kubelet: passes bound pods to it, and deletes slices as it would.
+//! Glue between the cluster and an embedded kubelet: converts bound pods, and deletes slices for the kubelet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ use crate::{api::Objects, cluster::Scheduled};
 pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
     let Scheduled { pod, claims } = scheduled;
     let spec = pod.spec.clone().unwrap_or_default();
-    let (named, special) = (named(pod, &spec, claims), special(pod, claims));
+    let (in_spec, special) = (claims_in_spec(pod, &spec, claims), special(pod, claims));
     let by_claim = resources_of_claims(pod);
-    let plain = |container: &Container| kubelet::Container {
+    let to_kubelet = |container: &Container| kubelet::Container {
         name: container.name.clone(),
         limits: limits(container, &by_claim),
     };
@@ -25,27 +25,27 @@ pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
     let mut bound = kubelet::Pod {
         namespace: pod.metadata.namespace.clone().unwrap_or_else(|| base.namespace.clone()),
         uid: pod.metadata.uid.clone().unwrap_or_else(|| base.uid.clone()),
-        claims: named.into_iter().chain(special).collect(),
+        claims: in_spec.into_iter().chain(special).collect(),
         ..base
     };
     for container in spec.init_containers.iter().flatten() {
         let is_sidecar = container.restart_policy.as_deref() == Some("Always");
-        let container = plain(container);
+        let container = to_kubelet(container);
         bound = if is_sidecar { bound.sidecar(container) } else { bound.init(container) };
     }
-    bound.containers = spec.containers.iter().map(plain).collect();
+    bound.containers = spec.containers.iter().map(to_kubelet).collect();
     bound
 }
 
-/// Deletes a node's slices whenever its kubelet would, until that kubelet stops.
+/// Deletes a node's slices for each event `SlicesWiped` of its kubelet, until that kubelet stops.
 pub async fn follow_wipes(node: &str, calls: &EventReader, objects: &Objects) {
     let mut position = 0;
     loop {
-        let news = calls.news(&mut position).await;
-        if news.is_empty() {
+        let events = calls.news(&mut position).await;
+        if events.is_empty() {
             return;
         }
-        for event in news {
+        for event in events {
             match event {
                 Event::SlicesWiped { driver: None } => objects.wipe_slices(node),
                 Event::SlicesWiped { driver: Some(driver) } => {
@@ -58,25 +58,28 @@ pub async fn follow_wipes(node: &str, calls: &EventReader, objects: &Objects) {
 }
 
 /// Claims that the pod's specification names, with the containers that use each.
-fn named(pod: &Pod, spec: &PodSpec, claims: &[ResourceClaim]) -> Vec<PodClaim> {
-    let statuses = pod.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
-    let made: BTreeMap<_, _> =
-        statuses.map(|it| (it.name.as_str(), it.resource_claim_name.as_deref())).collect();
+fn claims_in_spec(pod: &Pod, spec: &PodSpec, claims: &[ResourceClaim]) -> Vec<PodClaim> {
+    let statuses =
+        pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    let generated: BTreeMap<_, _> = statuses
+        .map(|status| (status.name.as_str(), status.resource_claim_name.as_deref()))
+        .collect();
     let references = spec.resource_claims.iter().flatten();
-    let of = |reference: &k8s_openapi::api::core::v1::PodResourceClaim| {
+    let claim_of = |reference: &k8s_openapi::api::core::v1::PodResourceClaim| {
         let name = reference.resource_claim_name.as_deref();
-        let name = name.or_else(|| made.get(reference.name.as_str()).copied().flatten())?;
-        let claim = known(&reference.name, find(claims, name)?);
+        let name = name.or_else(|| generated.get(reference.name.as_str()).copied().flatten())?;
+        let claim = pod_claim(&reference.name, find(claims, name)?);
         Some(containers(spec).fold(claim, used_by))
     };
-    references.filter_map(of).collect()
+    references.filter_map(claim_of).collect()
 }
 
+/// Adds the uses of the claim by one container.
 fn used_by(mut claim: PodClaim, container: &Container) -> PodClaim {
     let resources = container.resources.iter();
-    let uses = resources.flat_map(|it| it.claims.iter().flatten());
-    for one in uses.filter(|one| one.name == claim.name).cloned().collect::<Vec<_>>() {
-        claim = match one.request {
+    let uses = resources.flat_map(|resources| resources.claims.iter().flatten());
+    for usage in uses.filter(|usage| usage.name == claim.name).cloned().collect::<Vec<_>>() {
+        claim = match usage.request {
             Some(request) => claim.request_used_by(request, &container.name),
             None => claim.used_by(&container.name),
         };
@@ -84,24 +87,23 @@ fn used_by(mut claim: PodClaim, container: &Container) -> PodClaim {
     claim
 }
 
-/// The claim that the scheduler made for extended resources.
+/// The claim that the scheduler generated for extended resources.
 fn special(pod: &Pod, claims: &[ResourceClaim]) -> Option<PodClaim> {
     let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     let claim = find(claims, &status.resource_claim_name)?;
-    let claim = known(&status.resource_claim_name, claim).for_extended_resources();
+    let claim = pod_claim(&status.resource_claim_name, claim).for_extended_resources();
     let uses = status.request_mappings.iter();
-    Some(
-        uses.fold(claim, |claim, one| {
-            claim.request_used_by(&one.request_name, &one.container_name)
-        }),
-    )
+    Some(uses.fold(claim, |claim, mapping| {
+        claim.request_used_by(&mapping.request_name, &mapping.container_name)
+    }))
 }
 
 fn find<'a>(claims: &'a [ResourceClaim], name: &str) -> Option<&'a ResourceClaim> {
     claims.iter().find(|claim| claim.metadata.name.as_deref() == Some(name))
 }
 
-fn known(name: &str, claim: &ResourceClaim) -> PodClaim {
+/// Converts a claim to the kubelet's form, under its name within the pod.
+fn pod_claim(name: &str, claim: &ResourceClaim) -> PodClaim {
     let id = ClaimId {
         namespace: claim.metadata.namespace.clone().unwrap_or_default(),
         name: claim.metadata.name.clone().unwrap_or_default(),
@@ -116,12 +118,12 @@ fn known(name: &str, claim: &ResourceClaim) -> PodClaim {
 /// Limits of resources that device plugins serve: extended resources without those that a claim serves.
 fn limits(container: &Container, by_claim: &BTreeSet<(String, String)>) -> kubelet::pod::Limits {
     let resources = container.resources.as_ref();
-    let requested = resources.and_then(|it| it.limits.as_ref().or(it.requests.as_ref()));
-    let of_plugins = requested.into_iter().flatten().filter(|(resource, _)| {
+    let requested = resources.and_then(|all| all.limits.as_ref().or(all.requests.as_ref()));
+    let from_plugins = requested.into_iter().flatten().filter(|(resource, _)| {
         resource.contains('/') && !by_claim.contains(&(container.name.clone(), (*resource).clone()))
     });
     let limit = |(resource, quantity): (&String, &_)| (resource.clone(), count(quantity));
-    of_plugins.map(limit).filter(|(_, count)| *count > 0).collect()
+    from_plugins.map(limit).filter(|(_, count)| *count > 0).collect()
 }
 
 fn count(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> u64 {
@@ -129,10 +131,14 @@ fn count(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> 
     u64::try_from(amount).unwrap_or(0)
 }
 
+/// Pairs of container and extended resource that a claim serves.
 fn resources_of_claims(pod: &Pod) -> BTreeSet<(String, String)> {
-    let status = pod.status.as_ref().and_then(|it| it.extended_resource_claim_status.as_ref());
+    let status =
+        pod.status.as_ref().and_then(|status| status.extended_resource_claim_status.as_ref());
     let mappings = status.into_iter().flat_map(|status| &status.request_mappings);
-    mappings.map(|it| (it.container_name.clone(), it.resource_name.clone())).collect()
+    mappings
+        .map(|mapping| (mapping.container_name.clone(), mapping.resource_name.clone()))
+        .collect()
 }
 
 fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {

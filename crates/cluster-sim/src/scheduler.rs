@@ -1,7 +1,8 @@
 //! Scheduling cycle for one pod with an extender, as in kube-scheduler: filter, prioritize, bind.
 //!
-//! The extender is called as with `nodeCacheCapable`. Left out: all plugins of kube-scheduler, so every node is a
-//! candidate and only the extender's scores decide; sampling of nodes; preemption; queues.
+//! The extender is called as with `nodeCacheCapable`: with the names of nodes. Not modelled: the plugins of
+//! kube-scheduler (so every node is a candidate, and only the extender's scores decide), sampling of nodes, preemption
+//! and queues.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -18,7 +19,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet};
 
-/// Scheduler with one extender, called over one connection.
+/// Scheduler that calls one extender over one connection.
 #[derive(Debug)]
 pub struct Scheduler {
     extender: SocketAddr,
@@ -35,7 +36,7 @@ pub enum Cycle {
         /// Name of its node.
         node: String,
     },
-    /// No node can serve the pod.
+    /// No node passes the filter.
     Unschedulable {
         /// Text of the event `FailedScheduling`.
         message: String,
@@ -45,7 +46,7 @@ pub enum Cycle {
 /// Error of a cycle. kube-scheduler would retry.
 #[derive(Debug, thiserror::Error)]
 pub enum CycleError {
-    /// The extender cannot be reached, or closes the connection.
+    /// The extender cannot be reached, or closed the connection.
     #[error("the extender at {address} does not answer")]
     Away {
         /// Its address.
@@ -53,7 +54,7 @@ pub enum CycleError {
         /// Reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The extender answers with an error, or with an invalid document.
+    /// The extender returned an error or an invalid document.
     #[error("{verb}: {problem}")]
     Refused {
         /// Verb of the request.
@@ -63,7 +64,7 @@ pub enum CycleError {
     },
 }
 
-/// Answer of filter. An extender in Go omits empty lists or writes them as null.
+/// Response of filter. An extender in Go omits empty lists or writes them as null.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Filtered {
@@ -96,10 +97,10 @@ impl Scheduler {
         Self { extender, nodes, sender: None, connection: JoinSet::new() }
     }
 
-    /// Calls another extender from now on.
+    /// Switches to another extender, and closes the connection to the current one.
     pub fn switch_to(&mut self, extender: SocketAddr) {
         self.extender = extender;
-        self.hang_up();
+        self.disconnect();
     }
 
     /// Finds a node for the pod, and lets the extender bind it.
@@ -110,10 +111,10 @@ impl Scheduler {
     pub async fn schedule(&mut self, pod: &Pod) -> Result<Cycle, CycleError> {
         let args = json!({"Pod": pod, "Nodes": null, "NodeNames": self.nodes});
         let filtered: Filtered = self.call("filter", &args).await?;
-        refused("filter", &filtered.error)?;
-        let fitting = filtered.node_names.unwrap_or_default();
+        check_error("filter", &filtered.error)?;
+        let candidates = filtered.node_names.unwrap_or_default();
         // kube-scheduler does not prioritize a single candidate.
-        let node = match fitting.as_slice() {
+        let node = match candidates.as_slice() {
             [] => {
                 let reasons = [filtered.failed_nodes, filtered.failed_and_unresolvable_nodes];
                 let reasons = reasons.into_iter().flatten().flatten().map(|(_, reason)| reason);
@@ -121,10 +122,10 @@ impl Scheduler {
             }
             [only] => only.clone(),
             _ => {
-                let args = json!({"Pod": pod, "Nodes": null, "NodeNames": fitting});
+                let args = json!({"Pod": pod, "Nodes": null, "NodeNames": candidates});
                 let scores: Vec<Scored> = self.call("prioritize", &args).await?;
-                let best = scores.into_iter().max_by_key(|it| it.score);
-                best.map_or_else(|| fitting[0].clone(), |best| best.host)
+                let best = scores.into_iter().max_by_key(|score| score.score);
+                best.map_or_else(|| candidates[0].clone(), |best| best.host)
             }
         };
         let metadata = &pod.metadata;
@@ -132,7 +133,7 @@ impl Scheduler {
             "PodName": metadata.name, "PodNamespace": metadata.namespace, "PodUID": metadata.uid, "Node": node,
         });
         let bound: BoundResult = self.call("bind", &args).await?;
-        refused("bind", &bound.error)?;
+        check_error("bind", &bound.error)?;
         Ok(Cycle::Bound { node })
     }
 
@@ -141,9 +142,9 @@ impl Scheduler {
         verb: &'static str,
         args: &Value,
     ) -> Result<T, CycleError> {
-        let answer = self.post(verb, args).await;
-        let (status, body) = answer.map_err(|source| {
-            self.hang_up();
+        let response = self.post(verb, args).await;
+        let (status, body) = response.map_err(|source| {
+            self.disconnect();
             CycleError::Away { address: self.extender, source }
         })?;
         let refused = |problem| CycleError::Refused { verb, problem };
@@ -161,12 +162,12 @@ impl Scheduler {
     ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
         let sender = match &mut self.sender {
             Some(sender) => sender,
-            none => {
+            unconnected => {
                 let stream = TcpStream::connect(self.extender).await?;
                 stream.set_nodelay(true)?;
                 let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
                 self.connection.spawn(async move { drop(connection.await) });
-                none.insert(sender)
+                unconnected.insert(sender)
             }
         };
         sender.ready().await?;
@@ -174,18 +175,18 @@ impl Scheduler {
             .header(header::HOST, self.extender.to_string())
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::from(args.to_string()))?;
-        let answer = sender.send_request(request).await?;
-        let status = answer.status();
-        Ok((status, answer.into_body().collect().await?.to_bytes()))
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
     }
 
-    fn hang_up(&mut self) {
+    fn disconnect(&mut self) {
         self.sender = None;
         self.connection.abort_all();
     }
 }
 
-fn refused(verb: &'static str, error: &str) -> Result<(), CycleError> {
+fn check_error(verb: &'static str, error: &str) -> Result<(), CycleError> {
     if error.is_empty() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! API server from a client's view.
+//! API server, tested through a Kubernetes client.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use windlass_cluster_sim::api::{ApiServer, Effect, Fault, Gate, Refusal, Settings};
 
-/// Limit of every wait.
-const LIMIT: Duration = Duration::from_secs(30);
+/// Timeout of every wait.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn client(server: &ApiServer) -> Client {
     let config = Config::new(server.url().parse().expect("a url"));
@@ -77,23 +77,24 @@ fn refused<T: Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
 async fn objects_are_created_read_replaced_and_deleted() {
     let server = ApiServer::start();
     let slices: Api<ResourceSlice> = Api::all(client(&server));
-    let made = slices.create(&PostParams::default(), &slice("s", "n1", &["gpu-0"])).await;
-    let made = made.expect("created");
-    assert_eq!(made.metadata.generation, Some(1));
-    assert!(made.metadata.uid.is_some() && made.metadata.creation_timestamp.is_some());
+    let created = slices.create(&PostParams::default(), &slice("s", "n1", &["gpu-0"])).await;
+    let created = created.expect("created");
+    assert_eq!(created.metadata.generation, Some(1));
+    assert!(created.metadata.uid.is_some() && created.metadata.creation_timestamp.is_some());
 
     let again = slices.create(&PostParams::default(), &slice("s", "n1", &[])).await;
     let exists = "resourceslices.resource.k8s.io \"s\" already exists";
     assert_eq!(refused(again), (409, "AlreadyExists".into(), exists.into()));
 
-    let mut changed = made.clone();
+    let mut changed = created.clone();
     changed.spec.devices = slice("s", "n1", &["gpu-0", "gpu-1"]).spec.devices;
     let changed = slices.replace("s", &PostParams::default(), &changed).await.expect("replaced");
     assert_eq!(changed.metadata.generation, Some(2));
     let same = slices.replace("s", &PostParams::default(), &changed).await.expect("replaced");
-    assert_eq!(same, changed, "what changes nothing has no new version");
+    assert_eq!(same, changed, "an update without a change creates no new version");
 
-    let (code, reason, message) = refused(slices.replace("s", &PostParams::default(), &made).await);
+    let (code, reason, message) =
+        refused(slices.replace("s", &PostParams::default(), &created).await);
     assert_eq!((code, reason.as_str()), (409, "Conflict"));
     assert!(message.contains("the object has been modified"), "{message}");
 
@@ -111,8 +112,8 @@ async fn names_are_generated_and_selected() {
         let mut slice = slice("", node, &[]);
         slice.metadata.name = None;
         slice.metadata.generate_name = Some(format!("{node}-"));
-        let made = slices.create(&PostParams::default(), &slice).await.expect("created");
-        let name = made.metadata.name.expect("a name");
+        let created = slices.create(&PostParams::default(), &slice).await.expect("created");
+        let name = created.metadata.name.expect("a name");
         assert!(name.starts_with(node) && name.len() == node.len() + 6, "{name}");
     }
     let mine = ListParams::default().fields("spec.driver=gpu.example.com,spec.nodeName=n1");
@@ -126,12 +127,12 @@ async fn names_are_generated_and_selected() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_happens_to_the_selected() {
+async fn a_watch_reports_changes_of_selected_objects() {
     let server = ApiServer::start();
     let objects = server.objects();
     let slices: Api<ResourceSlice> = Api::all(client(&server));
-    let there = objects.create(&slice("a", "n1", &[])).expect("created");
-    let version = there.metadata.resource_version.clone().expect("a version");
+    let existing = objects.create(&slice("a", "n1", &[])).expect("created");
+    let version = existing.metadata.resource_version.clone().expect("a version");
     let of_node = WatchParams::default().fields("spec.nodeName=n1");
     let mut watch = Box::pin(slices.watch(&of_node, &version).await.expect("a watch"));
 
@@ -139,17 +140,17 @@ async fn a_watch_tells_what_happens_to_the_selected() {
     objects.create(&slice("b", "n1", &[])).expect("created");
     objects.update(&slice("a", "n1", &["gpu-0"])).expect("replaced");
     assert_eq!(objects.wipe_slices("n1"), 2);
-    let mut told = Vec::new();
-    while told.len() < 4 {
-        let event = timeout(LIMIT, watch.next()).await.expect("in time").expect("open");
-        told.push(match event.expect("an event") {
+    let mut received = Vec::new();
+    while received.len() < 4 {
+        let event = timeout(TIMEOUT, watch.next()).await.expect("in time").expect("open");
+        received.push(match event.expect("an event") {
             WatchEvent::Added(slice) => format!("+{}", slice.metadata.name.expect("a name")),
             WatchEvent::Modified(slice) => format!("~{}", slice.metadata.name.expect("a name")),
             WatchEvent::Deleted(slice) => format!("-{}", slice.metadata.name.expect("a name")),
             other => panic!("{other:?}"),
         });
     }
-    assert_eq!(told, ["+b", "~a", "-a", "-b"]);
+    assert_eq!(received, ["+b", "~a", "-a", "-b"]);
 
     objects.compact();
     let mut old = Box::pin(slices.watch(&of_node, &version).await.expect("a watch"));
@@ -158,26 +159,27 @@ async fn a_watch_tells_what_happens_to_the_selected() {
         other => panic!("{other:?}"),
     }
     objects.cut_watches();
-    assert!(timeout(LIMIT, watch.next()).await.expect("in time").is_none());
+    assert!(timeout(TIMEOUT, watch.next()).await.expect("in time").is_none());
 }
 
 #[tokio::test]
-async fn status_is_written_by_itself_and_devices_in_it_are_applied_by_key() {
+async fn status_is_written_separately_and_its_devices_are_applied_by_key() {
     let server = ApiServer::start();
     let claims: Api<ResourceClaim> = Api::default_namespaced(client(&server));
-    let mut made = claims.create(&PostParams::default(), &claim("c")).await.expect("created");
+    let mut created = claims.create(&PostParams::default(), &claim("c")).await.expect("created");
     let exactly =
-        made.spec.devices.clone().and_then(|d| d.requests).and_then(|r| r[0].exactly.clone());
+        created.spec.devices.clone().and_then(|d| d.requests).and_then(|r| r[0].exactly.clone());
     let exactly = exactly.expect("a request");
     assert_eq!((exactly.allocation_mode.as_deref(), exactly.count), (Some("ExactCount"), Some(1)));
 
     let status = json!({"allocation": allocation()});
-    made.status = serde_json::from_value(status).expect("a status");
-    let body = claims.replace("c", &PostParams::default(), &made).await.expect("replaced");
-    assert_eq!(body.status, None, "the main path does not touch the status");
-    made.metadata = body.metadata;
-    let made = claims.replace_status("c", &PostParams::default(), &made).await.expect("replaced");
-    assert!(made.status.expect("a status").allocation.is_some());
+    created.status = serde_json::from_value(status).expect("a status");
+    let body = claims.replace("c", &PostParams::default(), &created).await.expect("replaced");
+    assert_eq!(body.status, None, "the main path does not change the status");
+    created.metadata = body.metadata;
+    let created =
+        claims.replace_status("c", &PostParams::default(), &created).await.expect("replaced");
+    assert!(created.status.expect("a status").allocation.is_some());
 
     let device = |ready: &str| {
         let condition = json!({
@@ -206,11 +208,11 @@ async fn status_is_written_by_itself_and_devices_in_it_are_applied_by_key() {
 }
 
 #[tokio::test]
-async fn faults_happen_and_pass() {
+async fn faults_apply_until_their_number_of_requests_or_until_they_are_removed() {
     let mut server = ApiServer::start();
     let slices: Api<ResourceSlice> = Api::all(client(&server));
     // The client retries after 429 and 503, so the test uses 500.
-    let broken = Refusal::new(500, "InternalError", "etcd is away");
+    let broken = Refusal::new(500, "InternalError", "etcd is unavailable");
     server.inject(Fault::at("resourceslices", Effect::Refuse(broken)).times(1));
     server.inject(Fault::at("resourceslices", Effect::Forbid).only("POST").times(1));
     server.inject(Fault::at("resourceslices", Effect::LoseAnswer).only("POST").times(1));
@@ -221,26 +223,26 @@ async fn faults_happen_and_pass() {
     assert!(message.contains("cannot create resource \"resourceslices\""), "{message}");
     let lost = slices.create(&PostParams::default(), &new).await;
     assert!(!matches!(lost, Ok(_) | Err(kube::Error::Api(_))), "{lost:?}");
-    assert!(slices.get("s").await.is_ok(), "it was created all the same");
+    assert!(slices.get("s").await.is_ok(), "the object was created");
 
     server.inject(Fault::at("resourceslices", Effect::Hide));
     assert_eq!(slices.list(&ListParams::default()).await.expect("a list").items.len(), 0);
     assert_eq!(refused(slices.get("s").await).0, 404);
     let again = slices.create(&PostParams::default(), &new).await;
-    assert_eq!(refused(again).0, 409, "it is there");
+    assert_eq!(refused(again).0, 409, "the object exists");
     server.heal();
 
     server.go_away().await;
     assert!(slices.get("s").await.is_err());
     server.come_back();
     assert!(slices.get("s").await.is_ok());
-    assert_eq!(server.objects().log().iter().filter(|asked| asked.method == "POST").count(), 3);
+    assert_eq!(server.objects().log().iter().filter(|request| request.method == "POST").count(), 3);
     server.objects().clear_log();
     assert!(server.objects().log().is_empty());
 }
 
 #[tokio::test]
-async fn a_server_of_1_35_drops_what_it_does_not_know() {
+async fn a_server_of_1_35_drops_unknown_fields() {
     let server = ApiServer::start_with(Settings::of_1_35());
     let version = client(&server).apiserver_version().await.expect("a version");
     assert_eq!(version.minor, "35");
@@ -255,17 +257,17 @@ async fn a_server_of_1_35_drops_what_it_does_not_know() {
         slice.spec.devices.as_ref().expect("devices")[0].taints.clone().unwrap_or_default()
     };
     let slices: Api<ResourceSlice> = Api::all(client(&server));
-    let made = slices.create(&PostParams::default(), &tainted).await.expect("created");
-    assert!(taints(&made).is_empty());
+    let created = slices.create(&PostParams::default(), &tainted).await.expect("created");
+    assert!(taints(&created).is_empty());
     server.set_gates_off([Gate::ListTypeAttributes]);
-    let made = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
-    let first = taints(&made)[0].time_added.clone().expect("the time of the taint");
-    let made = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
-    assert_eq!(taints(&made)[0].time_added, Some(first));
+    let created = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
+    let first = taints(&created)[0].time_added.clone().expect("the time of the taint");
+    let created = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
+    assert_eq!(taints(&created)[0].time_added, Some(first));
 }
 
 #[test]
-fn what_a_node_owns_goes_with_it() {
+fn objects_of_a_node_are_deleted_with_it() {
     let objects = ApiServer::away(Settings::default()).objects();
     let mut node = Node::default();
     node.metadata.name = Some("n1".into());

@@ -66,7 +66,7 @@ fn node(pod: &Pod) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn pods_get_devices_from_templates_until_there_are_none() {
+async fn pods_with_templates_get_devices_until_none_is_free() {
     let cluster = cluster();
     let first = cluster.schedule(&from_template("p1")).expect("a node");
     assert_eq!(node(&first.pod), Some("n1"));
@@ -96,7 +96,7 @@ async fn pods_get_devices_from_templates_until_there_are_none() {
 }
 
 #[tokio::test]
-async fn a_claim_that_pods_share_stays_where_it_is_until_the_last_goes() {
+async fn a_shared_claim_stays_allocated_until_its_last_pod_is_deleted() {
     let cluster = cluster();
     let claim: ResourceClaim = typed(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
@@ -124,8 +124,8 @@ async fn a_claim_that_pods_share_stays_where_it_is_until_the_last_goes() {
 #[tokio::test]
 async fn an_extended_resource_of_a_class_becomes_a_claim() {
     let cluster = cluster();
-    let asking = pod("p", &json!([]), &json!({"d.com/gpu": "1", "cpu": "1"}));
-    let scheduled = cluster.schedule(&asking).expect("a node");
+    let pod = pod("p", &json!([]), &json!({"d.com/gpu": "1", "cpu": "1"}));
+    let scheduled = cluster.schedule(&pod).expect("a node");
     let status = scheduled.pod.status.and_then(|status| status.extended_resource_claim_status);
     let status = status.expect("a special claim");
     let claim = &scheduled.claims[0];

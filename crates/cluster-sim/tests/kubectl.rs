@@ -29,7 +29,7 @@ spec:
   containers: [{name: a, image: i:1}, {name: b, image: i:1}]
 "#;
 
-/// Commands, and a part of each output. With `!` the command fails.
+/// Arguments of `kubectl`, each with a part of the expected output. With `!` the command must fail.
 const SESSION: &[(&str, &str)] = &[
     ("api-resources --api-group=resource.k8s.io", "resourceslices"),
     ("apply -f one.yaml", "resourceclaim.resource.k8s.io/c created"),
@@ -66,23 +66,25 @@ async fn kubectl_gets_describes_applies_waits_and_deletes() {
     write("one.yaml", CLAIM);
     write("two.yaml", &CLAIM.replace("name: b, image: i:1", "name: b, image: i:2"));
     write("wrong.yaml", &CLAIM.replace("spec: {devices", "spec: {colour: red, devices"));
-    let mut wrong = Vec::new();
-    for (typed, expected) in SESSION {
+    let mut failures = Vec::new();
+    for (arguments, expected) in SESSION {
         let (program, folder) = (program.clone(), folder.path().to_owned());
-        let output = spawn_blocking(move || run(&program, typed, &folder)).await.expect("it ran");
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        let (fails, words) = expected.strip_prefix('!').map_or((false, *expected), |it| (true, it));
-        if output.status.success() == fails || !said.contains(words) {
-            wrong.push(format!("kubectl {typed}: {}\n{said}", output.status));
+        let output =
+            spawn_blocking(move || run(&program, arguments, &folder)).await.expect("it ran");
+        let output_text = [output.stdout, output.stderr].concat();
+        let output_text = String::from_utf8_lossy(&output_text);
+        let (must_fail, text) =
+            expected.strip_prefix('!').map_or((false, *expected), |it| (true, it));
+        if output.status.success() == must_fail || !output_text.contains(text) {
+            failures.push(format!("kubectl {arguments}: {}\n{output_text}", output.status));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-fn run(program: &str, typed: &str, folder: &Path) -> Output {
+fn run(program: &str, arguments: &str, folder: &Path) -> Output {
     let mut command = Command::new(program);
-    command.args(typed.split(' ')).current_dir(folder);
+    command.args(arguments.split(' ')).current_dir(folder);
     command.env("KUBECONFIG", folder.join("kubeconfig")).env("HOME", folder);
     command.output().expect("kubectl runs")
 }

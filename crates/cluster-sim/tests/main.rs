@@ -1,4 +1,4 @@
-//! Single binary for all integration tests of the crate: it is linked once.
+//! All integration tests of the crate, in one binary to link only once.
 
 mod api_server;
 mod cluster;

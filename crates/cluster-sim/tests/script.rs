@@ -1,5 +1,5 @@
-//! Script of requests, with the responses of Kubernetes 1.36. The script is played on the embedded server. A real
-//! server plays it too if `WINDLASS_E2E_API_SERVER` names its kubeconfig: that of an empty cluster, as administrator.
+//! Script of requests, with the responses of Kubernetes 1.36. The test runs it on the embedded server, and on a real
+//! server if `WINDLASS_E2E_API_SERVER` names the kubeconfig of an administrator of an empty cluster.
 
 use std::{env, fmt::Write as _};
 
@@ -13,32 +13,32 @@ use kube::{
 use serde_json::Value;
 use windlass_cluster_sim::api::ApiServer;
 
-/// Request and the expected response in short. `{next}` is the last token of a page, `{first}` the version of the
+/// Request and a summary of the expected response. `{next}` is the last continue token, `{first}` the version of the
 /// first list.
 struct Step {
     request: &'static str,
     /// `Accept`, or `Content-Type` if there is a body.
     media: &'static str,
     body: &'static str,
-    answer: &'static str,
+    expected: &'static str,
 }
 
 const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
 
-const fn get(request: &'static str, answer: &'static str) -> Step {
-    Step { request, media: "", body: "", answer }
+const fn get(request: &'static str, expected: &'static str) -> Step {
+    Step { request, media: "", body: "", expected }
 }
 
-const fn accepting(media: &'static str, request: &'static str, answer: &'static str) -> Step {
-    Step { request, media, body: "", answer }
+const fn accepting(media: &'static str, request: &'static str, expected: &'static str) -> Step {
+    Step { request, media, body: "", expected }
 }
 
 const fn with(
     (media, body): (&'static str, &'static str),
     request: &'static str,
-    answer: &'static str,
+    expected: &'static str,
 ) -> Step {
-    Step { request, media, body, answer }
+    Step { request, media, body, expected }
 }
 
 const JSON: &str = "application/json";
@@ -112,7 +112,7 @@ const SCRIPT: &[Step] = &[
         "GET *?watch=true&timeoutSeconds=9&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=999999999",
         "200 ERROR",
     ),
-    // Forms.
+    // Response forms.
     accepting(
         "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
         "GET *?limit=2",
@@ -153,7 +153,7 @@ const SCRIPT: &[Step] = &[
         "PATCH */a",
         "200 DeviceClass a x=2",
     ),
-    // Appliers.
+    // Server-side apply.
     with(
         (
             APPLY,
@@ -202,7 +202,7 @@ const SCRIPT: &[Step] = &[
         "PATCH */e",
         "422 Invalid",
     ),
-    // The end.
+    // Deletion.
     get("DELETE */a", "200 DeviceClass a x=2"),
     get("GET */a", "404 NotFound: deviceclasses.resource.k8s.io \"a\" not found"),
     get("DELETE *", "200 DeviceClassList b c d e"),
@@ -210,31 +210,31 @@ const SCRIPT: &[Step] = &[
 ];
 
 #[tokio::test]
-async fn the_embedded_server_answers_as_the_script_says() {
+async fn the_embedded_server_responds_as_in_the_script() {
     let server = ApiServer::start();
     let config = Config::new(server.url().parse().expect("a url"));
-    play(&Client::try_from(config).expect("a client")).await;
+    run(&Client::try_from(config).expect("a client")).await;
 }
 
 #[tokio::test]
-async fn a_real_server_answers_as_the_script_says() {
+async fn a_real_server_responds_as_in_the_script() {
     let Ok(path) = env::var("WINDLASS_E2E_API_SERVER") else {
         eprintln!("left out: WINDLASS_E2E_API_SERVER names no kubeconfig");
         return;
     };
     let file = Kubeconfig::read_from(&path).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-    play(&Client::try_from(config.expect("a context")).expect("a client")).await;
+    run(&Client::try_from(config.expect("a context")).expect("a client")).await;
 }
 
-/// Plays the script to its end, and shows every response that differs.
-async fn play(client: &Client) {
-    let (mut next, mut first, mut wrong) = (String::new(), String::new(), Vec::new());
+/// Runs the whole script. Panics with every response that differs.
+async fn run(client: &Client) {
+    let (mut next, mut first, mut differences) = (String::new(), String::new(), Vec::new());
     for step in SCRIPT {
         let request = step.request.replace('*', CLASSES).replace("{next}", &next);
         let request = request.replace("{first}", &first);
-        let response = client.send(step.request(&request)).await.expect("an answer");
-        let (answer, document) = told(response).await;
+        let response = client.send(step.request(&request)).await.expect("a response");
+        let (actual, document) = summary(response).await;
         if let Some(token) = document["metadata"]["continue"].as_str() {
             token.clone_into(&mut next);
         }
@@ -242,17 +242,22 @@ async fn play(client: &Client) {
             let version = document["metadata"]["resourceVersion"].as_str();
             version.unwrap_or_default().clone_into(&mut first);
         }
-        // A response may continue after a colon where the script ends.
-        let is_right = answer == step.answer
-            || answer.strip_prefix(step.answer).is_some_and(|rest| rest.starts_with(": "));
-        if !is_right {
-            wrong.push(format!(
-                "{request} {}\n  answered {answer}\n  expected {}",
-                step.body, step.answer
+        // The expected summary can leave out the text after a colon.
+        let is_expected = actual == step.expected
+            || actual.strip_prefix(step.expected).is_some_and(|rest| rest.starts_with(": "));
+        if !is_expected {
+            differences.push(format!(
+                "{request} {}\n  received {actual}\n  expected {}",
+                step.body, step.expected
             ));
         }
     }
-    assert!(wrong.is_empty(), "{} answers differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} responses differ:\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
 }
 
 impl Step {
@@ -267,8 +272,8 @@ impl Step {
     }
 }
 
-/// Response in short, and its document.
-async fn told(response: Response<Body>) -> (String, Value) {
+/// Summary of a response, and its document.
+async fn summary(response: Response<Body>) -> (String, Value) {
     let code = response.status().as_u16();
     let bytes = response.into_body().collect().await.expect("a body").to_bytes();
     let documents = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();

@@ -16,7 +16,7 @@ fn create(spec: &Value) -> Result<ResourceSlice, Refusal> {
     objects().create(&serde_json::from_value(slice).expect("a slice"))
 }
 
-/// Slice of one pool with these devices.
+/// Specification of a valid slice with these devices.
 fn spec(devices: &Value) -> Value {
     json!({
         "driver": "gpu.example.com", "nodeName": "n1", "devices": devices,
@@ -28,13 +28,13 @@ fn devices(count: usize, more: &Value) -> Value {
     let device = |index| {
         let mut device = json!({"name": format!("gpu-{index}")});
         let fields = more.as_object().expect("fields").clone();
-        device.as_object_mut().expect("made above").extend(fields);
+        device.as_object_mut().expect("made an object above").extend(fields);
         device
     };
     (0..count).map(device).collect()
 }
 
-/// Changes one field of a valid slice.
+/// Specification of a valid slice with one field changed.
 fn with(pointer: &str, value: Value) -> Value {
     let mut spec = spec(&devices(1, &json!({"attributes": {"a": {"int": 1}}})));
     let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
@@ -52,7 +52,7 @@ fn check(spec: &Value, expected: &str) {
 }
 
 #[test]
-fn a_good_slice_is_taken() {
+fn a_valid_slice_is_accepted() {
     let taint = json!({"taints": [{"key": "a.com/b", "effect": "NoSchedule"}]});
     for spec in [
         spec(&devices(128, &json!({}))),
@@ -67,7 +67,7 @@ fn a_good_slice_is_taken() {
 #[test]
 fn a_slice_is_refused_with_the_field_and_the_reason() {
     let taint = json!({"taints": [{"key": "a.com/b", "effect": "NoSchedule"}]});
-    let facts = |count: usize| -> Value {
+    let attributes = |count: usize| -> Value {
         (0..count)
             .map(|i| (format!("a{i}"), json!({"int": 1})))
             .collect::<serde_json::Map<_, _>>()
@@ -80,7 +80,7 @@ fn a_slice_is_refused_with_the_field_and_the_reason() {
         ),
         (spec(&devices(65, &taint)), "spec.devices: Too many: 65: must have at most 64 items"),
         (with("/devices/0/name", "GPU".into()), "spec.devices[0].name: Invalid value: \"GPU\""),
-        (with("/devices/0/attributes", facts(33)), "and capacities must not exceed 32"),
+        (with("/devices/0/attributes", attributes(33)), "and capacities must not exceed 32"),
         (
             with("/devices/0/attributes/a", json!({"string": "x".repeat(65)})),
             "spec.devices[0].attributes[a].string: Too long: may not be more than 64 bytes",
@@ -111,7 +111,7 @@ fn a_slice_is_refused_with_the_field_and_the_reason() {
 }
 
 #[test]
-fn a_slice_says_where_it_is_and_which_pool_it_is_of() {
+fn a_slice_needs_a_valid_node_selection_and_pool() {
     for (spec, expected) in [
         (with("/allNodes", true.into()), "{`nodeName`, `allNodes`}"),
         (with("/nodeName", Value::Null), "spec: Required value: exactly one of `nodeName`"),
@@ -128,7 +128,7 @@ fn a_slice_says_where_it_is_and_which_pool_it_is_of() {
 }
 
 #[test]
-fn requests_of_capacity_keep_to_their_range() {
+fn request_policies_of_capacities_are_validated() {
     let slice = |policy: Value| {
         spec(&json!([{
             "name": "gpu-0", "allowMultipleAllocations": true,
@@ -171,7 +171,7 @@ fn requests_of_capacity_keep_to_their_range() {
 }
 
 #[test]
-fn what_is_fixed_of_slices_and_claims_stays() {
+fn immutable_fields_of_slices_and_claims_cannot_change() {
     let objects = objects();
     let mut slice: ResourceSlice = serde_json::from_value(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",

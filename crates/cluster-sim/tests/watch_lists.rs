@@ -1,4 +1,4 @@
-//! Watches in the form of Go's informers, bookmarks, and expired pages.
+//! Watch lists of Go's informers, bookmarks, and expired pages.
 
 use http_body_util::BodyExt as _;
 use hyper::Request;
@@ -24,17 +24,17 @@ fn put(server: &ApiServer, name: &str) -> DeviceClass {
 
 async fn body(client: &Client, query: &str) -> Body {
     let request = Request::get(format!("{CLASSES}?{query}")).body(Body::empty());
-    client.send(request.expect("a request")).await.expect("an answer").into_body()
+    client.send(request.expect("a request")).await.expect("a response").into_body()
 }
 
-/// Next lines of a watch.
+/// Receives the next events of a watch.
 async fn next(body: &mut Body) -> Option<Vec<Value>> {
     let data = body.frame().await?.expect("a frame").into_data().expect("data");
     let lines = serde_json::Deserializer::from_slice(&data).into_iter();
     Some(lines.map(|line| line.expect("a line of JSON")).collect())
 }
 
-/// All documents until the watch ends.
+/// Receives all documents until the response ends.
 async fn all(client: &Client, query: &str) -> Vec<Value> {
     let data = body(client, query).await.collect().await.expect("an end").to_bytes();
     let lines = serde_json::Deserializer::from_slice(&data).into_iter();
@@ -48,7 +48,7 @@ fn short(event: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_watch_list_tells_what_is_there_then_where_that_ends_then_what_happens() {
+async fn a_watch_list_sends_existing_objects_then_a_bookmark_then_changes() {
     let server = ApiServer::start();
     put(&server, "a");
     let newest = put(&server, "b").metadata.resource_version.expect("a version");
@@ -68,14 +68,14 @@ async fn a_watch_list_tells_what_is_there_then_where_that_ends_then_what_happens
 }
 
 #[tokio::test]
-async fn a_watch_list_of_nothing_ends_at_once() {
+async fn a_watch_list_without_objects_starts_with_the_bookmark() {
     let server = ApiServer::start();
     let first = next(&mut body(&client(&server), WATCH_LIST).await).await.expect("events");
     assert_eq!(first.iter().map(short).collect::<Vec<_>>(), ["BOOKMARK "]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn bookmarks_come_every_minute_and_before_the_end_to_who_wants_them() {
+async fn bookmarks_are_sent_every_minute_and_before_the_end_if_requested() {
     let server = ApiServer::start();
     let version = put(&server, "a").metadata.resource_version.expect("a version");
     let from = format!("watch=true&resourceVersion={version}&timeoutSeconds=90");
@@ -88,7 +88,7 @@ async fn bookmarks_come_every_minute_and_before_the_end_to_who_wants_them() {
 }
 
 #[tokio::test]
-async fn a_page_that_is_too_old_is_refused_with_a_token_that_goes_on() {
+async fn an_expired_page_is_refused_with_a_token_to_continue() {
     let server = ApiServer::start();
     for name in ["a", "b", "c"] {
         put(&server, name);
@@ -98,13 +98,17 @@ async fn a_page_that_is_too_old_is_refused_with_a_token_that_goes_on() {
     let next = first["metadata"]["continue"].as_str().expect("a token");
     put(&server, "aa");
     let same = all(&client, &format!("limit=5&continue={next}")).await.remove(0);
-    assert_eq!(same["items"].as_array().map(Vec::len), Some(2), "as it was at the first page");
+    assert_eq!(
+        same["items"].as_array().map(Vec::len),
+        Some(2),
+        "the list has the version of the first page"
+    );
     server.objects().compact();
     let refused = all(&client, &format!("limit=1&continue={next}")).await.remove(0);
     assert_eq!((&refused["code"], &refused["reason"]), (&json!(410), &json!("Expired")));
     let next = refused["metadata"]["continue"].as_str().expect("a token");
     let rest = all(&client, &format!("continue={next}")).await.remove(0);
-    assert_eq!(rest["items"].as_array().map(Vec::len), Some(3), "as it is now");
+    assert_eq!(rest["items"].as_array().map(Vec::len), Some(3), "the list has the current version");
     let old = first["metadata"]["resourceVersion"].as_str().expect("a version");
     let exact = format!("resourceVersion={old}&resourceVersionMatch=Exact");
     assert_eq!(all(&client, &exact).await[0]["code"], 410);

@@ -1,7 +1,7 @@
-//! Time to plan a chain of stages, and how far the plan may be from the best one.
+//! Benchmark of planning a chain of stages: time, and worth of the plan as a share of its upper bound.
 //!
-//! `cargo bench -p windlass-pipeline --bench plan`. Ends with 1 where fifty stages on two hundred devices take a second or
-//! more. *Alike* has four kinds of boards; *unlike* has a link of another rate at each.
+//! `cargo bench -p windlass-pipeline --bench plan`. Exits with 1 if fifty stages on two hundred devices take a second
+//! or more. *Alike* has four kinds of boards; in *unlike*, each board has a different link rate.
 
 use std::{
     fmt::Write as _,
@@ -13,34 +13,34 @@ use std::{
 
 use windlass_pipeline::{Fleet, Layout, Pipeline, Plan};
 
-/// Stages and nodes; a node has four devices.
+/// Numbers of stages and nodes; each node has four devices.
 const SIZES: [(usize, usize); 4] = [(5, 5), (10, 10), (50, 50), (200, 200)];
-/// The size with a budget.
+/// The size with a time budget.
 const BUDGET: ((usize, usize), Duration) = ((50, 50), Duration::from_secs(1));
 
 fn main() -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
     writeln!(out, "stages  devices  links   plan ms  of the bound")?;
-    let mut holds = true;
+    let mut is_within_budget = true;
     for size in SIZES {
         for is_alike in [true, false] {
             let (pipeline, fleet) = (chain(size.0), boards(size.1, is_alike));
-            let begun = Instant::now();
+            let started = Instant::now();
             let plan = Plan::of(&pipeline, &fleet, Layout::Planned).map_err(io::Error::other)?;
-            let took = begun.elapsed();
-            holds &= size != BUDGET.0 || took < BUDGET.1;
+            let elapsed = started.elapsed();
+            is_within_budget &= size != BUDGET.0 || elapsed < BUDGET.1;
             writeln!(
                 out,
                 "{:6}  {:7}  {:6}  {:7.1}  {:9.1} %",
                 size.0,
                 4 * size.1,
                 if is_alike { "alike" } else { "unlike" },
-                1e3 * took.as_secs_f64(),
+                1e3 * elapsed.as_secs_f64(),
                 100.0 * plan.worth.amount / plan.bound.amount,
             )?;
         }
     }
-    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_within_budget { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Stages with up to four replicas, each on one of four kinds of devices or on a CPU.

@@ -1,4 +1,4 @@
-//! CPUs and memory: those that a replica requests, and those that a node has free.
+//! CPUs and memory: the request of a replica, or the free capacity of a node.
 
 use std::ops::{AddAssign, SubAssign};
 
@@ -7,32 +7,32 @@ use crate::quantity::Bytes;
 /// CPUs and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Capacity {
-    /// CPUs; a tenth is 100m.
+    /// CPUs; 0.1 is `100m` in Kubernetes.
     pub cpus: f64,
-    /// Memory.
+    /// Memory in bytes.
     pub memory: Bytes,
 }
 
-/// Sums of tenths are not exact.
+/// Tolerance of CPU comparisons, for rounding errors in sums of fractions.
 const CPU_TOLERANCE: f64 = 1e-6;
 
 // === impl Capacity ===
 
 impl Capacity {
-    /// True if there is room for more beside what is taken.
-    pub(crate) fn has_room(self, taken: Self, more: Self) -> bool {
+    /// True if `taken` and `more` fit together.
+    pub(crate) fn fits_beside(self, taken: Self, more: Self) -> bool {
         self.holds(Self {
             cpus: taken.cpus + more.cpus,
             memory: Bytes(taken.memory.0.saturating_add(more.memory.0)),
         })
     }
 
-    /// True if it is no less than what is requested.
+    /// True if the request fits.
     pub(crate) fn holds(self, requested: Self) -> bool {
         requested.cpus <= self.cpus + CPU_TOLERANCE && requested.memory <= self.memory
     }
 
-    /// The number of equal parts that fit.
+    /// The number of requests of this size that fit.
     pub(crate) fn parts(self, part: Self) -> usize {
         #[expect(
             clippy::cast_possible_truncation,

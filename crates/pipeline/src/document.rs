@@ -1,4 +1,4 @@
-//! Files of this crate: read strictly, with the line of every mistake.
+//! Strict parser of the crate's files. Unknown keys are errors, and every error has its line.
 
 use serde::de::DeserializeOwned;
 use windlass_config::{
@@ -7,18 +7,18 @@ use windlass_config::{
 };
 use windlass_core::selector::nearest;
 
-/// Reads a file into its struct.
+/// Parses the text of a file into `T`.
 ///
 /// # Errors
 ///
-/// Every mistake of syntax, key and type.
+/// All errors of syntax, keys and types. After a syntax error, only that one.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Vec<Diagnostic>> {
-    let root = document::parse(text).map_err(|mistake| vec![mistake])?;
+    let root = document::parse(text).map_err(|error| vec![error])?;
     let reading = document::read::<T>(&root, UnknownKeys::Wrong);
     reading.value.filter(|_| reading.mistakes.is_empty()).ok_or(reading.mistakes)
 }
 
-/// ` (is it NAME?)`, where a name is near.
+/// ` (is it NAME?)` for the most similar name; `None` if no name is similar.
 pub(crate) fn suggestion<'a>(
     word: &str,
     names: impl IntoIterator<Item = &'a str>,

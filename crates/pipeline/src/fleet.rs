@@ -1,4 +1,4 @@
-//! The nodes on which a pipeline is to run: CPUs, devices, and their link to each other.
+//! The nodes on which a pipeline can run: their free CPUs, memory and devices, and their network links.
 
 mod board;
 mod entry;
@@ -17,80 +17,80 @@ use crate::{
     taint::Taint,
 };
 
-/// Nodes with what is free of them.
+/// Nodes with their free capacity.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     /// The nodes.
     pub nodes: Vec<Node>,
-    /// True for boards that are described, and not there.
+    /// True for simulated boards, which a file describes; false for the nodes of a cluster.
     pub is_simulated: bool,
-    /// Times of the stages' programs.
+    /// Fixed times of the stage kit.
     pub overhead: Overhead,
 }
 
-/// Times that the stages' programs take besides the work.
+/// Fixed times that the stage kit adds to the processing time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overhead {
-    /// Latency of an item from stage to stage, without network.
+    /// Latency of an item from one stage to the next, without the network.
     pub hop: Seconds,
-    /// Time of a replica between two batches.
+    /// Idle time of a replica between two batches.
     pub step: Seconds,
 }
 
-/// A node that can have pods.
+/// A schedulable node.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Name of the node.
     pub name: String,
-    /// The kind of board, for people; empty where it is not known.
+    /// Kind of the board, for display; empty if unknown.
     pub board: String,
-    /// CPUs and memory that no pod requests.
+    /// Allocatable CPUs and memory that no pod has requested.
     pub free: Capacity,
     /// Labels, for node selectors.
     pub labels: BTreeMap<String, String>,
-    /// Taints that keep pods away that do not tolerate them.
+    /// Taints with the effect `NoSchedule` or `NoExecute`.
     pub taints: Vec<Taint>,
-    /// Link between the node and the others' switch.
+    /// Link between the node and the switch.
     pub link: NodeLink,
-    /// Devices that no pod has.
+    /// Devices that are allocated to no pod.
     pub devices: Vec<FreeDevice>,
 }
 
-/// A link in both directions at once.
+/// A full-duplex link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeLink {
     /// Rate in each direction.
     pub rate: BitRate,
-    /// Time that a bit takes from the node to the switch, or back.
+    /// One-way delay between the node and the switch.
     pub delay: Seconds,
 }
 
-/// A device that no pod has.
+/// A device that is allocated to no pod.
 #[derive(Clone, Debug)]
 pub struct FreeDevice {
-    /// Name of the device on its node, for people.
+    /// Name of the device on its node, for display.
     pub name: String,
-    /// Extended resource that counts it.
+    /// Extended resource that the device belongs to.
     pub resource: Option<String>,
-    /// DeviceClasses that select it.
+    /// Names of the `DeviceClass` objects that select the device.
     pub classes: Vec<String>,
-    /// Attributes for CEL; `None` for a device that is not published.
+    /// Attributes for CEL; `None` for a device that is in no `ResourceSlice`.
     pub published: Option<PreparedDevice>,
 }
 
 // === impl Fleet ===
 
 impl Fleet {
-    /// Reads a file of boards; `path` is for the messages.
+    /// Parses the text of a boards file. Error messages name `path`.
     ///
     /// # Errors
     ///
-    /// All mistakes of the file, each with its line.
+    /// All errors of the file, each with its line.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Mistakes> {
-        entry::read(text).map_err(|found| Mistakes::new(path, found))
+        entry::read(text).map_err(|errors| Mistakes::new(path, errors))
     }
 
-    /// The JSON schema of a file of boards.
+    /// JSON schema of a boards file.
     pub fn schema() -> serde_json::Value {
         entry::schema()
     }
@@ -99,23 +99,24 @@ impl Fleet {
 // === impl Node ===
 
 impl Node {
-    /// True if the stage's pods may run here, as far as labels and taints go.
+    /// True if the node's labels and taints allow the stage's pods.
     pub(crate) fn admits(&self, stage: &Stage) -> bool {
-        let has = |(key, value)| self.labels.get(key) == Some(value);
-        let is_tolerated = |taint| stage.tolerations.iter().any(|one| one.tolerates(taint));
-        stage.node_selector.iter().all(has) && self.taints.iter().all(is_tolerated)
+        let has_label = |(key, value)| self.labels.get(key) == Some(value);
+        let is_tolerated =
+            |taint| stage.tolerations.iter().any(|toleration| toleration.tolerates(taint));
+        stage.node_selector.iter().all(has_label) && self.taints.iter().all(is_tolerated)
     }
 
-    /// The positions of the devices that serve a wish, one after the other; `None` once for no device.
-    pub(crate) fn serving<'a>(
+    /// Positions of the devices that satisfy the requirement; a single `None` if it is CPUs alone.
+    pub(crate) fn candidate_devices<'a>(
         &'a self,
         wanted: &'a Wanted,
     ) -> impl Iterator<Item = Option<usize>> + 'a {
-        let alone = (*wanted == Wanted::Cpu).then_some(None);
+        let without_device = (*wanted == Wanted::Cpu).then_some(None);
         let devices = self.devices.iter().enumerate();
-        // A device for which the expression has no answer is not selected, as in DRA.
-        let serving = devices.filter(|(_, device)| device.serves(wanted).unwrap_or(false));
-        alone.into_iter().chain(serving.map(|(position, _)| Some(position)))
+        // A device whose expression cannot be evaluated is not selected, as in DRA.
+        let candidates = devices.filter(|(_, device)| device.serves(wanted).unwrap_or(false));
+        without_device.into_iter().chain(candidates.map(|(position, _)| Some(position)))
     }
 }
 
@@ -131,7 +132,7 @@ impl Default for NodeLink {
 // === impl Overhead ===
 
 impl Default for Overhead {
-    /// Those of the stage kit, which its benchmark measures.
+    /// Values that the benchmark of the stage kit measures.
     fn default() -> Self {
         Self { hop: Seconds(0.000_15), step: Seconds(0.000_1) }
     }
@@ -140,7 +141,7 @@ impl Default for Overhead {
 // === impl FreeDevice ===
 
 impl FreeDevice {
-    /// True if the device serves the wish.
+    /// True if the device satisfies the requirement; false for CPUs alone.
     ///
     /// # Errors
     ///

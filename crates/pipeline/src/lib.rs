@@ -1,4 +1,4 @@
-//! Pipelines: stages that hand items to each other, on the accelerators that a cluster has.
+//! Pipelines: stages that pass items to each other and run on the accelerators of a cluster.
 //!
 //! ```text
 //! file ──> Pipeline ─┐

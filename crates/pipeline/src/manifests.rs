@@ -1,8 +1,9 @@
-//! Manifests of a plan: Deployments, Services, claim templates and disruption budgets, as Kubernetes has them.
+//! Kubernetes manifests of a plan: Deployments, Services, ResourceClaimTemplates and PodDisruptionBudgets.
 //!
-//! Every container gets the arguments of `windlass stage`: its name, where to listen, and what comes next. A stage of
-//! another pod is found by a headless Service, so that items are balanced over all replicas; one of the same pod by the
-//! loopback. Nodes are preferred and not required: a pod whose board fails starts on another one that has its device.
+//! Every container gets the arguments of `windlass stage`: its name, its listen address and the next stages. A stage
+//! reaches another pod through a headless Service, so that it balances items over all replicas, and a stage of the same
+//! pod through the loopback address. Node affinity is preferred, not required: a pod whose board fails can start on
+//! another board with its device.
 
 mod containers;
 mod fields;
@@ -19,15 +20,15 @@ use crate::{
     plan::{Layout, Plan},
 };
 
-/// A plan that has no manifests.
+/// Reason that a plan cannot be rendered as manifests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// A stage without an image cannot run in a cluster.
+    /// A stage has no container image.
     #[error("stage {0:?} has no image: write one in the pipeline's file")]
     NoImage(String),
-    /// Stages that share a pod want different values of a field of it.
+    /// Stages that share a pod set different values for one field of the pod.
     #[error(
-        "stages {stages} share a pod, and pod.{field} is not the same for all: write one value, or take --layout pods"
+        "stages {stages} share a pod, but set pod.{field} to different values: write one value, or use --layout pods"
     )]
     Conflict {
         /// Names of the stages.
@@ -42,14 +43,14 @@ pub enum ManifestError {
 struct Workload<'p> {
     /// Name of the Deployment.
     name: String,
-    /// Stages by position, each with the replica that its pods have in common.
+    /// Stages by position, each with one replica as the pattern of its container.
     stages: Vec<(usize, &'p Replica)>,
-    /// Positions of the nodes that the plan has for its pods.
+    /// Positions of the nodes that the plan assigns to its pods.
     nodes: BTreeSet<usize>,
     replicas: usize,
 }
 
-/// Input of the manifests.
+/// Input of the rendering.
 #[derive(Clone, Copy, Debug)]
 struct Source<'p> {
     pipeline: &'p Pipeline,
@@ -57,11 +58,11 @@ struct Source<'p> {
     plan: &'p Plan,
 }
 
-/// The objects of a plan, in the order in which they are applied.
+/// Renders the objects of a plan, in the order in which to apply them.
 ///
 /// # Errors
 ///
-/// A stage has no image, or stages of one pod want different things of it.
+/// A stage has no image, or stages of one pod conflict in a field of it.
 pub fn manifests(
     pipeline: &Pipeline,
     fleet: &Fleet,
@@ -93,7 +94,8 @@ pub fn labels(pipeline: &Pipeline) -> Value {
 // === impl Source ===
 
 impl<'p> Source<'p> {
-    /// Stages by the pods that they share.
+    /// Groups the stages into workloads. Linked stages with one replica each on the same node share a pod, except in
+    /// [`Layout::Pods`].
     fn workloads(&self) -> Vec<Workload<'p>> {
         let replicas = &self.plan.placement.replicas;
         let mut group: Vec<usize> = (0..replicas.len()).collect();
@@ -102,39 +104,42 @@ impl<'p> Source<'p> {
                 let ([from], [to]) = (&*replicas[link.from], &*replicas[link.to]) else { continue };
                 if from.node == to.node {
                     let (old, new) = (group[link.to], group[link.from]);
-                    group.iter_mut().filter(|of| **of == old).for_each(|of| *of = new);
+                    group
+                        .iter_mut()
+                        .filter(|member| **member == old)
+                        .for_each(|member| *member = new);
                 }
             }
         }
         let mut workloads: Vec<Workload<'p>> = Vec::new();
-        for (stage, of) in replicas.iter().enumerate() {
-            if let [only] = &**of
+        for (stage, stage_replicas) in replicas.iter().enumerate() {
+            if let [only] = &**stage_replicas
                 && let Some(with) =
                     workloads.iter_mut().find(|other| group[other.stages[0].0] == group[stage])
             {
                 with.stages.push((stage, only));
                 continue;
             }
-            workloads.extend(self.of_stage(stage));
+            workloads.extend(self.stage_workloads(stage));
         }
         workloads
     }
 
-    /// A stage's own workloads: one for each alternative that its replicas use.
-    fn of_stage(&self, stage: usize) -> Vec<Workload<'p>> {
+    /// Workloads of a stage that shares no pod: one per alternative that its replicas use.
+    fn stage_workloads(&self, stage: usize) -> Vec<Workload<'p>> {
         let replicas = &self.plan.placement.replicas[stage];
         let alternatives: BTreeSet<_> =
             replicas.iter().map(|replica| replica.alternative).collect();
         let name = self.object_name(stage);
         let of_alternative = |(number, alternative): (usize, usize)| {
-            let of: Vec<_> =
+            let members: Vec<_> =
                 replicas.iter().filter(|replica| replica.alternative == alternative).collect();
             Workload {
-                // No stage's name has a dot.
+                // Unique: names of stages contain no dot.
                 name: if number == 0 { name.clone() } else { format!("{name}.{}", number + 1) },
-                stages: vec![(stage, of[0])],
-                nodes: of.iter().map(|replica| replica.node).collect(),
-                replicas: of.len(),
+                stages: vec![(stage, members[0])],
+                nodes: members.iter().map(|replica| replica.node).collect(),
+                replicas: members.len(),
             }
         };
         alternatives.into_iter().enumerate().map(of_alternative).collect()
@@ -149,16 +154,16 @@ impl<'p> Source<'p> {
         json!({ "name": name, "labels": labels(self.pipeline) })
     }
 
-    /// A headless Service: its name stands for the addresses of all replicas.
+    /// A headless Service, whose DNS name resolves to the addresses of all replicas.
     fn service(&self, stage: usize) -> Value {
-        let of = &self.pipeline.stages[stage];
+        let spec = &self.pipeline.stages[stage];
         json!({
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": self.metadata(&self.object_name(stage)),
             "spec": {
                 "clusterIP": "None",
-                "selector": { pods::stage_label(&of.name): self.pipeline.name },
+                "selector": { pods::stage_label(&spec.name): self.pipeline.name },
                 "ports": [{ "name": "stage", "port": self.pipeline.port(stage), "targetPort": self.pipeline.port(stage) }],
             },
         })

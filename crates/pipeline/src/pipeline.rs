@@ -1,4 +1,4 @@
-//! A pipeline as values: stages in the order of the items, and the links between them.
+//! The parsed pipeline: stages in topological order, and the links between them.
 
 use std::collections::BTreeMap;
 
@@ -11,104 +11,104 @@ use crate::{
     taint::Toleration,
 };
 
-/// A pipeline. Every stage is reached from the first one, and no item comes to a stage twice.
+/// A pipeline: an acyclic graph in which every stage is reachable from the first one.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     /// Name of the pipeline, a DNS label.
     pub name: String,
-    /// The aim of a plan.
+    /// Objective that a plan optimises.
     pub goal: Goal,
-    /// Items per second that come; left out, as many as the pipeline takes.
+    /// Arrival rate in items per second; `None` if the file has none.
     pub rate: Option<f64>,
-    /// Size of an item as it comes to the first stage.
+    /// Size of an item at the first stage.
     pub input: Bytes,
-    /// Stages; a link leads from an earlier to a later one.
+    /// Stages in topological order: each link leads from an earlier stage to a later one.
     pub stages: Vec<Stage>,
-    /// Links between stages, ordered by the position of the stage that sends, then of the stage that receives.
+    /// Links between stages, sorted by the position of the sending stage, then of the receiving stage.
     pub links: Vec<Link>,
 }
 
-/// The aim of a plan.
+/// Objective that a plan optimises.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The most items per second.
+    /// Maximum items per second.
     Throughput,
-    /// The least latency at the rate of the file.
+    /// Minimum latency at [`Pipeline::rate`].
     Latency,
-    /// The most items per second with a latency of at most this.
+    /// Maximum items per second while the latency is at most this value.
     ThroughputUnder(Seconds),
 }
 
-/// A step of the work, which has a program of its own.
+/// A processing step with its own program and container.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// Name of the stage, a DNS label.
     pub name: String,
     /// Image of its container.
     pub image: String,
-    /// Command of its container; empty, the image's own.
+    /// Command of its container; empty for the image's entrypoint.
     pub command: Vec<String>,
     /// Port of its gRPC service.
     pub port: u16,
-    /// Most replicas.
+    /// Maximum number of replicas.
     pub max_replicas: u32,
-    /// Most items that are worked on at once by one replica.
+    /// Maximum number of items that one replica processes in one batch.
     pub batch: u32,
-    /// Size of a result; `None` for a stage whose results leave the pipeline.
+    /// Size of a result; `None` if the file has none, which is valid only for a stage without outgoing links.
     pub output: Option<Bytes>,
-    /// Devices that it can run on, the preferred one first. At least one.
+    /// Devices that the stage can run on, the preferred one first; never empty.
     pub alternatives: Vec<Alternative>,
-    /// Labels that its node has.
+    /// Labels that its node must have.
     pub node_selector: BTreeMap<String, String>,
-    /// Taints that its node may have.
+    /// Tolerations of its pods.
     pub tolerations: Vec<Toleration>,
-    /// Further fields of its pod's specification, the two above among them.
+    /// Further fields of its pod's specification, including `nodeSelector` and `tolerations`.
     pub pod: Map<String, Value>,
     /// Further fields of its container.
     pub container: Map<String, Value>,
 }
 
-/// Something that a stage can run on, with the time that it then takes.
+/// A device, or CPUs alone, that a stage can run on, with the processing time there.
 #[derive(Clone, Debug)]
 pub struct Alternative {
-    /// The device.
+    /// The required device.
     pub device: Wanted,
-    /// Command of the container on this device; empty, the stage's.
+    /// Command of the container on this device; empty for the stage's command.
     pub command: Vec<String>,
     /// CPUs and memory that a replica requests.
     pub request: Capacity,
-    /// Time of one item.
+    /// Processing time of one item.
     pub time: Seconds,
-    /// Time that each batch takes besides.
+    /// Fixed time per batch, in addition to the time of its items.
     pub batch_time: Seconds,
-    /// Standard deviation of the time over its mean.
+    /// Standard deviation of the processing time divided by its mean.
     pub variation: f64,
 }
 
-/// A device, or none, that a replica needs for itself.
+/// Device that a replica needs exclusively, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// No device.
     Cpu,
-    /// One of an extended resource.
+    /// One device of an extended resource.
     Resource(String),
-    /// One of a device class, by a claim.
+    /// One device of a `DeviceClass`, through a `ResourceClaim`.
     Claim {
         /// Name of the DeviceClass.
         class: String,
-        /// CEL expression over the device; left out, any of the class.
+        /// CEL expression over the device; `None` selects any device of the class.
         expression: Option<PublishedExpression>,
-        /// The expression as it was written.
+        /// Source text of the expression; empty if there is none.
         text: String,
     },
 }
 
-/// Items go from one stage to another.
+/// An edge of the graph: one stage sends items to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Position of the stage that sends.
+    /// Position of the sending stage.
     pub from: usize,
-    /// Position of the stage that receives.
+    /// Position of the receiving stage.
     pub to: usize,
     /// Size of an item.
     pub bytes: Bytes,
@@ -117,32 +117,32 @@ pub struct Link {
 // === impl Pipeline ===
 
 impl Pipeline {
-    /// The stage from which an item comes to this one; several at a join.
+    /// Incoming links of a stage; more than one at a join.
     pub fn links_to(&self, stage: usize) -> impl Iterator<Item = &Link> {
         self.links.iter().filter(move |link| link.to == stage)
     }
 
-    /// The links on which a stage sends each item.
+    /// Outgoing links of a stage. The stage sends each item on all of them.
     pub fn links_from(&self, stage: usize) -> impl Iterator<Item = &Link> {
         let first = self.links.partition_point(|link| link.from < stage);
         self.links[first..].iter().take_while(move |link| link.from == stage)
     }
 
-    /// Port of a stage in manifests. Stages may share a pod, and thus its ports: the second one of a port number gets
-    /// the next free one.
+    /// Port of a stage in manifests. Stages can share a pod, and so its port numbers: a stage whose number is taken by
+    /// an earlier stage gets the next free one.
     pub fn port(&self, stage: usize) -> u16 {
         let mut ports: Vec<u16> = Vec::new();
-        for of in &self.stages[..=stage] {
-            let mut port = of.port;
+        for earlier in &self.stages[..=stage] {
+            let mut port = earlier.port;
             while ports.contains(&port) {
                 port = port.checked_add(1).unwrap_or(1024);
             }
             ports.push(port);
         }
-        *ports.last().expect("the stage itself has one")
+        *ports.last().expect("the range includes the stage itself")
     }
 
-    /// The stages at which items leave.
+    /// Positions of the stages without outgoing links.
     pub fn ends(&self) -> impl Iterator<Item = usize> {
         (0..self.stages.len()).filter(|stage| self.links_from(*stage).next().is_none())
     }
@@ -151,7 +151,7 @@ impl Pipeline {
 // === impl Alternative ===
 
 impl Alternative {
-    /// Items per second of one replica that always has enough to do. `step` is its time between two batches.
+    /// Items per second of one saturated replica with full batches. `step` is the replica's time between two batches.
     pub fn rate(&self, batch: u32, step: Seconds) -> f64 {
         let batch = f64::from(batch);
         batch / (step.0 + self.batch_time.0 + batch * self.time.0)

@@ -1,7 +1,7 @@
-//! The plan of a pipeline for a layout: placement, prediction, and what would be better.
+//! The plan of a pipeline for a layout: placement, prediction, and the gain of additional devices.
 
+mod baseline;
 mod replacement;
-mod usual;
 
 use crate::{
     fleet::{Fleet, FreeDevice},
@@ -14,14 +14,14 @@ use crate::{
 pub use self::replacement::replaced;
 pub use crate::search::{Unplaceable, Worth};
 
-/// The way in which stages are put into pods.
+/// Assignment of stages to pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layout {
-    /// A pod for each replica of each stage, where kube-scheduler puts it.
+    /// One pod per replica of each stage, placed by kube-scheduler.
     Pods,
-    /// One pod with all stages, each in its container.
+    /// One pod for all stages, with one container per stage.
     Pod,
-    /// Each stage on the devices and nodes that serve the goal best; stages of one node share a pod.
+    /// Each stage on the devices and nodes that are best for the goal; linked stages of one node share a pod.
     Planned,
 }
 
@@ -30,41 +30,41 @@ pub enum Layout {
 pub struct Plan {
     /// The layout.
     pub layout: Layout,
-    /// Where the replicas run.
+    /// Nodes and devices of the replicas.
     pub placement: Placement,
-    /// Its throughput and latency.
+    /// Throughput and latency of the placement.
     pub prediction: Prediction,
     /// Worth of the placement for the goal.
     pub worth: Worth,
-    /// No placement of the layout is worth more.
+    /// Upper bound: no placement of the layout is worth more.
     pub bound: Worth,
-    /// True if the placement was shown to be the best one.
+    /// True if the placement is proven to be the best one of the layout.
     pub is_exact: bool,
-    /// The next best placement that was looked at.
+    /// The second-best placement that the search evaluated; `None` without an exact search.
     pub runner_up: Option<(Placement, Prediction)>,
 }
 
-/// The gain by one more device.
+/// Gain of one additional device.
 #[derive(Clone, Debug)]
 pub struct Gain {
     /// The device.
     pub device: Wanted,
-    /// Name of the node.
+    /// Name of the node that gets the device.
     pub node: String,
     /// Throughput and latency with the device.
     pub prediction: Prediction,
-    /// Worth of the placement with it.
+    /// Worth of the placement with the device.
     pub worth: Worth,
 }
 
-/// A second or less for fifty stages on two hundred devices.
+/// Search budget of a plan: at most a second for fifty stages on two hundred devices.
 const EFFORT: Effort = Effort { steps: 400_000 };
-/// Each of some dozen further searches.
-const SIDE_EFFORT: Effort = Effort { steps: 20_000 };
-/// Kinds of nodes on which one more device is tried.
-const MOST_TRIED: usize = 8;
-/// Gains below this share of the value are none.
-const LEAST_GAIN: f64 = 0.01;
+/// Search budget for each candidate node of [`gains`], which runs some dozen searches.
+const GAIN_EFFORT: Effort = Effort { steps: 20_000 };
+/// Maximum number of kinds of nodes that [`gains`] tries.
+const MAX_KINDS: usize = 8;
+/// Minimum gain, as a share of the plan's worth.
+const MIN_GAIN: f64 = 0.01;
 
 // === impl Layout ===
 
@@ -89,21 +89,21 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// A stage fits nowhere.
+    /// A stage, or for [`Layout::Pod`] the pod, fits on no node.
     pub fn of(pipeline: &Pipeline, fleet: &Fleet, layout: Layout) -> Result<Self, Unplaceable> {
         match layout {
             Layout::Planned => Self::planned(pipeline, fleet),
             Layout::Pods => {
-                let placement = usual::by_scheduler(pipeline, fleet)?;
-                Ok(Self::given(pipeline, fleet, layout, placement))
+                let placement = baseline::by_scheduler(pipeline, fleet)?;
+                Ok(Self::of_placement(pipeline, fleet, layout, placement))
             }
-            Layout::Pod => usual::on_one_node(pipeline, fleet),
+            Layout::Pod => baseline::on_one_node(pipeline, fleet),
         }
     }
 
-    /// The best placement. Where the search was cut short, it is no worse than the other layouts' placements.
+    /// The best placement. After a search that ran out of steps, it is no worse than the other layouts' placements.
     fn planned(pipeline: &Pipeline, fleet: &Fleet) -> Result<Self, Unplaceable> {
-        let plan = searched(pipeline, fleet, Layout::Planned, EFFORT)?;
+        let plan = search_plan(pipeline, fleet, Layout::Planned, EFFORT)?;
         if plan.is_exact {
             return Ok(plan);
         }
@@ -118,11 +118,16 @@ impl Plan {
         })
     }
 
-    /// A plan of a placement without a search.
-    fn given(pipeline: &Pipeline, fleet: &Fleet, layout: Layout, placement: Placement) -> Self {
+    /// A plan for a given placement.
+    fn of_placement(
+        pipeline: &Pipeline,
+        fleet: &Fleet,
+        layout: Layout,
+        placement: Placement,
+    ) -> Self {
         let worth = worth(pipeline, fleet, &placement);
         let rate = match pipeline.goal {
-            // The most items that come within the limit.
+            // The worth is the largest rate whose latency is within the limit.
             Goal::ThroughputUnder(_) if worth.meets_goal => Some(worth.amount),
             _ => pipeline.rate,
         };
@@ -131,20 +136,20 @@ impl Plan {
     }
 }
 
-fn searched(
+fn search_plan(
     pipeline: &Pipeline,
     fleet: &Fleet,
     layout: Layout,
     effort: Effort,
 ) -> Result<Plan, Unplaceable> {
-    let found = search::best(pipeline, fleet, effort)?;
-    // In a search that was cut short, it is no more than a step on the way.
-    let runner_up = found.runner_up.filter(|_| found.is_exact).map(|placement| {
+    let result = search::best(pipeline, fleet, effort)?;
+    // In a search that ran out of steps, the runner-up is only an intermediate result.
+    let runner_up = result.runner_up.filter(|_| result.is_exact).map(|placement| {
         let prediction = Prediction::of(pipeline, fleet, &placement);
         (placement, prediction)
     });
-    let plan = Plan::given(pipeline, fleet, layout, found.placement);
-    Ok(Plan { bound: found.bound.worth, is_exact: found.is_exact, runner_up, ..plan })
+    let plan = Plan::of_placement(pipeline, fleet, layout, result.placement);
+    Ok(Plan { bound: result.bound.worth, is_exact: result.is_exact, runner_up, ..plan })
 }
 
 // === impl Prediction ===
@@ -155,53 +160,54 @@ impl Prediction {
         Self::at(pipeline, fleet, placement, pipeline.rate)
     }
 
-    /// Predicts a complete placement; without a rate, at seventy percent of its throughput.
+    /// Predicts a complete placement at `rate` items per second; `None` for 70 % of its throughput.
     pub fn at(
         pipeline: &Pipeline,
         fleet: &Fleet,
         placement: &Placement,
         rate: Option<f64>,
     ) -> Self {
-        let model = Model { pipeline, fleet, best: &[] };
+        let model = Model { pipeline, fleet, bounds: &[] };
         model.predict(&placement.replicas, rate)
     }
 }
 
 /// Worth of a complete placement for the pipeline's goal.
 pub fn worth(pipeline: &Pipeline, fleet: &Fleet, placement: &Placement) -> Worth {
-    let model = Model { pipeline, fleet, best: &[] };
+    let model = Model { pipeline, fleet, bounds: &[] };
     search::Score::of(&model, &placement.replicas).worth
 }
 
-/// The gain by one more device of each kind, on the node where it is largest. Kinds without a gain are left out.
+/// Gain of one additional device of each kind, on the node where the gain is largest. Sorted by worth, best first.
+/// Kinds with a gain below 1 % are left out.
 pub fn gains(pipeline: &Pipeline, fleet: &Fleet, plan: &Plan) -> Vec<Gain> {
     let mut gains = Vec::new();
-    for wanted in wanted(pipeline) {
+    for wanted in device_kinds(pipeline) {
         let device = device_of(&wanted, fleet);
         let mut best: Option<Gain> = None;
         for node in kinds_of_nodes(pipeline, fleet) {
             let mut larger = fleet.clone();
             larger.nodes[node].devices.push(device.clone());
-            let Ok(with_it) = searched(pipeline, &larger, plan.layout, SIDE_EFFORT) else {
+            let Ok(extended) = search_plan(pipeline, &larger, plan.layout, GAIN_EFFORT) else {
                 continue;
             };
-            if best.as_ref().is_none_or(|best| with_it.worth.is_above(best.worth)) {
+            if best.as_ref().is_none_or(|best| extended.worth.is_above(best.worth)) {
                 let node = fleet.nodes[node].name.clone();
-                let Plan { prediction, worth, .. } = with_it;
+                let Plan { prediction, worth, .. } = extended;
                 best = Some(Gain { device: wanted.clone(), node, prediction, worth });
             }
         }
         gains.extend(best.filter(|best| {
-            let least = plan.worth.amount + LEAST_GAIN * plan.worth.amount.abs();
-            best.worth.is_above(Worth { amount: least, ..plan.worth })
+            let threshold = plan.worth.amount + MIN_GAIN * plan.worth.amount.abs();
+            best.worth.is_above(Worth { amount: threshold, ..plan.worth })
         }));
     }
     gains.sort_by(|a, b| b.worth.amount.total_cmp(&a.worth.amount));
     gains
 }
 
-/// The devices that the pipeline's stages can use.
-fn wanted(pipeline: &Pipeline) -> Vec<Wanted> {
+/// Distinct device requirements of the pipeline's stages.
+fn device_kinds(pipeline: &Pipeline) -> Vec<Wanted> {
     let mut all: Vec<Wanted> = Vec::new();
     for alternative in pipeline.stages.iter().flat_map(|stage| &stage.alternatives) {
         if alternative.device != Wanted::Cpu && !all.contains(&alternative.device) {
@@ -211,11 +217,11 @@ fn wanted(pipeline: &Pipeline) -> Vec<Wanted> {
     all
 }
 
-/// A device that serves the wish: like one that is there, or by its name alone.
+/// A device that satisfies the requirement: a copy of one in the fleet, otherwise one with only its resource or class.
 fn device_of(wanted: &Wanted, fleet: &Fleet) -> FreeDevice {
     let devices = fleet.nodes.iter().flat_map(|node| &node.devices);
-    let like = devices.clone().find(|device| device.serves(wanted).unwrap_or(false)).cloned();
-    like.unwrap_or_else(|| {
+    let existing = devices.clone().find(|device| device.serves(wanted).unwrap_or(false)).cloned();
+    existing.unwrap_or_else(|| {
         let (resource, classes) = match wanted {
             Wanted::Resource(name) => (Some(name.clone()), Vec::new()),
             Wanted::Claim { class, .. } => (None, vec![class.clone()]),
@@ -225,18 +231,18 @@ fn device_of(wanted: &Wanted, fleet: &Fleet) -> FreeDevice {
     })
 }
 
-/// A node of each kind: equal boards, links and admitted stages.
+/// One node of each kind, up to [`MAX_KINDS`]. Nodes of one kind have the same board, link and admitted stages.
 fn kinds_of_nodes(pipeline: &Pipeline, fleet: &Fleet) -> Vec<usize> {
     let mut kinds: Vec<usize> = Vec::new();
     for (position, node) in fleet.nodes.iter().enumerate() {
-        let is_alike = |other: &usize| {
+        let is_same_kind = |other: &usize| {
             let other = &fleet.nodes[*other];
-            let admits_the_same =
+            let admits_same_stages =
                 || pipeline.stages.iter().all(|stage| other.admits(stage) == node.admits(stage));
             (other.board.as_str(), other.link) == (node.board.as_str(), node.link)
-                && admits_the_same()
+                && admits_same_stages()
         };
-        if kinds.len() < MOST_TRIED && !kinds.iter().any(is_alike) {
+        if kinds.len() < MAX_KINDS && !kinds.iter().any(is_same_kind) {
             kinds.push(position);
         }
     }

@@ -1,18 +1,18 @@
-//! Times, sizes and rates as files write them: `12ms`, `60KiB`, `100Mbit`.
+//! Durations, sizes and bit rates in the notation of the files: `12ms`, `60KiB`, `100Mbit`.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A time in seconds, written `200us`, `12ms` or `1.5s`.
+/// A duration in seconds, written `200us`, `12ms` or `1.5s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Seconds(pub f64);
 
 /// A size in bytes, written `600`, `60KiB` or `2MB`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "SizeInput")]
 pub struct Bytes(pub u64);
 
 /// A rate in bits per second, written as `tc` does: `10Mbit`, `1Gbit`.
@@ -20,10 +20,10 @@ pub struct Bytes(pub u64);
 #[serde(try_from = "String")]
 pub struct BitRate(pub f64);
 
-/// A number without a unit is a number in YAML.
+/// YAML value of a size: an integer without a unit, or text with a unit.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum SizeInput {
     Number(u64),
     Text(String),
 }
@@ -41,11 +41,11 @@ const SIZES: [(&str, f64); 8] = [
 ];
 const RATES: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)];
 
-/// A year, a petabyte and a petabit are mistakes in writing.
+/// Upper bound of every value: larger ones (in seconds, bytes or bits per second) are typing errors.
 const LARGEST: f64 = 1e15;
 
-/// The number before one of the units, times the unit; `None` for another text, and for what is not finite or negative.
-fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+/// Parses a number followed by one of the units. `None` for other text, and for a value outside 0 to [`LARGEST`].
+fn parse_scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let (_, factor) = units.iter().find(|(unit, _)| *unit == &text[digits.len()..])?;
     let number: f64 = digits.parse().ok()?;
@@ -53,8 +53,8 @@ fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     (value.is_finite() && (0.0..=LARGEST).contains(&value)).then_some(value)
 }
 
-/// The value in the largest unit in which it is at least one, with three digits.
-fn shown(f: &mut fmt::Formatter<'_>, value: f64, units: &[(&str, f64)]) -> fmt::Result {
+/// Writes the value with up to three digits, in the largest unit in which it is at least one.
+fn format_scaled(f: &mut fmt::Formatter<'_>, value: f64, units: &[(&str, f64)]) -> fmt::Result {
     let (unit, factor) = units
         .iter()
         .rev()
@@ -62,21 +62,21 @@ fn shown(f: &mut fmt::Formatter<'_>, value: f64, units: &[(&str, f64)]) -> fmt::
         .or(units.first())
         .copied()
         .unwrap_or(("", 1.0));
-    let scaled = value / factor;
-    let decimals = if scaled >= 99.95 { 0 } else { usize::from(scaled >= 9.995) ^ 1 };
-    let text = format!("{scaled:.decimals$}");
+    let number = value / factor;
+    let decimals = if number >= 99.95 { 0 } else { usize::from(number >= 9.995) ^ 1 };
+    let text = format!("{number:.decimals$}");
     let text =
         if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     write!(f, "{text}{unit}")
 }
 
-macro_rules! written {
-    ($($type:ident: $units:ident, $pattern:literal, $wrong:literal;)*) => {$(
+macro_rules! impl_quantity {
+    ($($type:ident: $units:ident, $pattern:literal, $expectation:literal;)*) => {$(
         impl FromStr for $type {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Self, String> {
-                scaled(text, &$units).map(Self::of).ok_or_else(|| format!("{text:?} {}", $wrong))
+                parse_scaled(text, &$units).map(Self::of).ok_or_else(|| format!("{text:?} {}", $expectation))
             }
         }
 
@@ -110,10 +110,10 @@ macro_rules! written {
     )*};
 }
 
-written! {
-    Seconds: TIMES, r"^[0-9.]+(us|ms|s)$", "is no time: write 200us, 12ms or 1.5s";
-    Bytes: SIZES, r"^[0-9.]+([kKMG]i?)?B?$", "is no size: write 600, 60KiB or 2MB";
-    BitRate: RATES, r"^[0-9.]+[kMG]?bit$", "is no rate: write 10Mbit or 1Gbit";
+impl_quantity! {
+    Seconds: TIMES, r"^[0-9.]+(us|ms|s)$", "is not a duration: write 200us, 12ms or 1.5s";
+    Bytes: SIZES, r"^[0-9.]+([kKMG]i?)?B?$", "is not a size: write 600, 60KiB or 2MB";
+    BitRate: RATES, r"^[0-9.]+[kMG]?bit$", "is not a rate: write 10Mbit or 1Gbit";
 }
 
 // === impl Seconds ===
@@ -126,7 +126,7 @@ impl Seconds {
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        shown(f, self.0, &TIMES)
+        format_scaled(f, self.0, &TIMES)
     }
 }
 
@@ -136,20 +136,20 @@ impl Bytes {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "`scaled` bounds it"
+        reason = "`parse_scaled` bounds it"
     )]
     fn of(value: f64) -> Self {
         Self(value.round() as u64)
     }
 }
 
-impl TryFrom<Written> for Bytes {
+impl TryFrom<SizeInput> for Bytes {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Self, String> {
+    fn try_from(written: SizeInput) -> Result<Self, String> {
         match written {
-            Written::Number(bytes) => bytes.to_string().parse(),
-            Written::Text(text) => text.parse(),
+            SizeInput::Number(bytes) => bytes.to_string().parse(),
+            SizeInput::Text(text) => text.parse(),
         }
     }
 }
@@ -157,7 +157,7 @@ impl TryFrom<Written> for Bytes {
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
-        shown(f, self.0 as f64, &[("B", 1.0), ("KiB", 1024.0), ("MiB", 1_048_576.0)])
+        format_scaled(f, self.0 as f64, &[("B", 1.0), ("KiB", 1024.0), ("MiB", 1_048_576.0)])
     }
 }
 
@@ -168,7 +168,7 @@ impl BitRate {
         Self(value)
     }
 
-    /// Time in seconds to send so many bytes.
+    /// Time in seconds to send `bytes` bytes.
     #[expect(clippy::cast_precision_loss, reason = "an item is far below 2^52 bytes")]
     pub fn time_of(self, bytes: u64) -> f64 {
         bytes as f64 * 8.0 / self.0
@@ -177,7 +177,7 @@ impl BitRate {
 
 impl fmt::Display for BitRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        shown(f, self.0, &RATES)
+        format_scaled(f, self.0, &RATES)
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_read_and_shown() {
+    fn quantities_are_parsed_and_formatted() {
         for (text, seconds, shown) in
             [("12ms", 0.012, "12ms"), ("0.2ms", 0.0002, "200us"), ("1.50s", 1.5, "1.5s")]
         {

@@ -1,11 +1,11 @@
-//! The best placement: branch and bound over the stages, from a good placement found by local search.
+//! Search for the best placement: branch and bound over the stages, starting from the result of a local search.
 //!
-//! The search is exact where it ends within its steps; else its bound says how much better a placement could be. Devices
-//! of a node that serve the same stages are one group, and untouched nodes that are alike count as one node, so equal
-//! placements are looked at once.
+//! The search is exact if it finishes within its budget of steps. Otherwise it returns an upper bound as well. To visit
+//! equivalent placements only once, devices of a node that serve the same alternatives form one group, and of
+//! equivalent empty nodes only the first one is tried.
 
 mod local;
-mod room;
+mod resources;
 mod score;
 
 use crate::{
@@ -14,28 +14,28 @@ use crate::{
     placement::{Placement, Replica},
     prediction::Model,
 };
-use room::Room;
+use resources::FreeResources;
 pub(crate) use score::Score;
 pub use score::Worth;
 
 /// The result of a search.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     pub(crate) placement: Placement,
-    /// The best of the other placements that were looked at.
+    /// The second-best placement that the search evaluated.
     pub(crate) runner_up: Option<Placement>,
-    /// No placement is better than this.
+    /// Upper bound on the score of every placement.
     pub(crate) bound: Score,
-    /// True if no placement is better than the one that was found.
+    /// True if `placement` is proven to be the best one.
     pub(crate) is_exact: bool,
 }
 
-/// A stage, or a pod of all stages, that no free device or node can have.
+/// A stage, or a pod of all stages, that fits on no node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{subject} fits nowhere: {reason}")]
 pub struct Unplaceable {
     subject: String,
-    /// The first reason, and what would help.
+    /// The cause, and for a stage usually a remedy.
     reason: String,
 }
 
@@ -51,34 +51,36 @@ impl Unplaceable {
     }
 }
 
-/// Placements that a search looks at. A small pipeline needs some hundred, and as many as this take half a second.
+/// Budget of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
-    /// Work in stages and replicas that are looked at: a placement of ten stages with a replica each is twenty.
+    /// Steps, as [`Search::score`] counts them: scoring ten stages with one replica each costs about twenty.
     pub(crate) steps: u64,
 }
 
-/// A port of a node is looked at in a part of the time of a stage.
+/// Number of nodes whose ports are scored at the cost of one step.
 const NODES_PER_STEP: usize = 8;
 
 /// State of a search.
 struct Search<'a> {
     model: Model<'a>,
-    room: Room,
+    free: FreeResources,
+    /// Chosen replicas by stage.
     chosen: Vec<Vec<Replica>>,
     best: Option<(Score, Vec<Vec<Replica>>)>,
     runner_up: Option<(Score, Vec<Vec<Replica>>)>,
-    /// The best bound among the branches that were left for want of steps.
-    left: Option<Score>,
+    /// Best bound of the branches that were not explored because the steps ran out.
+    unexplored: Option<Score>,
+    /// Remaining steps.
     steps: u64,
 }
 
-/// The reason of the first stage that has no place even by itself.
+/// The first stage that fits on no node even if all nodes are empty, with the reason.
 pub(crate) fn unplaceable(pipeline: &Pipeline, fleet: &Fleet) -> Option<Unplaceable> {
-    Room::of(pipeline, fleet).err()
+    FreeResources::of(pipeline, fleet).err()
 }
 
-/// Finds the best placement.
+/// Searches for the best placement.
 ///
 /// # Errors
 ///
@@ -87,32 +89,33 @@ pub(crate) fn best(
     pipeline: &Pipeline,
     fleet: &Fleet,
     effort: Effort,
-) -> Result<Found, Unplaceable> {
-    let room = Room::of(pipeline, fleet)?;
-    let optimum = room.best_of_stages(pipeline, fleet.overhead.step);
-    let model = Model { pipeline, fleet, best: &optimum };
+) -> Result<SearchResult, Unplaceable> {
+    let free = FreeResources::of(pipeline, fleet)?;
+    let bounds = free.stage_bounds(pipeline, fleet.overhead.step);
+    let model = Model { pipeline, fleet, bounds: &bounds };
     let stages = pipeline.stages.len();
     let mut search = Search {
         model,
-        room,
+        free,
         chosen: vec![Vec::new(); stages],
         best: None,
         runner_up: None,
-        left: None,
+        unexplored: None,
         steps: effort.steps,
     };
-    search.climb();
+    search.hill_climb();
     search.chosen = vec![Vec::new(); stages];
-    search.room.clear();
+    search.free.clear();
     search.steps = effort.steps;
     search.branch(0, 0);
-    let Search { room, best, runner_up, left, .. } = search;
-    let (score, chosen) = best.ok_or_else(|| Room::no_room(pipeline, left.is_some()))?;
-    let bound = left.filter(|left| left.is_above(&score)).unwrap_or(score);
-    let finished = |(_, chosen): (Score, Vec<Vec<Replica>>)| room.with_devices(&chosen);
-    Ok(Found {
-        placement: room.with_devices(&chosen),
-        runner_up: runner_up.map(finished),
+    let Search { free, best, runner_up, unexplored, .. } = search;
+    let (score, chosen) =
+        best.ok_or_else(|| FreeResources::no_combination(pipeline, unexplored.is_some()))?;
+    let bound = unexplored.filter(|unexplored| unexplored.is_above(&score)).unwrap_or(score);
+    let with_devices = |(_, chosen): (Score, Vec<Vec<Replica>>)| free.with_devices(&chosen);
+    Ok(SearchResult {
+        placement: free.with_devices(&chosen),
+        runner_up: runner_up.map(with_devices),
         is_exact: !bound.is_above(&score),
         bound,
     })
@@ -121,46 +124,46 @@ pub(crate) fn best(
 // === impl Search ===
 
 impl Search<'_> {
-    /// Places this stage and those after it in every way that may be better than the best so far: adds replicas, from
-    /// this position among the stage's places on, and goes on to the next stage.
+    /// Explores all placements of this stage and the later ones that can beat the best so far. Adds replicas of the
+    /// stage at its places from index `from` on, and recurses into the next stage.
     fn branch(&mut self, stage: usize, from: usize) {
         if !self.chosen[stage].is_empty() {
-            let reach = self.score();
+            let bound = self.score();
             if self.steps == 0 {
-                self.leave(reach);
+                self.record_unexplored(bound);
                 return;
             }
-            if self.may_win(&reach) {
+            if self.can_beat_best(&bound) {
                 if stage + 1 == self.chosen.len() {
-                    self.note(reach);
+                    self.record(bound);
                 } else {
                     self.branch(stage + 1, 0);
                 }
             }
         }
-        let most = self.model.pipeline.stages[stage].max_replicas as usize;
-        if self.chosen[stage].len() == most {
+        let max = self.model.pipeline.stages[stage].max_replicas as usize;
+        if self.chosen[stage].len() == max {
             return;
         }
-        for position in from..self.room.places(stage).len() {
-            let place = self.room.places(stage)[position];
-            if !self.room.is_worth_trying(self.model.pipeline, stage, place) {
+        for position in from..self.free.places(stage).len() {
+            let place = self.free.places(stage)[position];
+            if !self.free.is_worth_trying(self.model.pipeline, stage, place) {
                 continue;
             }
             if self.steps == 0 {
-                let reach = self.reach_with_more(stage);
-                self.leave(reach);
+                let bound = self.bound_with_more(stage);
+                self.record_unexplored(bound);
                 return;
             }
-            self.room.take(self.model.pipeline, stage, place);
+            self.free.allocate(self.model.pipeline, stage, place);
             self.chosen[stage].push(place);
             self.branch(stage, position);
             self.chosen[stage].pop();
-            self.room.give_back(self.model.pipeline, stage, place);
+            self.free.release(self.model.pipeline, stage, place);
         }
     }
 
-    /// The score of what is chosen, with the best for what is not.
+    /// Score of the chosen replicas; unplaced stages count with their bounds. Consumes steps.
     fn score(&mut self) -> Score {
         let replicas: usize = self.chosen.iter().map(Vec::len).sum();
         let nodes = self.model.fleet.nodes.len() / NODES_PER_STEP;
@@ -168,26 +171,26 @@ impl Search<'_> {
         Score::of(&self.model, &self.chosen)
     }
 
-    /// The score that this and all later stages could reach with further replicas.
-    fn reach_with_more(&mut self, stage: usize) -> Score {
+    /// Upper bound of the score if this stage gets further replicas: the stage counts as unplaced.
+    fn bound_with_more(&mut self, stage: usize) -> Score {
         let chosen = std::mem::take(&mut self.chosen[stage]);
-        let reach = self.score();
+        let bound = self.score();
         self.chosen[stage] = chosen;
-        reach
+        bound
     }
 
-    fn may_win(&self, reach: &Score) -> bool {
-        self.best.as_ref().is_none_or(|(best, _)| reach.may_beat(best))
+    fn can_beat_best(&self, bound: &Score) -> bool {
+        self.best.as_ref().is_none_or(|(best, _)| bound.can_beat(best))
     }
 
-    fn leave(&mut self, reach: Score) {
-        if self.left.as_ref().is_none_or(|left| reach.is_above(left)) {
-            self.left = Some(reach);
+    fn record_unexplored(&mut self, bound: Score) {
+        if self.unexplored.as_ref().is_none_or(|unexplored| bound.is_above(unexplored)) {
+            self.unexplored = Some(bound);
         }
     }
 
-    /// Keeps a complete placement if it is the best or the second one.
-    fn note(&mut self, score: Score) {
+    /// Stores the complete placement if it is the best or the second-best one.
+    fn record(&mut self, score: Score) {
         let Some((best, _)) = &self.best else {
             self.best = Some((score, self.chosen.clone()));
             return;
@@ -195,7 +198,7 @@ impl Search<'_> {
         if score.beats(best) {
             self.runner_up = self.best.replace((score, self.chosen.clone()));
         } else if best.beats(&score) {
-            // Others as good are the same with other nodes of the same kind.
+            // Equal scores are skipped: such a placement differs only by equivalent nodes.
             if self.runner_up.as_ref().is_none_or(|(second, _)| score.beats(second)) {
                 self.runner_up = Some((score, self.chosen.clone()));
             }

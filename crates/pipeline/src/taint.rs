@@ -1,8 +1,8 @@
-//! Taints of nodes, and the tolerations of pods, as Kubernetes has them.
+//! Taints of nodes and tolerations of pods, with the semantics of Kubernetes.
 
 use serde::Deserialize;
 
-/// A taint that keeps pods from a node: effect `NoSchedule` or `NoExecute`.
+/// A taint that keeps pods off a node. `PreferNoSchedule` does not, and is left out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taint {
     /// Key of the taint.
@@ -29,7 +29,7 @@ pub struct Toleration {
     /// Effect; empty for all effects.
     #[serde(default)]
     pub effect: String,
-    /// Time after which the pod is evicted all the same, for the effect `NoExecute`.
+    /// Seconds until the pod is evicted despite the toleration, for the effect `NoExecute`.
     pub toleration_seconds: Option<i64>,
 }
 
@@ -47,7 +47,7 @@ pub enum Operator {
 // === impl Toleration ===
 
 impl Toleration {
-    /// True if a pod with it may run, and stay, in spite of the taint.
+    /// True if a pod with this toleration can start on a node with the taint, and is not evicted later.
     pub fn tolerates(&self, taint: &Taint) -> bool {
         let is_evicted = taint.effect == "NoExecute" && self.toleration_seconds.is_some();
         !is_evicted
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tolerations_are_those_of_kubernetes() {
+    fn tolerations_follow_the_rules_of_kubernetes() {
         let taint = Taint { key: "edge".into(), value: "yes".into(), effect: "NoSchedule".into() };
         for (text, expected) in [
             (r#"{"operator": "Exists"}"#, true),
@@ -80,8 +80,8 @@ mod tests {
             assert_eq!(toleration.tolerates(&taint), expected, "{text}");
         }
         let taint = Taint { effect: "NoExecute".into(), ..taint };
-        let stays = r#"{"key": "edge", "operator": "Exists", "tolerationSeconds": 60}"#;
-        let toleration: Toleration = serde_json::from_str(stays).expect("a toleration");
+        let limited = r#"{"key": "edge", "operator": "Exists", "tolerationSeconds": 60}"#;
+        let toleration: Toleration = serde_json::from_str(limited).expect("a toleration");
         assert!(!toleration.tolerates(&taint), "its pod is evicted after a minute");
     }
 }

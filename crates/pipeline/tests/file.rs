@@ -31,7 +31,7 @@ fn mistakes(text: &str) -> String {
 }
 
 #[test]
-fn stages_come_in_the_order_of_the_items() {
+fn stages_are_sorted_topologically() {
     let pipeline = Pipeline::parse(Path::new("p.yaml"), DOORBELL).expect("a pipeline");
     let names: Vec<_> = pipeline.stages.iter().map(|stage| stage.name.as_str()).collect();
     assert_eq!(names, ["camera", "detect", "notify"]);
@@ -41,33 +41,33 @@ fn stages_come_in_the_order_of_the_items() {
     assert_eq!(pipeline.ends().collect::<Vec<_>>(), [2]);
 }
 
-/// Texts of files, each with its mistakes.
+/// Invalid files, each with the beginning of its error message.
 const WRONG: &[(&str, &str)] = &[
     ("name: a\nstages: []", "p.yaml:1: a pipeline has at least one stage"),
     (
         "name: a\nstages:\n- {name: b, on: []}",
-        "p.yaml:3: stage \"b\" can run on nothing: list devices below on",
+        "p.yaml:3: stage \"b\" has no alternatives: list devices or CPUs under `on`",
     ),
     (
         "name: a\nstages:\n- name: b\n  on: [{time: 0ms}]",
-        "p.yaml:4: time: 0us: write how long an item takes, more than 0",
+        "p.yaml:4: time: 0us: write the time of one item, more than 0",
     ),
     (
         "name: a\nstages:\n- name: b\n  on: [{time: -5ms}]",
-        "p.yaml:4: \"-5ms\" is no time: write 200us, 12ms or 1.5s",
+        "p.yaml:4: \"-5ms\" is not a duration: write 200us, 12ms or 1.5s",
     ),
     (
         "name: a\ngoal: latency\nstages:\n- {name: b, on: [{time: 1ms}]}",
-        "p.yaml:2: goal: latency depends on how many items come: write rate, in items per second",
+        "p.yaml:2: goal: latency depends on the arrival rate: write rate, in items per second",
     ),
     (
         "name: a\nstages:\n- {name: b, on: [{time: 1ms}]}\n- {name: c, on: [{time: 1ms}]}",
-        "p.yaml:4: no item reaches stage \"c\": items come in at \"b\"; add a link to \"c\", or remove the stage",
+        "p.yaml:4: no item reaches stage \"c\": the first stage is \"b\"; add a link to \"c\", or remove the stage",
     ),
     (
         "name: a\nstages:\n- {name: b, output: 1, on: [{time: 1ms}]}\n- {name: c, output: 1, on: [{time: 1ms}]}\n- {name: d, on: [{time: 1ms}]}\n\
              links:\n- {from: b, to: c}\n- {from: c, to: c}\n- {from: c, to: d}",
-        "p.yaml:4: items go round in a circle: c: remove a link",
+        "p.yaml:4: stages form a cycle: c: remove a link",
     ),
     (
         "name: a\nstages:\n- {name: detect, on: [{time: 1ms}]}\nlinks:\n- {from: detect, to: detct}",
@@ -75,25 +75,25 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "name: a\nstages:\n- {name: b, on: [{match: \"true\", time: 1ms}]}",
-        "p.yaml:3: match selects among the devices of a class: write deviceClass too",
+        "p.yaml:3: match filters the devices of a class: write deviceClass too",
     ),
     (
         "name: a\nstages:\n- {name: b, on: [{resource: r/x, deviceClass: c, time: 1ms}]}",
-        "p.yaml:3: resource and deviceClass are two ways to one device: write one",
+        "p.yaml:3: resource and deviceClass exclude each other: write one",
     ),
     (
         "name: a\nstages:\n- {name: b, replicas: 0, on: [{time: 1ms}]}\n- {name: b, on: [{time: 1ms}]}",
         "p.yaml:3: replicas: 0: write a number from 1 to 1000\n\
-             p.yaml:4: no item reaches stage \"b\": items come in at \"b\"; add a link to \"b\", or remove the stage\n\
-             p.yaml:4: stage \"b\" is on line 3 too: use two names",
+             p.yaml:4: no item reaches stage \"b\": the first stage is \"b\"; add a link to \"b\", or remove the stage\n\
+             p.yaml:4: stage \"b\" is defined on line 3 too: use different names",
     ),
     (
         "name: a\nstages:\n- {name: b, on: [{time: 1ms}]}\n- {name: c, on: [{time: 1ms}]}\nlinks:\n- {from: b, to: c}",
-        "p.yaml:6: stage \"b\" has a link: write the size of its results, output",
+        "p.yaml:6: stage \"b\" has an outgoing link: write output, the size of its results",
     ),
     (
         "name: 1a\nrate: 1e300\nstages:\n- {name: b, port: 0, output: 18446744073709551615, on: [{resource: x, time: 1ms}]}",
-        "p.yaml:4: \"18446744073709551615\" is no size: write 600, 60KiB or 2MB",
+        "p.yaml:4: \"18446744073709551615\" is not a size: write 600, 60KiB or 2MB",
     ),
     (
         "name: 1a\nrate: 1e300\nstages:\n- {name: b, port: 0, output: 20MiB, on: [{resource: x, time: 1ms}]}",
@@ -113,7 +113,7 @@ const WRONG: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_is_told_with_its_line() {
+fn every_mistake_is_reported_with_its_line() {
     for (text, expected) in WRONG {
         let found = mistakes(text);
         assert!(found.starts_with(expected), "{text}\n{found}");
@@ -132,7 +132,7 @@ fn a_wrong_expression_is_refused() {
 }
 
 #[test]
-fn the_schema_accepts_what_is_read() {
+fn the_schema_accepts_a_file_that_the_parser_accepts() {
     let validator = jsonschema::validator_for(&schema()).expect("a schema");
     let document = serde_json::json!({
         "name": "a", "goal": {"throughputUnder": "200ms"}, "input": 512,
@@ -144,7 +144,7 @@ fn the_schema_accepts_what_is_read() {
 }
 
 #[test]
-fn boards_have_what_their_profile_says() {
+fn boards_have_the_cpus_devices_and_rate_of_their_profile() {
     let text = "
 nodes:
 - {name: pi, board: raspberry-pi-5}

@@ -1,4 +1,4 @@
-//! Manifests of the three layouts, read as the API server reads them.
+//! Manifests of the three layouts, deserialised into the Kubernetes types.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn objects(layout: Layout, text: &str) -> Vec<Value> {
     manifests(&pipeline, &fleet, &plan).expect("manifests")
 }
 
-/// Each object as its kind has it: an unknown kind or a wrong type fails.
+/// Deserialises each object into the type of its kind; panics on an unknown kind or a wrong type.
 fn check_types(objects: &[Value]) -> Vec<Deployment> {
     let mut deployments = Vec::new();
     for object in objects {
@@ -142,7 +142,7 @@ fn the_arguments_of_a_program_end_before_those_of_the_stage() {
 }
 
 #[test]
-fn a_stage_without_an_image_is_named() {
+fn a_stage_without_an_image_is_reported_by_name() {
     let text = PIPELINE.replacen("image: stage:1, ", "", 1);
     let pipeline = Pipeline::parse(Path::new("p.yaml"), &text).expect("a pipeline");
     let fleet = Fleet::parse(Path::new("b.yaml"), BOARDS).expect("boards");
@@ -162,11 +162,11 @@ fn fields_of_kubernetes_are_added_to_the_pod_and_the_container() {
         )
         .replace("{cpus: 1, time: 2ms}]}", "{cpus: 1, time: 2ms}], pod: {volumes: [{name: v, emptyDir: {}}]}}");
     let deployments = check_types(&objects(Layout::Planned, &text));
-    let of = |name: &str| {
+    let deployment = |name: &str| {
         let found = deployments.iter().find(|one| one.metadata.name.as_deref() == Some(name));
         serde_json::to_value(found.expect("a deployment")).expect("JSON")
     };
-    let pod = &of("door-grab")["spec"]["template"]["spec"];
+    let pod = &deployment("door-grab")["spec"]["template"]["spec"];
     assert_eq!(pod["nodeSelector"]["kubernetes.io/hostname"], "a");
     assert_eq!(pod["volumes"], serde_json::json!([{"name": "v", "emptyDir": {}}]));
     assert_eq!(pod["terminationGracePeriodSeconds"], 90);
@@ -184,7 +184,7 @@ fn fields_of_kubernetes_are_added_to_the_pod_and_the_container() {
 }
 
 #[test]
-fn stages_that_share_a_pod_want_the_same_of_it() {
+fn stages_of_one_pod_must_agree_on_its_fields() {
     let text = "name: p\nstages:\n- {name: a, image: i, output: 1, on: [{time: 1ms}], pod: {volumes: [{name: v, emptyDir: {}}]}}\n\
         - {name: b, image: i, on: [{time: 1ms}], pod: {volumes: [{name: v, hostPath: {path: /v}}]}}\nlinks: [{from: a, to: b}]";
     let pipeline = Pipeline::parse(Path::new("p.yaml"), text).expect("a pipeline");
@@ -195,7 +195,7 @@ fn stages_that_share_a_pod_want_the_same_of_it() {
     };
     let error = rendered(Layout::Pod).expect_err("two volumes of one name").to_string();
     assert!(
-        error.starts_with("stages a, b share a pod, and pod.volumes.v is not the same"),
+        error.starts_with("stages a, b share a pod, but set pod.volumes.v to different values"),
         "{error}"
     );
     check_types(&rendered(Layout::Pods).expect("a pod for each"));

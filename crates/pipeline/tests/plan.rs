@@ -1,4 +1,4 @@
-//! Plans against every other placement, and predictions against figures by hand.
+//! Compares plans with exhaustive enumeration, and predictions with figures calculated by hand.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -56,13 +56,14 @@ fn a_slow_link_keeps_the_work_on_the_board_and_a_fast_one_sends_it_to_the_accele
     let plan = Plan::of(&pipeline(CAMERA), &fast, Layout::Planned).expect("a plan");
     assert!(plan.placement.uses_network(&pipeline(CAMERA)));
     close(plan.prediction.throughput, 100.0);
-    let latency = plan.prediction.latency.expect("five a second are few").total;
+    let latency =
+        plan.prediction.latency.expect("five items per second are below the throughput").total;
     // 2 + 10 + 1 ms of work, 1.05 ms for the frame, four delays of 0.1 ms, four hops.
     close(latency, 0.0151);
 }
 
 #[test]
-fn one_more_accelerator_is_worth_what_it_brings() {
+fn the_gain_of_one_more_accelerator_is_its_additional_throughput() {
     let text = CAMERA.replace("- name: detect\n", "- name: detect\n  replicas: 2\n");
     let boards = fleet(
         "nodes:\n- {name: a, board: raspberry-pi-5-coral}\n- {name: b, board: raspberry-pi-5}",
@@ -76,19 +77,19 @@ fn one_more_accelerator_is_worth_what_it_brings() {
 }
 
 #[test]
-fn a_stage_that_no_node_can_have_is_named_with_a_remedy() {
+fn an_unplaceable_stage_is_reported_with_a_remedy() {
     let text = "name: a\nstages:\n- {name: b, on: [{resource: x.com/y, time: 1ms}]}";
     let error = Plan::of(&pipeline(text), &fleet("nodes: [{name: n}]"), Layout::Planned)
         .expect_err("no such device");
     assert_eq!(
         error.to_string(),
-        "stage \"b\" fits nowhere: no device of 1 nodes serves x.com/y; add another alternative below on, or such a device"
+        "stage \"b\" fits nowhere: 1 nodes admit it, but none has x.com/y; add an alternative under `on`, or such a device"
     );
     let two = "name: a\nstages:\n- {name: b, output: 1, on: [{cpus: 1, time: 1ms}]}\n- {name: c, on: [{cpus: 1, time: 1ms}]}\n\
         links: [{from: b, to: c}]";
     let error = Plan::of(&pipeline(two), &fleet("nodes: [{name: n, cpus: 1}]"), Layout::Planned)
         .expect_err("full");
-    assert!(error.to_string().contains("stages before it need all"), "{error}");
+    assert!(error.to_string().contains("earlier stages need all"), "{error}");
 }
 
 /// A random file of a pipeline with at most four stages.
@@ -122,13 +123,13 @@ fn any_pipeline() -> impl Strategy<Value = String> {
             for (to, (from, _)) in links.iter().enumerate().take(stages.len()).skip(1) {
                 writeln!(text, "- {{from: s{}, to: s{to}}}", from % to).expect("a string");
             }
-            // A key without a value is no list.
+// YAML parses a key without a value as null, not as a list.
             if stages.len() == 1 { text.replace("links:\n", "links: []\n") } else { text }
         },
     )
 }
 
-/// Memory in MiB, of which nodes have 1000, and fields of the pod.
+/// Memory of a replica in MiB, and fields of its pod. Nodes have 1000 MiB.
 fn any_demand() -> impl Strategy<Value = (u32, &'static str)> {
     let pod = prop_oneof![
         4 => Just(""),
@@ -157,16 +158,16 @@ fn any_fleet() -> impl Strategy<Value = String> {
     })
 }
 
-/// The most that any placement is worth, by trying all of them. `None` if nothing fits.
+/// Worth of the best placement by exhaustive enumeration. `None` if no placement is feasible.
 fn by_brute_force(pipeline: &Pipeline, fleet: &Fleet) -> Option<Worth> {
     let mut all = Vec::new();
     let mut chosen = Placement::empty(pipeline.stages.len());
-    every(pipeline, fleet, 0, &mut chosen, &mut all);
+    enumerate(pipeline, fleet, 0, &mut chosen, &mut all);
     all.into_iter().reduce(|a, b| if b.is_above(a) { b } else { a })
 }
 
-/// Adds the worth of each placement of the stages from this one on.
-fn every(
+/// Adds to `all` the worth of every completion of `chosen` from this stage on.
+fn enumerate(
     pipeline: &Pipeline,
     fleet: &Fleet,
     stage: usize,
@@ -178,7 +179,7 @@ fn every(
         return;
     }
     if !chosen.replicas[stage].is_empty() {
-        every(pipeline, fleet, stage + 1, chosen, all);
+        enumerate(pipeline, fleet, stage + 1, chosen, all);
     }
     if chosen.replicas[stage].len() == pipeline.stages[stage].max_replicas as usize {
         return;
@@ -189,7 +190,7 @@ fn every(
         }
         chosen.replicas[stage].push(replica);
         if chosen.conflicts(pipeline, fleet).is_empty() {
-            every(pipeline, fleet, stage, chosen, all);
+            enumerate(pipeline, fleet, stage, chosen, all);
         }
         chosen.replicas[stage].pop();
     }
@@ -197,13 +198,13 @@ fn every(
 
 fn places(pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Vec<Replica> {
     let mut places = Vec::new();
-    for (node, of) in fleet.nodes.iter().enumerate() {
+    for (node, fleet_node) in fleet.nodes.iter().enumerate() {
         for (alternative, one) in pipeline.stages[stage].alternatives.iter().enumerate() {
             if one.device == Wanted::Cpu {
                 places.push(Replica { node, alternative, device: None });
             }
-            let serving = (0..of.devices.len())
-                .filter(|at| of.devices[*at].serves(&one.device).expect("no expression"));
+            let serving = (0..fleet_node.devices.len())
+                .filter(|at| fleet_node.devices[*at].serves(&one.device).expect("no expression"));
             places.extend(serving.map(|device| Replica {
                 node,
                 alternative,
@@ -214,7 +215,7 @@ fn places(pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Vec<Replica> {
     places
 }
 
-/// Cases of `WINDLASS_PLANS`, or enough for every day.
+/// Number of cases from `WINDLASS_PLANS`; default: 400.
 fn cases() -> Config {
     let cases =
         std::env::var("WINDLASS_PLANS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
@@ -244,7 +245,7 @@ proptest! {
 }
 
 #[test]
-fn a_stage_that_tolerates_a_boards_taint_has_it_to_itself() {
+fn only_a_stage_that_tolerates_a_boards_taint_runs_on_it() {
     let boards = fleet(
         "nodes:\n- {name: a, cpus: 1}\n- {name: b, cpus: 4, taints: [{key: edge, value: gpu, effect: NoExecute}]}",
     );

@@ -4,10 +4,10 @@ use std::{fmt, io, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use tokio::net::lookup_host;
 
-/// One address as it is written: `host:port`, `tcp:host:port` or `unix:/path`.
+/// One address, written `host:port`, `tcp:host:port` or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A host, whose name may stand for several replicas.
+    /// A host and a port. The name of the host can resolve to several replicas.
     Tcp {
         /// Name or IP address, without the brackets of IPv6.
         host: String,
@@ -18,31 +18,31 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Addresses that lead to the replicas of one stage, written with commas.
+/// Addresses of the replicas of one stage, written as a list with commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses(Vec<Address>);
 
-/// An address that cannot be read.
+/// Reason that an address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The port is missing.
     #[error("{0:?} has no port: write host:port, or unix:/path")]
     NoPort(String),
-    /// The port is no number between 0 and 65535.
-    #[error("{0:?} has a port that is no number from 0 to 65535")]
+    /// The port is not a number from 0 to 65535.
+    #[error("{0:?} has a port that is not a number from 0 to 65535")]
     Port(String),
     /// The host is missing.
     #[error("{0:?} has no host: write host:port, such as 0.0.0.0:7000")]
     NoHost(String),
-    /// The host is neither a name nor an IP address, such as the text `stage=host`.
-    #[error("{0:?} has a host that is no name: write host:port, such as detect:7000")]
+    /// The host is neither a name nor an IP address, as in `stage=host`.
+    #[error("{0:?} has an invalid host: write host:port, such as detect:7000")]
     Host(String),
     /// The path of a unix socket is relative.
-    #[error("{0:?} is no absolute path: write unix:/path")]
+    #[error("{0:?} is not an absolute path: write unix:/path")]
     Relative(String),
 }
 
-/// One replica as it is dialed.
+/// Resolved address of one replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Target {
     Tcp(SocketAddr),
@@ -52,7 +52,7 @@ pub(crate) enum Target {
 // === impl Address ===
 
 impl Address {
-    /// The replicas behind this address, of which a name in the DNS may have several.
+    /// Resolves the address. A DNS name can have several replicas.
     pub(crate) async fn resolve(&self) -> io::Result<Vec<Target>> {
         match self {
             Self::Unix(path) => Ok(vec![Target::Unix(path.clone())]),
@@ -83,8 +83,8 @@ impl FromStr for Address {
         if host.is_empty() {
             return Err(AddressError::NoHost(whole()));
         }
-        // A zone of IPv6 follows a percent sign.
-        if !host.chars().all(|one| one.is_ascii_alphanumeric() || "-._:%".contains(one)) {
+        // A percent sign begins the zone of an IPv6 address.
+        if !host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:%".contains(c)) {
             return Err(AddressError::Host(whole()));
         }
         Ok(Self::Tcp { host: host.to_owned(), port })
@@ -104,7 +104,7 @@ impl fmt::Display for Address {
 // === impl Addresses ===
 
 impl Addresses {
-    /// Each address.
+    /// The addresses in their order.
     pub fn iter(&self) -> impl Iterator<Item = &Address> {
         self.0.iter()
     }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_written_alike() {
+    fn addresses_round_trip_through_text() {
         for text in ["classify:7000", "[::1]:80", "unix:/run/stage.sock", "a:1,b:2,unix:/c"] {
             let read: Addresses = text.parse().expect(text);
             assert_eq!(read.to_string(), text);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_is_told_its_mistake() {
+    fn an_invalid_address_gives_the_matching_error() {
         let error = |text: &str| text.parse::<Address>().expect_err(text);
         assert_eq!(error("classify"), AddressError::NoPort("classify".into()));
         assert_eq!(error("classify:http"), AddressError::Port("classify:http".into()));

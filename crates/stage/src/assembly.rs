@@ -1,4 +1,4 @@
-//! Wires a stage: its tasks, the channels between them, and the order in which they end.
+//! Wiring of a stage: its tasks, the channels between them, and the order in which they end.
 
 use std::sync::Arc;
 
@@ -22,28 +22,28 @@ use crate::{
     listener::Listener,
     metrics::StageMetrics,
     outlet::Outlet,
-    panics::carry_on,
+    panics::propagate_panic,
     queue::Queue,
-    reader::Entrance,
+    reader::ItemSink,
     settings::{Identity, Settings},
     wire::{DescribeResponse, PROTOCOL, SLACK, stage_server::StageServer},
-    worker::{WayOut, Workshop},
+    worker::{BatchContext, Destination},
 };
 
-/// The tasks of a stage, and the tokens that move it on.
+/// The tasks of a stage, and the tokens of its life cycle.
 pub(crate) struct Tasks {
-    /// Items' way: join, queue, teller, outlets.
-    way: JoinSet<()>,
+    /// Tasks that items pass through: join, queue, publisher, outlets.
+    item_tasks: JoinSet<()>,
     pub(crate) server: JoinSet<Result<(), Error>>,
     readers: TaskTracker,
     closing: CancellationToken,
     /// Cancelled when all readers have ended.
     finishing: CancellationToken,
-    /// Cuts all connections, also where the stage is dropped.
-    _gone: DropGuard,
+    /// Cancels the connections when the stage is dropped.
+    _guard: DropGuard,
 }
 
-/// Facts that most tasks need.
+/// Context of all tasks.
 #[derive(Clone)]
 struct Shared {
     identity: Identity,
@@ -54,19 +54,19 @@ struct Shared {
 // === impl Tasks ===
 
 impl Tasks {
-    /// Starts every task. `gone` cuts the listener's connections.
+    /// Starts all tasks. Dropping the stage cancels `disconnect`, and so the listener's connections.
     pub(crate) fn start(
         builder: Builder,
         listener: Listener,
         address: &Address,
-        gone: CancellationToken,
+        disconnect: CancellationToken,
     ) -> Self {
         let Builder { name, replica, next, from, work, settings, metrics, .. } = builder;
         let replica = replica.unwrap_or_else(|| address.to_string());
         let identity = Identity { stage: name.as_str().into(), replica: replica.as_str().into() };
         let shared = Shared { identity, settings, metrics };
         let (closing, finishing) = (CancellationToken::new(), CancellationToken::new());
-        let (mut way, readers) = (JoinSet::new(), TaskTracker::new());
+        let (mut item_tasks, readers) = (JoinSet::new(), TaskTracker::new());
 
         let (copies, joins) = (next.len().max(1), from.len() > 1);
         let max_payload = shared.settings.max_payload;
@@ -77,107 +77,110 @@ impl Tasks {
             max_payload: max_payload as u64,
             joins,
         };
-        let (way_out, listeners) = way_out(&mut way, next, &shared, &closing);
+        let (destination, listeners) = destination(&mut item_tasks, next, &shared, &closing);
         let Shared { identity, settings, metrics } = shared.clone();
-        let workshop = Workshop { identity, settings, work, way_out, metrics };
-        let entrance = if joins {
-            join(&mut way, from, workshop, shared, &finishing)
+        let context = BatchContext { identity, settings, work, destination, metrics };
+        let sink = if joins {
+            join(&mut item_tasks, from, context, shared, &finishing)
         } else {
-            queue(&mut way, workshop, &shared, &finishing)
+            queue(&mut item_tasks, context, &shared, &finishing)
         };
         let inlet = Inlet {
             description,
             copies,
-            entrance,
+            sink,
             listeners,
             readers: readers.clone(),
             closing: closing.clone(),
-            gone: gone.clone(),
+            disconnect: disconnect.clone(),
         };
         let mut server = JoinSet::new();
         let shutdown = closing.clone().cancelled_owned();
         server.spawn(service(inlet, max_payload).serve_with_incoming_shutdown(listener, shutdown));
-        Self { way, server, readers, closing, finishing, _gone: gone.drop_guard() }
+        Self { item_tasks, server, readers, closing, finishing, _guard: disconnect.drop_guard() }
     }
 
-    /// Waits for the server's failure. A panic of a task goes on here.
+    /// Waits for a failure of the server. Resumes the panic of a task.
     pub(crate) async fn failure(&mut self) -> Error {
         loop {
             tokio::select! {
-                Some(ended) = self.way.join_next() => carry_on(ended),
+                Some(ended) = self.item_tasks.join_next() => propagate_panic(ended),
                 Some(ended) = self.server.join_next() => match ended {
                     Ok(Err(error)) => return error,
-                    ended => carry_on(ended.map(drop)),
+                    ended => propagate_panic(ended.map(drop)),
                 },
                 else => std::future::pending().await,
             }
         }
     }
 
-    /// Takes no more, and ends when everything was passed on.
+    /// Stops accepting items, and returns when all items are passed.
     pub(crate) async fn drain(&mut self) {
         self.closing.cancel();
         self.readers.close();
         self.readers.wait().await;
         self.finishing.cancel();
-        while let Some(ended) = self.way.join_next().await {
-            carry_on(ended);
+        while let Some(ended) = self.item_tasks.join_next().await {
+            propagate_panic(ended);
         }
         while self.server.join_next().await.is_some() {}
     }
 }
 
-/// The way to the next stages, or to the listeners; those where no stage follows.
-fn way_out(
-    way: &mut JoinSet<()>,
+/// Starts the outlets, or the publisher of a last stage with its subscriptions.
+fn destination(
+    item_tasks: &mut JoinSet<()>,
     next: Vec<(String, Addresses)>,
     shared: &Shared,
     closing: &CancellationToken,
-) -> (WayOut, Option<Listeners>) {
+) -> (Destination, Option<Listeners>) {
     if next.is_empty() {
-        let (exit, teller, listeners) = Exit::new();
-        way.spawn(teller.run());
-        return (WayOut::End(exit), Some(listeners));
+        let (exit, publisher, listeners) = Exit::new();
+        item_tasks.spawn(publisher.run());
+        return (Destination::End(exit), Some(listeners));
     }
     let outlets = next.into_iter().map(|(next, addresses)| {
         let Shared { identity, settings, metrics } = shared.clone();
-        let (outlet, carrier) =
+        let (outlet, task) =
             Outlet::new(identity, &next, addresses, settings, metrics, closing.clone());
-        way.spawn(Box::pin(carrier.run()));
+        item_tasks.spawn(Box::pin(task.run()));
         outlet
     });
-    (WayOut::Next(outlets.collect()), None)
+    (Destination::Next(outlets.collect()), None)
 }
 
-/// The queue, which ends after the readers.
+/// Starts the queue, which ends after the readers.
 fn queue(
-    way: &mut JoinSet<()>,
-    workshop: Workshop,
+    item_tasks: &mut JoinSet<()>,
+    context: BatchContext,
     shared: &Shared,
     finishing: &CancellationToken,
-) -> Entrance {
+) -> ItemSink {
     let (arrivals, arriving) = mpsc::unbounded_channel();
-    way.spawn(Queue::new(arriving, workshop).run(finishing.clone().cancelled_owned()));
-    Entrance::Queue { room: Arc::new(Semaphore::new(shared.settings.room())), arrivals }
+    item_tasks.spawn(Queue::new(arriving, context).run(finishing.clone().cancelled_owned()));
+    ItemSink::Queue {
+        queue_slots: Arc::new(Semaphore::new(shared.settings.queue_capacity())),
+        arrivals,
+    }
 }
 
-/// The join, which ends after the readers, and the queue, which ends after the join.
+/// Starts the join, which ends after the readers, and the queue, which ends after the join.
 fn join(
-    way: &mut JoinSet<()>,
+    item_tasks: &mut JoinSet<()>,
     from: Vec<String>,
-    workshop: Workshop,
+    context: BatchContext,
     shared: Shared,
     finishing: &CancellationToken,
-) -> Entrance {
+) -> ItemSink {
     let (arrivals, arriving) = mpsc::unbounded_channel();
-    way.spawn(Queue::new(arriving, workshop).run(std::future::pending()));
+    item_tasks.spawn(Queue::new(arriving, context).run(std::future::pending()));
     let (sender, parts) = mpsc::channel(1);
     let Shared { identity, settings, metrics } = shared;
-    let room = Arc::new(Semaphore::new(settings.room()));
+    let queue_slots = Arc::new(Semaphore::new(settings.queue_capacity()));
     let table = Table::default();
-    let join = Join { from, identity, settings, metrics, parts, room, arrivals, table };
-    way.spawn(Box::pin(join.run(finishing.clone().cancelled_owned())));
-    Entrance::Join(sender)
+    let join = Join { from, identity, settings, metrics, parts, queue_slots, arrivals, table };
+    item_tasks.spawn(Box::pin(join.run(finishing.clone().cancelled_owned())));
+    ItemSink::Join(sender)
 }
 
 fn service(inlet: Inlet, max_payload: usize) -> Router {

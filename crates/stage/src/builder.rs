@@ -1,4 +1,4 @@
-//! Describes a stage: its name, its address, its work and its neighbours.
+//! Builder of a stage: its name, address, work function and neighbours.
 
 use crate::{
     address::{Address, Addresses},
@@ -8,11 +8,11 @@ use crate::{
 };
 use bytes::Bytes;
 
-/// Entry to [`Builder`].
+/// Entry point to [`Builder`].
 #[derive(Debug)]
 pub struct Stage;
 
-/// A stage that does not serve yet. Without work it passes payloads on.
+/// Configuration of a stage. Without a work function the stage returns payloads unchanged.
 #[derive(Debug)]
 pub struct Builder {
     pub(crate) name: String,
@@ -28,7 +28,7 @@ pub struct Builder {
 // === impl Stage ===
 
 impl Stage {
-    /// A stage of this name.
+    /// Starts the configuration of a stage with this name.
     pub fn builder(name: &str) -> Builder {
         Builder {
             name: name.to_owned(),
@@ -36,7 +36,7 @@ impl Stage {
             listen: None,
             next: Vec::new(),
             from: Vec::new(),
-            work: Work::pass_on(),
+            work: Work::forward(),
             settings: Settings::default(),
             metrics: StageMetrics::new(),
         }
@@ -46,34 +46,34 @@ impl Stage {
 // === impl Builder ===
 
 impl Builder {
-    /// Listens here. A port of 0 is chosen by the system.
+    /// Address to listen on. With port 0 the system chooses a port.
     #[must_use]
     pub fn listen(self, address: Address) -> Self {
         Self { listen: Some(address), ..self }
     }
 
-    /// Name of this process among the stage's replicas; by default its address.
+    /// Name of this process among the stage's replicas. Default: its address.
     #[must_use]
     pub fn replica(self, name: &str) -> Self {
         Self { replica: Some(name.to_owned()), ..self }
     }
 
-    /// Sends a copy of each result to this stage too.
+    /// Adds a next stage. Each next stage gets a copy of each result.
     #[must_use]
     pub fn next(mut self, stage: &str, addresses: Addresses) -> Self {
         self.next.push((stage.to_owned(), addresses));
         self
     }
 
-    /// Expects a part of each item from this stage. Two or more make the stage a join, whose work gets the parts in the
-    /// order of these calls.
+    /// Adds a previous stage. With two or more, the stage is a join: it expects a part of each item from each of them,
+    /// and its work function gets the parts in the order of these calls.
     #[must_use]
     pub fn from(mut self, stage: &str) -> Self {
         self.from.push(stage.to_owned());
         self
     }
 
-    /// Works on one item at a time.
+    /// Processes one item per call.
     #[must_use]
     pub fn work<F, R, E>(self, work: impl Fn(Bytes) -> F + Send + Sync + 'static) -> Self
     where
@@ -81,10 +81,10 @@ impl Builder {
         R: Into<Bytes>,
         E: Into<WorkError>,
     {
-        Self { work: Work::each(move |parts| work(crate::work::together(parts))), ..self }
+        Self { work: Work::each(move |parts| work(crate::work::concat_parts(parts))), ..self }
     }
 
-    /// Works on one item at a time, on a thread that may block.
+    /// Processes one item per call, on a blocking thread.
     #[must_use]
     pub fn blocking<R, E>(
         self,
@@ -94,26 +94,26 @@ impl Builder {
         R: Into<Bytes> + 'static,
         E: Into<WorkError> + Send + 'static,
     {
-        Self { work: Work::blocking(move |parts| work(crate::work::together(parts))), ..self }
+        Self { work: Work::blocking(move |parts| work(crate::work::concat_parts(parts))), ..self }
     }
 
-    /// Works on up to `most` items at a time.
+    /// Processes up to `max` items per call. The results must be as many, in the order of the items.
     #[must_use]
     pub fn batch<F, E>(
         mut self,
-        most: usize,
+        max: usize,
         work: impl Fn(Vec<Bytes>) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = Result<Vec<Bytes>, E>> + Send + 'static,
         E: Into<WorkError>,
     {
-        self.settings.batch = most;
-        let all = |batch: Vec<_>| batch.into_iter().map(crate::work::together).collect();
-        Self { work: Work::batch(move |batch| work(all(batch))), ..self }
+        self.settings.batch = max;
+        let payloads = |batch: Vec<_>| batch.into_iter().map(crate::work::concat_parts).collect();
+        Self { work: Work::batch(move |batch| work(payloads(batch))), ..self }
     }
 
-    /// Works on the parts of one item at a time, in the order of the calls of [`Builder::from`].
+    /// Processes the parts of one item per call. The parts are in the order of the calls of [`Builder::from`].
     #[must_use]
     pub fn join<F, R, E>(self, work: impl Fn(Vec<Bytes>) -> F + Send + Sync + 'static) -> Self
     where
@@ -124,21 +124,21 @@ impl Builder {
         Self { work: Work::each(work), ..self }
     }
 
-    /// Calls of the work side by side, one per device.
+    /// Number of concurrent calls of the work function: usually one per device.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.settings.workers = workers;
         self
     }
 
-    /// Changes limits.
+    /// Changes the limits of the stage.
     #[must_use]
     pub fn limits(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.settings);
         self
     }
 
-    /// Counts here.
+    /// Sets the metrics of the stage. The caller registers them.
     #[must_use]
     pub fn metrics(self, metrics: StageMetrics) -> Self {
         Self { metrics, ..self }

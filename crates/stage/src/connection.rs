@@ -1,4 +1,4 @@
-//! A peer's connection that is cut when the stage is gone, so that a dropped stage looks like a dead process.
+//! A peer's connection that fails once the stage is dropped, so that its peers see a dead process.
 
 use std::{
     fmt, io,
@@ -10,16 +10,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
-/// A stream of bytes in both directions.
+/// A bidirectional byte stream.
 trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Send> Duplex for S {}
 
-/// Connection that fails once a token is cancelled.
+/// A connection that fails once a token is cancelled.
 pub(crate) struct Connection {
     stream: Pin<Box<dyn Duplex>>,
-    /// None once it was cut.
-    gone: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// `None` once the connection has failed.
+    disconnect: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 // === impl Connection ===
@@ -27,16 +27,20 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
-        gone: CancellationToken,
+        disconnect: CancellationToken,
     ) -> Self {
-        Self { stream: Box::pin(stream), gone: Some(Box::pin(gone.cancelled_owned())) }
+        Self { stream: Box::pin(stream), disconnect: Some(Box::pin(disconnect.cancelled_owned())) }
     }
 
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.gone.as_mut().is_some_and(|gone| gone.as_mut().poll(cx).is_pending()) {
+        if self
+            .disconnect
+            .as_mut()
+            .is_some_and(|disconnect| disconnect.as_mut().poll(cx).is_pending())
+        {
             return Ok(());
         }
-        self.gone = None;
+        self.disconnect = None;
         Err(io::ErrorKind::ConnectionReset.into())
     }
 }
@@ -93,6 +97,8 @@ impl Connected for Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("is_cut", &self.gone.is_none()).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("is_disconnected", &self.disconnect.is_none())
+            .finish_non_exhaustive()
     }
 }

@@ -1,11 +1,11 @@
-//! Custody of an item: the receipts that its sender gets, and when.
+//! Custody of an item: the responsibility for its end, and the receipts that move it from stage to stage.
 //!
 //! ```text
-//!  arrived ──(room in the queue)──> taken ──(every next stage took its copy, or the item ended)──> passed
+//!  arrived ──(admitted to the queue)──> taken ──(every next stage took its copy, or the item ended)──> passed
 //! ```
 //!
-//! The sender keeps an item's name until it is passed. A dropped [`Custody`] says nothing, so a stage that dies passes
-//! nothing by accident.
+//! The sender keeps an item's id until the item is passed. Dropping a [`Custody`] sends no receipt, so a stage that
+//! dies passes nothing by accident.
 
 use std::{
     collections::HashMap,
@@ -19,59 +19,60 @@ use tonic::Status;
 
 use crate::wire::{self, receipt::Content};
 
-/// Duty to tell the sender of one item that a copy of its result is in other hands.
+/// Handle for the receipts of one item. It reports to the sender that a next stage took a copy of the result.
 #[derive(Clone, Debug)]
 pub(crate) struct Custody {
     sequence: u64,
-    notes: mpsc::UnboundedSender<Note>,
+    inputs: mpsc::UnboundedSender<ReceiptInput>,
 }
 
-/// A receipt in the making.
+/// Input of [`Receipts`].
 #[derive(Debug)]
-pub(crate) enum Note {
+pub(crate) enum ReceiptInput {
+    /// A receipt to send unchanged.
     Receipt(Content),
-    /// One copy of an item's result is in other hands.
+    /// A next stage took one copy of the result of the item with this sequence number.
     Released(u64),
-    /// The item needs no result: another part of it has decided.
+    /// The item with this sequence number gets no result: its join ended with another part.
     Settled(u64),
 }
 
-/// The receipts of one stream. An item is passed when each of its copies was released.
+/// Stream of receipts for one sender. An item is passed when each copy of its result was released.
 #[derive(Debug)]
 pub(crate) struct Receipts {
-    notes: mpsc::UnboundedReceiver<Note>,
-    /// Copies that are made of each result.
+    inputs: mpsc::UnboundedReceiver<ReceiptInput>,
+    /// Copies of each result: one per next stage.
     copies: usize,
-    /// Released copies of items that have more.
+    /// Released copies by sequence number, for items with copies left.
     released: HashMap<u64, usize>,
 }
 
 // === impl Custody ===
 
 impl Custody {
-    pub(crate) fn new(sequence: u64, notes: mpsc::UnboundedSender<Note>) -> Self {
-        Self { sequence, notes }
+    pub(crate) fn new(sequence: u64, inputs: mpsc::UnboundedSender<ReceiptInput>) -> Self {
+        Self { sequence, inputs }
     }
 
-    /// One copy is in other hands. A sender that is gone needs no receipt.
+    /// Reports that a next stage took one copy. Errors are ignored: the sender's stream has ended.
     pub(crate) fn release(&self) {
-        drop(self.notes.send(Note::Released(self.sequence)));
+        drop(self.inputs.send(ReceiptInput::Released(self.sequence)));
     }
 
-    /// The item is passed, and no copy of it will be.
+    /// Reports the item as passed without a copy of its result.
     pub(crate) fn settle(&self) {
-        drop(self.notes.send(Note::Settled(self.sequence)));
+        drop(self.inputs.send(ReceiptInput::Settled(self.sequence)));
     }
 }
 
 // === impl Receipts ===
 
 impl Receipts {
-    pub(crate) fn new(notes: mpsc::UnboundedReceiver<Note>, copies: usize) -> Self {
-        Self { notes, copies, released: HashMap::new() }
+    pub(crate) fn new(inputs: mpsc::UnboundedReceiver<ReceiptInput>, copies: usize) -> Self {
+        Self { inputs, copies, released: HashMap::new() }
     }
 
-    /// True with the last copy.
+    /// Counts one released copy. True for the last copy.
     fn is_passed(&mut self, sequence: u64) -> bool {
         if self.copies <= 1 {
             return true;
@@ -91,14 +92,14 @@ impl Stream for Receipts {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            let content = match ready!(self.notes.poll_recv(cx)) {
+            let content = match ready!(self.inputs.poll_recv(cx)) {
                 None => return Poll::Ready(None),
-                Some(Note::Receipt(content)) => content,
-                Some(Note::Released(sequence)) if self.is_passed(sequence) => {
+                Some(ReceiptInput::Receipt(content)) => content,
+                Some(ReceiptInput::Released(sequence)) if self.is_passed(sequence) => {
                     Content::Passed(wire::Passed { sequence })
                 }
-                Some(Note::Settled(sequence)) => Content::Passed(wire::Passed { sequence }),
-                Some(Note::Released(_)) => continue,
+                Some(ReceiptInput::Settled(sequence)) => Content::Passed(wire::Passed { sequence }),
+                Some(ReceiptInput::Released(_)) => continue,
             };
             return Poll::Ready(Some(Ok(wire::Receipt { content: Some(content) })));
         }

@@ -1,4 +1,4 @@
-//! Connects to one replica of a stage and asks it who it is.
+//! Dials one replica of a stage: connects, checks its name and version, and opens a stream.
 
 use tokio::{
     sync::mpsc,
@@ -16,44 +16,44 @@ use crate::{
     wire::{self, PROTOCOL, SLACK, parcel, receipt, stage_client::StageClient},
 };
 
-/// A replica that cannot be used now.
+/// Reason that a replica cannot be used now.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
     #[error("cannot connect")]
     Connect(#[source] tonic::transport::Error),
     #[error("the call failed: {0}")]
     Call(String),
-    #[error("did not answer within {LIMIT:?}")]
-    Silent,
+    #[error("did not answer within {DIAL_TIMEOUT:?}")]
+    Timeout,
     #[error("drains")]
-    Drains,
+    Draining,
     #[error(
         "stage {stage} at {target} speaks protocol {protocol}, this one {PROTOCOL}: \
          run the same version of windlass-stage on both"
     )]
     Protocol { stage: String, target: Target, protocol: u32 },
     #[error("stage {stage} serves at {target}, where {expected} was expected")]
-    Stranger { stage: String, target: Target, expected: String },
+    WrongStage { stage: String, target: Target, expected: String },
 }
 
 /// A stream to one replica, ready for items.
-pub(crate) struct Opened {
+pub(crate) struct ItemStream {
     pub(crate) description: wire::DescribeResponse,
     pub(crate) parcels: mpsc::UnboundedSender<wire::Parcel>,
     pub(crate) receipts: Streaming<wire::Receipt>,
     pub(crate) half_round_trip: Duration,
 }
 
-/// Longest time of a dial with all its questions.
-pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+/// Timeout of a dial, including all its calls.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pings by which a new stream's round trip is measured.
+/// Number of pings that measure the round trip of a new stream.
 const PINGS: usize = 3;
 
-/// Bytes of one stream that may be under way: 200 MB/s over 20 ms of round trip.
+/// HTTP/2 flow-control window of a stream in bytes: 200 MB/s at a round trip of 20 ms.
 pub(crate) const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 
-/// A connection without an answer for so long is lost: a node without power sends no end.
+/// HTTP/2 keep-alive: interval and timeout. They detect a node that lost power and so closes no connection.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 // === impl DialError ===
@@ -65,8 +65,8 @@ impl DialError {
     }
 }
 
-/// Connects, and checks version and name.
-pub(crate) async fn stage(
+/// Connects, and checks the protocol version and, if `expected` is given, the name of the stage.
+pub(crate) async fn connect(
     target: &Target,
     expected: Option<&str>,
 ) -> Result<(StageClient<Channel>, wire::DescribeResponse), DialError> {
@@ -92,7 +92,7 @@ pub(crate) async fn stage(
     match expected {
         Some(expected) if expected != stage => {
             let expected = expected.to_owned();
-            Err(DialError::Stranger { stage, target: target.clone(), expected })
+            Err(DialError::WrongStage { stage, target: target.clone(), expected })
         }
         _ => Ok((client, described)),
     }
@@ -103,8 +103,8 @@ pub(crate) async fn open(
     target: &Target,
     expected: &str,
     clock: Instant,
-) -> Result<Opened, DialError> {
-    let (client, description) = stage(target, Some(expected)).await?;
+) -> Result<ItemStream, DialError> {
+    let (client, description) = connect(target, Some(expected)).await?;
     let largest = usize::try_from(description.max_payload).unwrap_or(usize::MAX);
     let mut client = client.max_encoding_message_size(largest.saturating_add(SLACK));
     let (parcels, outgoing) = mpsc::unbounded_channel();
@@ -113,18 +113,19 @@ pub(crate) async fn open(
     let mut half_round_trip = Duration::MAX;
     for _ in 0..PINGS {
         let sent = Instant::now();
-        // The stream's end shows itself by the lack of an answer.
+        // An error means that the stream has ended. The missing answer shows the end.
         drop(parcels.send(ping(clock)));
-        match receipts.message().await.map_err(DialError::call)?.and_then(|it| it.content) {
+        match receipts.message().await.map_err(DialError::call)?.and_then(|receipt| receipt.content)
+        {
             Some(receipt::Content::Pong(_)) => {}
-            _ => return Err(DialError::Drains),
+            _ => return Err(DialError::Draining),
         }
         half_round_trip = half_round_trip.min(sent.elapsed() / 2);
     }
-    Ok(Opened { description, parcels, receipts, half_round_trip })
+    Ok(ItemStream { description, parcels, receipts, half_round_trip })
 }
 
-/// A ping that is sent now by a clock that began at `clock`.
+/// A ping with the time since `clock`.
 pub(crate) fn ping(clock: Instant) -> wire::Parcel {
     let sent_ns = nanos(clock.elapsed());
     wire::Parcel { content: Some(parcel::Content::Ping(wire::Ping { sent_ns })) }
@@ -135,11 +136,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_of_another_version_is_told_the_remedy() {
+    fn a_version_mismatch_names_the_remedy() {
         let target = Target::Tcp("10.0.0.7:7000".parse().expect("an address"));
         let error = DialError::Protocol { stage: "detect".into(), target, protocol: 2 };
-        let told = "stage detect at 10.0.0.7:7000 speaks protocol 2, this one 1: run the same version of \
+        let expected = "stage detect at 10.0.0.7:7000 speaks protocol 2, this one 1: run the same version of \
                     windlass-stage on both";
-        assert_eq!(error.to_string(), told);
+        assert_eq!(error.to_string(), expected);
     }
 }

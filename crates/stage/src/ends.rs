@@ -1,4 +1,4 @@
-//! Listens to the ends of a pipeline: the items that leave it at any replica of its last stage.
+//! Listener for the ends of a pipeline: the items that leave at any replica of its last stage.
 
 use std::pin::Pin;
 
@@ -10,8 +10,8 @@ use crate::{
     address::{Addresses, Target},
     dial::{self, DialError},
     failure::Failure,
+    recent_ids::RecentIds,
     replicas::Replicas,
-    seen::Seen,
     visit::Visit,
     wire::{self, end::Content},
 };
@@ -19,65 +19,65 @@ use crate::{
 /// An item that left the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Id that the source made.
+    /// Id that the source assigned.
     pub id: u64,
-    /// Each stage on its way, in order; after a join, the stages of all parts.
+    /// Visited stages in order; after a join, those of all parts.
     pub visits: Vec<Visit>,
-    /// The reason that it has no result.
+    /// Failure; `None` if the item has a result.
     pub failure: Option<Failure>,
-    /// Size of its result.
+    /// Size of the result in bytes; zero for a failure.
     pub payload_bytes: u64,
 }
 
-/// News for a listener.
+/// Event for a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// An item left.
+    /// An item left the pipeline.
     End(End),
-    /// This many ends were lost, since the listener was too slow.
+    /// Number of ends that were dropped because the listener was too slow.
     Missed(u64),
 }
 
-/// Ends of all replicas behind an address. Each id comes once.
+/// Ends of all replicas behind an address, without duplicates of the most recent ids.
 pub struct Ends {
     replicas: Replicas<Streaming<wire::End>>,
     streams: StreamMap<Target, Contents>,
-    seen: Seen,
+    recent: RecentIds,
 }
 
-/// Contents of one stream, and `None` at its end.
+/// Contents of one stream, then `None` at its end.
 type Contents = Pin<Box<dyn Stream<Item = Option<Content>> + Send>>;
 
-/// Pause between two looks at the name behind which the replicas are.
+/// Maximum interval between two resolutions of the name.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
 
 // === impl Ends ===
 
 impl Ends {
-    /// Listens to every replica behind the address, and waits for the first one.
+    /// Connects to every replica behind the addresses, and waits for the first one.
     pub async fn listen(addresses: Addresses) -> Self {
         let dial = |target: Target| async move { listen_to(&target).await };
         let replicas = Replicas::new("the last stage".into(), addresses, RESOLVE_EVERY, dial);
         let streams = StreamMap::new();
-        let mut ends = Self { replicas, streams, seen: Seen::default() };
-        let (target, stream) = ends.replicas.opened().await;
+        let mut ends = Self { replicas, streams, recent: RecentIds::default() };
+        let (target, stream) = ends.replicas.next_opened().await;
         ends.open(target, stream);
         ends
     }
 
-    /// The next news. Waits for as long as there is none; replicas that end are dialed again.
+    /// Waits for the next event. A replica whose stream ends is dialed again.
     pub async fn next(&mut self) -> Told {
         loop {
             tokio::select! {
-                (target, stream) = self.replicas.opened() => self.open(target, stream),
-                Some((target, told)) = self.streams.next(), if !self.streams.is_empty() => {
-                    match told {
+                (target, stream) = self.replicas.next_opened() => self.open(target, stream),
+                Some((target, content)) = self.streams.next(), if !self.streams.is_empty() => {
+                    match content {
                         None => {
                             self.streams.remove(&target);
-                            self.replicas.ended(&target);
+                            self.replicas.on_ended(&target);
                         }
                         Some(Content::Missed(missed)) => return Told::Missed(missed.count),
-                        Some(Content::Ended(end)) if self.seen.is_first(end.id) => {
+                        Some(Content::Ended(end)) if self.recent.insert(end.id) => {
                             return Told::End(End::from_wire(end));
                         }
                         Some(Content::Ended(_)) => {}
@@ -87,7 +87,7 @@ impl Ends {
         }
     }
 
-    /// Number of replicas that are listened to.
+    /// Number of replicas with an open stream.
     pub fn connected(&self) -> usize {
         self.streams.len()
     }
@@ -116,6 +116,6 @@ impl End {
 }
 
 async fn listen_to(target: &Target) -> Result<Streaming<wire::End>, DialError> {
-    let (mut client, _) = dial::stage(target, None).await?;
+    let (mut client, _) = dial::connect(target, None).await?;
     Ok(client.ends(wire::EndsRequest {}).await.map_err(DialError::call)?.into_inner())
 }

@@ -1,7 +1,7 @@
-//! The exit of a pipeline: items leave it at a stage without a next one, and listeners are told.
+//! The exit of a pipeline: the last stage publishes the end of each item to its listeners.
 //!
-//! A listener is told the newest ends first, so that one that connects anew misses none. A last stage that is killed takes
-//! along the ends that it has not told yet.
+//! A new listener first gets the most recent ends again, so that one that reconnects misses none. The ends are in
+//! memory only: a last stage that is killed loses those that it has not published.
 
 use std::collections::VecDeque;
 
@@ -15,89 +15,89 @@ use tonic::Status;
 use crate::{
     custody::Custody,
     item::{Body, Item},
-    seen::Seen,
+    recent_ids::RecentIds,
     visit::Visit,
     wire::{self, end::Content},
 };
 
-/// The side of the stage at which items leave.
+/// Handle by which workers report the end of items.
 pub(crate) struct Exit {
     ends: mpsc::UnboundedSender<(Item, Vec<Custody>)>,
 }
 
-/// The task that tells ends to listeners, each id once.
-pub(crate) struct Teller {
+/// The task that publishes ends to listeners, each id once.
+pub(crate) struct Publisher {
     ends: mpsc::UnboundedReceiver<(Item, Vec<Custody>)>,
-    seen: Seen,
+    recent_ids: RecentIds,
     listeners: broadcast::Sender<wire::Ended>,
-    /// The newest ends.
+    /// The most recent ends, oldest first.
     recent: VecDeque<wire::Ended>,
     requests: mpsc::Receiver<Request>,
 }
 
-/// Access for listeners, until the last item has left.
+/// Handle for new listeners, until the task has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Listeners(mpsc::Sender<Request>);
 
-/// A listener's wish. It is answered between two ends, so that none is in both parts of the answer or in neither.
+/// Subscription of a listener. The task answers it between two ends, so each end is in exactly one part of the answer.
 type Request = oneshot::Sender<(VecDeque<wire::Ended>, broadcast::Receiver<wire::Ended>)>;
 
-/// Ends that a slow listener may be behind.
+/// Ends that are buffered for a slow listener. Older ones are dropped and reported as missed.
 const BACKLOG: usize = 4096;
 
-/// Ends that a new listener is told: those of some seconds, in which a listener finds a new replica.
+/// Ends that a new listener gets again: those of a few seconds, the time to find a new replica.
 const RECENT: usize = 1024;
 
 // === impl Exit ===
 
 impl Exit {
-    pub(crate) fn new() -> (Self, Teller, Listeners) {
+    pub(crate) fn new() -> (Self, Publisher, Listeners) {
         let (ends, receiver) = mpsc::unbounded_channel();
         let (requester, requests) = mpsc::channel(1);
-        let teller = Teller {
+        let publisher = Publisher {
             ends: receiver,
-            seen: Seen::default(),
+            recent_ids: RecentIds::default(),
             listeners: broadcast::Sender::new(BACKLOG),
             recent: VecDeque::new(),
             requests,
         };
-        (Self { ends }, teller, Listeners(requester))
+        (Self { ends }, publisher, Listeners(requester))
     }
 
-    /// The item leaves the pipeline.
+    /// Reports that the item leaves the pipeline.
     pub(crate) fn end(&self, item: Item, custodies: &[Custody]) {
-        // The teller ends after the workers.
+        // The publisher runs until the workers have ended.
         drop(self.ends.send((item, custodies.to_vec())));
     }
 }
 
-// === impl Teller ===
+// === impl Publisher ===
 
-impl Teller {
-    /// Runs until the stage's workers have ended.
+impl Publisher {
+    /// Runs until all workers have ended.
     pub(crate) async fn run(mut self) {
         loop {
             tokio::select! {
                 end = self.ends.recv() => match end {
-                    Some((item, custodies)) => self.tell(&item, &custodies),
+                    Some((item, custodies)) => self.publish(&item, &custodies),
                     None => return,
                 },
                 Some(request) = self.requests.recv() => {
-                    // A listener that left meanwhile needs no answer.
+                    // An error means that the listener has gone.
                     drop(request.send((self.recent.clone(), self.listeners.subscribe())));
                 }
             }
         }
     }
 
-    fn tell(&mut self, item: &Item, custodies: &[Custody]) {
-        if self.seen.is_first(item.id) {
+    fn publish(&mut self, item: &Item, custodies: &[Custody]) {
+        if self.recent_ids.insert(item.id) {
             let end = to_wire(item);
             if self.recent.len() == RECENT {
                 self.recent.pop_front();
             }
             self.recent.push_back(end.clone());
-            // Nobody listens, perhaps.
+            // An error means that there is no listener.
             drop(self.listeners.send(end));
         }
         custodies.iter().for_each(Custody::release);
@@ -107,7 +107,7 @@ impl Teller {
 // === impl Listeners ===
 
 impl Listeners {
-    /// The stream of a new listener: the newest ends, then each later one. `None` after the last item.
+    /// Stream for a new listener: the most recent ends, then all later ones. `None` after the last item.
     pub(crate) async fn listen(
         &self,
     ) -> Option<impl Stream<Item = Result<wire::End, Status>> + use<>> {
@@ -116,7 +116,7 @@ impl Listeners {
         let (before, after) = answer.await.ok()?;
         let before =
             before.into_iter().map(|end| Ok(wire::End { content: Some(Content::Ended(end)) }));
-        Some(tokio_stream::iter(before).chain(told(after)))
+        Some(tokio_stream::iter(before).chain(later_ends(after)))
     }
 }
 
@@ -133,8 +133,10 @@ fn to_wire(item: &Item) -> wire::Ended {
     }
 }
 
-/// The stream of one listener.
-fn told(ends: broadcast::Receiver<wire::Ended>) -> impl Stream<Item = Result<wire::End, Status>> {
+/// Stream of the ends after the subscription.
+fn later_ends(
+    ends: broadcast::Receiver<wire::Ended>,
+) -> impl Stream<Item = Result<wire::End, Status>> {
     BroadcastStream::new(ends).map(|end| {
         let content = match end {
             Ok(end) => Content::Ended(end),
@@ -154,58 +156,58 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_does_not_read_is_told_how_many_it_missed_and_holds_nobody_back() {
-        let (exit, teller, listeners) = Exit::new();
+    async fn a_slow_listener_gets_the_number_of_missed_ends_and_blocks_no_item() {
+        let (exit, publisher, listeners) = Exit::new();
         let ending = async {
-            let listener = listeners.listen().await.expect("the teller is here");
+            let listener = listeners.listen().await.expect("the publisher runs");
             for id in 0..BACKLOG as u64 + 7 {
                 exit.end(item(id), &[]);
             }
             drop(exit);
             listener
         };
-        let (listener, ()) = tokio::join!(ending, teller.run());
-        let told: Vec<_> = listener.collect().await;
-        let contents: Vec<_> = told.into_iter().filter_map(|end| end.ok()?.content).collect();
+        let (listener, ()) = tokio::join!(ending, publisher.run());
+        let received: Vec<_> = listener.collect().await;
+        let contents: Vec<_> = received.into_iter().filter_map(|end| end.ok()?.content).collect();
         assert_eq!(contents[0], Content::Missed(wire::Missed { count: 7 }));
         assert_eq!(contents.len(), 1 + BACKLOG);
         assert!(listeners.listen().await.is_none(), "the last item has left");
     }
 
     #[tokio::test]
-    async fn an_id_that_ends_twice_is_told_once_and_both_senders_are_answered() {
-        let (exit, teller, listeners) = Exit::new();
-        let (notes, mut receipts) = mpsc::unbounded_channel();
+    async fn an_id_that_ends_twice_is_published_once_and_both_senders_get_a_receipt() {
+        let (exit, publisher, listeners) = Exit::new();
+        let (receipts, mut inputs) = mpsc::unbounded_channel();
         let ending = async {
-            let listener = listeners.listen().await.expect("the teller is here");
+            let listener = listeners.listen().await.expect("the publisher runs");
             for sequence in [3, 4] {
-                exit.end(item(9), &[Custody::new(sequence, notes.clone())]);
+                exit.end(item(9), &[Custody::new(sequence, receipts.clone())]);
             }
-            drop((exit, notes));
+            drop((exit, receipts));
             listener
         };
-        let (listener, ()) = tokio::join!(ending, teller.run());
+        let (listener, ()) = tokio::join!(ending, publisher.run());
         assert_eq!(listener.collect::<Vec<_>>().await.len(), 1);
         let mut answered = 0;
-        while receipts.recv().await.is_some() {
+        while inputs.recv().await.is_some() {
             answered += 1;
         }
         assert_eq!(answered, 2);
     }
 
     #[tokio::test]
-    async fn a_listener_that_comes_late_is_told_the_newest_ends_once() {
-        let (exit, mut teller, listeners) = Exit::new();
+    async fn a_late_listener_gets_the_most_recent_ends_once() {
+        let (exit, mut publisher, listeners) = Exit::new();
         for id in 0..RECENT as u64 + 5 {
-            teller.tell(&item(id), &[]);
+            publisher.publish(&item(id), &[]);
         }
         let ending = async {
-            let listener = listeners.listen().await.expect("the teller is here");
+            let listener = listeners.listen().await.expect("the publisher runs");
             exit.end(item(7_000), &[]);
             drop(exit);
             listener
         };
-        let (listener, ()) = tokio::join!(ending, teller.run());
+        let (listener, ()) = tokio::join!(ending, publisher.run());
         let ids = listener.filter_map(|end| match end.ok()?.content? {
             Content::Ended(end) => Some(end.id),
             Content::Missed(_) => None,

@@ -1,49 +1,49 @@
-//! Failures of items: the stage, the replica and the reason.
+//! Failures of items, with stage, replica and reason.
 
 use std::fmt;
 
 use crate::{settings::Identity, wire};
 
-/// The end of an item that has no result.
+/// Failure of an item, in place of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The stage at which the item failed.
     pub stage: String,
-    /// The process among the stage's replicas.
+    /// Name of the process among the stage's replicas.
     pub replica: String,
-    /// Cause, for people.
+    /// Cause as text, for display.
     pub reason: String,
-    /// Cause, for programs.
+    /// Cause as a category.
     pub kind: FailureKind,
 }
 
-/// Causes of failures.
+/// Category of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FailureKind {
-    /// The deadline passed before the work began.
+    /// The deadline passed before processing started.
     Deadline,
-    /// The stage stopped while it had the item.
+    /// The stage stopped, or lost its connection, while it had the item.
     Stopped,
-    /// The payload exceeds the limit.
+    /// The payload exceeds the limit of the sender or of the receiver.
     TooLarge,
-    /// The work returned an error.
+    /// The work function returned an error.
     Work,
-    /// The work panicked.
+    /// The work function panicked.
     Panic,
-    /// The work returned another number of results than it got items.
+    /// The work function returned fewer or more results than items.
     Count,
-    /// The work did not return in time.
+    /// The work function exceeded its time limit.
     Silent,
-    /// A part for a join did not come.
+    /// A join got no part from one of its stages in time, or a part from an unexpected stage.
     Part,
-    /// A cause that a newer peer knows.
+    /// A category that only a newer peer knows.
     Other,
 }
 
-/// Bytes of a reason: a longer one tells people no more, and a message has a limit, over which it would break the stream.
+/// Maximum bytes of a reason. A message over the size limit would break the stream.
 const MAX_REASON: usize = 2000;
 
-/// The reason with its middle left out, if it is long.
+/// Replaces the middle of a long reason by an ellipsis.
 fn shortened(reason: String) -> String {
     if reason.len() <= MAX_REASON {
         return reason;
@@ -70,7 +70,7 @@ impl FailureKind {
         Self::Other,
     ];
 
-    /// The kind in one word, as metrics have it.
+    /// Value of the label `reason` in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
@@ -117,7 +117,7 @@ impl FailureKind {
 // === impl Identity ===
 
 impl Identity {
-    /// A failure at this stage.
+    /// Makes a failure at this stage.
     pub(crate) fn failure(&self, kind: FailureKind, reason: String) -> Failure {
         let reason = shortened(reason);
         Failure { stage: self.stage.to_string(), replica: self.replica.to_string(), reason, kind }

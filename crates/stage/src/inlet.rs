@@ -1,4 +1,4 @@
-//! The way into a stage: describes it, opens its streams, and lets listeners subscribe to its ends.
+//! The gRPC service of a stage: describes the stage, opens streams of items, and publishes ends to listeners.
 
 use std::pin::Pin;
 
@@ -10,33 +10,33 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::{
     custody::Receipts,
     exit::Listeners,
-    reader::{Entrance, Reader},
+    reader::{ItemSink, Reader},
     wire,
 };
 
-/// The service of one stage.
+/// The gRPC service of one stage.
 pub(crate) struct Inlet {
     pub(crate) description: wire::DescribeResponse,
-    /// Copies of each result: one per next stage, or the end.
+    /// Copies of each result: one per next stage, or one for the exit.
     pub(crate) copies: usize,
-    pub(crate) entrance: Entrance,
-    /// Listeners to ends; none where stages follow.
+    pub(crate) sink: ItemSink,
+    /// Subscriptions to ends; `None` if the stage has next stages.
     pub(crate) listeners: Option<Listeners>,
     pub(crate) readers: TaskTracker,
-    /// Cancelled when the stage drains.
+    /// Cancelled when the stage starts to drain.
     pub(crate) closing: CancellationToken,
-    /// Cancelled when the stage is gone.
-    pub(crate) gone: CancellationToken,
+    /// Cancelled when the stage is dropped.
+    pub(crate) disconnect: CancellationToken,
 }
 
 // === impl Inlet ===
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl wire::stage_server::Stage for Inlet {
     type PassStream = Receipts;
-    type EndsStream = Answers<wire::End>;
+    type EndsStream = ResponseStream<wire::End>;
 
     async fn describe(
         &self,
@@ -49,16 +49,16 @@ impl wire::stage_server::Stage for Inlet {
         &self,
         request: Request<Streaming<wire::Parcel>>,
     ) -> Result<Response<Receipts>, Status> {
-        // Held before the look at `closing`: a drain waits for this reader, or this reader sees the drain.
+        // Taken before the check of `closing`: either the drain waits for this reader, or this reader sees the drain.
         let token = self.readers.token();
         if self.closing.is_cancelled() {
             return Err(Status::unavailable("drains"));
         }
-        let (notes, receiver) = mpsc::unbounded_channel();
+        let (receipts, receiver) = mpsc::unbounded_channel();
         let reader =
-            Reader::new(request.into_inner(), notes, self.entrance.clone(), self.closing.clone());
-        let gone = self.gone.clone();
-        self.readers.spawn(async move { gone.run_until_cancelled(reader.run()).await });
+            Reader::new(request.into_inner(), receipts, self.sink.clone(), self.closing.clone());
+        let disconnect = self.disconnect.clone();
+        self.readers.spawn(async move { disconnect.run_until_cancelled(reader.run()).await });
         drop(token);
         Ok(Response::new(Receipts::new(receiver, self.copies)))
     }

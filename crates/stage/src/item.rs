@@ -1,4 +1,4 @@
-//! Items on their way: the id, a payload or a failure, and the visits so far.
+//! Items in transit: the id, a payload or a failure, and the visits so far.
 
 use bytes::Bytes;
 use tokio::time::{Duration, Instant};
@@ -10,34 +10,35 @@ use crate::{
     wire,
 };
 
-/// One item between two stages.
+/// An item between two stages.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub(crate) id: u64,
-    /// Name of the stage that sent it.
+    /// Name of the sending stage.
     pub(crate) from: String,
     pub(crate) body: Body,
     pub(crate) visits: Vec<Visit>,
     pub(crate) deadline: Option<Instant>,
 }
 
-/// A result to work on, or the reason that there is none.
+/// Content of an item: the payload, or the failure that replaced it.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     Payload(Bytes),
     Failure(Failure),
 }
 
-/// An item on its way out.
+/// An item that waits to be sent to a next stage.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) item: Item,
+    /// Released when the next stage has taken the item.
     pub(crate) custodies: Vec<Custody>,
-    /// End of its work.
+    /// End of processing.
     pub(crate) ready: Instant,
 }
 
-/// Facts of one transfer, beside the item.
+/// Fields of one transfer on a stream: sequence number and times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     pub(crate) sequence: u64,
@@ -74,7 +75,7 @@ impl Item {
             Body::Payload(payload) => (payload.clone(), None),
             Body::Failure(failure) => (Bytes::new(), Some(failure.to_wire())),
         };
-        // Zero would mean none.
+        // On the wire, zero means no deadline.
         let remaining = self.deadline.map_or(0, |at| micros(at.duration_since(now)).max(1));
         wire::Item {
             id: self.id,
@@ -89,7 +90,7 @@ impl Item {
         }
     }
 
-    /// Bytes of its payload.
+    /// Size of the payload in bytes; zero for a failure.
     pub(crate) fn payload_bytes(&self) -> usize {
         match &self.body {
             Body::Payload(payload) => payload.len(),
@@ -97,7 +98,7 @@ impl Item {
         }
     }
 
-    /// Turns a payload into a failure. A failure stays what it is: the first reason counts.
+    /// Turns a payload into a failure. An existing failure stays unchanged, so the first reason counts.
     pub(crate) fn fail(&mut self, failure: impl FnOnce() -> Failure) {
         if let Body::Payload(_) = self.body {
             self.body = Body::Failure(failure());

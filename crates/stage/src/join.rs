@@ -1,15 +1,15 @@
-//! The join of a stage: waits for one part of an item from each stage before, and makes one item of them.
+//! The join of a stage: waits for one part of each item from every previous stage, and merges them into one item.
 //!
 //! ```text
 //!            (first part)            (last part)
 //!  unknown ───────────────> waiting ─────────────> queue
 //!                             │ │
 //!                             │ └──(a part is a failure)──> queue, as that failure
-//!                             └──(no more came in time)───> queue, as a failure
+//!                             └──(join_timeout)───────────> queue, as a failure
 //! ```
 //!
-//! The table of waiting items is bounded. A part that would begin another item waits for room, with the stream that it
-//! came on: the stream that is ahead is held back, while the others complete items.
+//! The table of waiting items is bounded. When it is full, the first part of a new item blocks its stream. So the
+//! stream that is ahead waits, while the others complete items.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,7 +27,7 @@ use crate::{
     failure::{Failure, FailureKind},
     metrics::StageMetrics,
     queued::Queued,
-    seen::Seen,
+    recent_ids::RecentIds,
     settings::{Identity, Settings},
     visit::Visit,
 };
@@ -36,99 +36,100 @@ use crate::{
 pub(crate) struct Part {
     pub(crate) from: String,
     pub(crate) item: Queued,
-    /// Answered when the part is in the table.
+    /// Signalled when the part is admitted.
     pub(crate) accept: oneshot::Sender<()>,
 }
 
-/// The task that owns the parts.
+/// The task that owns the table of parts.
 pub(crate) struct Join {
     pub(crate) from: Vec<String>,
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
     pub(crate) metrics: StageMetrics,
     pub(crate) parts: mpsc::Receiver<Part>,
-    pub(crate) room: Arc<Semaphore>,
+    pub(crate) queue_slots: Arc<Semaphore>,
     pub(crate) arrivals: mpsc::UnboundedSender<Queued>,
     pub(crate) table: Table,
 }
 
-/// Items of which some parts came.
+/// Items with missing parts.
 #[derive(Default)]
 pub(crate) struct Table {
     waiting: HashMap<u64, Waiting>,
-    /// Ids by their first part, with the time at which they are given up.
+    /// Timeouts of the items, in the order of their first parts.
     due: VecDeque<(Instant, u64)>,
-    /// Parts that wait for room in the table.
-    held: VecDeque<Part>,
-    done: Seen,
+    /// Parts that wait because the table is full.
+    blocked: VecDeque<Part>,
+    /// Items that the join has passed to the queue.
+    completed: RecentIds,
 }
 
-/// One item of which some parts came.
+/// One item with missing parts.
 struct Waiting {
-    /// The payload of each part, in the order of the stages before.
+    /// Payloads by previous stage, in the order of `from`; `None` for a missing part.
     parts: Vec<Option<Bytes>>,
-    /// The parts' times, visits and custodies, put together.
+    /// Merged times, visits and custodies of the parts.
     item: Queued,
 }
 
 // === impl Join ===
 
 impl Join {
-    /// Runs until no more parts can come and none waits.
+    /// Runs until no more parts can arrive and the table is empty. `finish` closes the channel of parts.
     pub(crate) async fn run(mut self, finish: impl Future<Output = ()>) {
         let mut finish = std::pin::pin!(finish);
         let (mut is_finishing, mut is_open) = (false, true);
         while is_open || !self.table.waiting.is_empty() {
             let due = self.table.due.front().map(|(at, _)| *at);
             tokio::select! {
-                // A part that is there comes before the end of the wait for it.
+                // Biased: a part that has arrived wins over its timeout.
                 biased;
                 () = &mut finish, if !is_finishing => {
                     is_finishing = true;
                     self.parts.close();
                 }
                 part = self.parts.recv(), if is_open => match part {
-                    Some(part) => self.take(part).await,
+                    Some(part) => self.receive(part).await,
                     None => is_open = false,
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    self.give_up(Instant::now()).await;
+                    self.expire(Instant::now()).await;
                 }
             }
-            self.take_held().await;
+            self.retry_blocked().await;
         }
     }
 
-    async fn take(&mut self, part: Part) {
+    /// Admits a part, or blocks it while the table is full.
+    async fn receive(&mut self, part: Part) {
         let id = part.item.id;
-        let is_known = self.table.waiting.contains_key(&id) || self.table.done.contains(id);
-        if !is_known && self.table.waiting.len() >= self.settings.join_capacity {
-            self.table.held.push_back(part);
+        let has_entry = self.table.waiting.contains_key(&id) || self.table.completed.contains(id);
+        if !has_entry && self.table.waiting.len() >= self.settings.join_capacity {
+            self.table.blocked.push_back(part);
             return;
         }
-        // A reader that is gone has no use for the answer; its part counts.
+        // An error means that the reader has ended. Its part counts.
         let _ = part.accept.send(());
-        if self.table.done.contains(id) {
-            // The item went on without this part, as a failure.
+        if self.table.completed.contains(id) {
+            // The item has already failed without this part.
             part.item.custodies.iter().for_each(Custody::settle);
         } else if let Some(complete) = self.add(&part.from, part.item) {
-            self.pass_on(complete).await;
+            self.enqueue(complete).await;
         }
     }
 
-    /// Parts that waited for room, as far as there is some now.
-    async fn take_held(&mut self) {
-        for _ in 0..self.table.held.len() {
-            let Some(part) = self.table.held.pop_front() else { return };
-            // Goes back to the end if there is still no room.
-            self.take(part).await;
+    /// Retries blocked parts, each once. A part that still finds no space goes to the end.
+    async fn retry_blocked(&mut self) {
+        for _ in 0..self.table.blocked.len() {
+            let Some(part) = self.table.blocked.pop_front() else { return };
+            self.receive(part).await;
         }
     }
 
-    /// Adds a part; the item, if it is complete or has failed.
+    /// Adds a part to the table. Returns the item if it is complete or has failed.
     fn add(&mut self, from: &str, mut item: Queued) -> Option<Queued> {
         let id = item.id;
-        let place = self.from.iter().position(|stage| stage == from);
+        let index = self.from.iter().position(|stage| stage == from);
         let body = std::mem::replace(&mut item.parts, Ok(Vec::new()));
         let (mut parts, item) =
             if let Some(Waiting { parts, item: first }) = self.table.waiting.remove(&id) {
@@ -137,13 +138,13 @@ impl Join {
                 self.table.due.push_back((Instant::now() + self.settings.join_timeout, id));
                 (vec![None; self.from.len()], item)
             };
-        let failure = match (body, place) {
+        let failure = match (body, index) {
             (Err(failure), _) => Some(failure),
             (Ok(_), None) => {
                 Some(self.failure(format!("part from {from}, which is none of --from")))
             }
-            (Ok(mut payloads), Some(place)) => {
-                parts[place] = payloads.pop();
+            (Ok(mut payloads), Some(index)) => {
+                parts[index] = payloads.pop();
                 None
             }
         };
@@ -159,8 +160,8 @@ impl Join {
         }
     }
 
-    /// Fails items whose parts did not come in time.
-    async fn give_up(&mut self, now: Instant) {
+    /// Fails the items whose `join_timeout` has passed.
+    async fn expire(&mut self, now: Instant) {
         while let Some(&(at, id)) = self.table.due.front()
             && at <= now
         {
@@ -169,17 +170,17 @@ impl Join {
             let missing = self.from.iter().zip(&parts).filter(|(_, part)| part.is_none());
             let missing: Vec<_> = missing.map(|(stage, _)| stage.as_str()).collect();
             let failure = self.failure(format!("part from {} did not come", missing.join(", ")));
-            self.pass_on(Queued { parts: Err(failure), ..item }).await;
+            self.enqueue(Queued { parts: Err(failure), ..item }).await;
         }
     }
 
-    async fn pass_on(&mut self, mut item: Queued) {
-        self.table.done.is_first(item.id);
-        let begun = Instant::now();
-        // The semaphore is never closed.
-        item.place = Arc::clone(&self.room).acquire_owned().await.ok();
-        // No part was taken meanwhile: the time is not one in which parts did not come.
-        let blocked = begun.elapsed();
+    async fn enqueue(&mut self, mut item: Queued) {
+        self.table.completed.insert(item.id);
+        let started = Instant::now();
+        // An error is impossible: the semaphore is never closed.
+        item.slot = Arc::clone(&self.queue_slots).acquire_owned().await.ok();
+        // No part was received during this wait, so it extends the timeouts.
+        let blocked = started.elapsed();
         self.table.due.iter_mut().for_each(|(at, _)| *at += blocked);
         drop(self.arrivals.send(item));
     }
@@ -193,13 +194,13 @@ impl Join {
 // === impl Queued ===
 
 impl Queued {
-    /// Puts times, visits and custodies of another part to this one. The item's time in this stage begins with the first
-    /// part; its link is that of the last.
+    /// Merges visits, custodies, deadline and link time of a later part. The arrival stays that of the first part; the
+    /// link time is that of the last part.
     fn merge(mut self, other: Self) -> Self {
         for visit in other.visits {
-            // Stages before the split are in both parts.
+            // Both parts contain the visits of the stages before the split.
             let is_same =
-                |known: &Visit| (&known.stage, &known.replica) == (&visit.stage, &visit.replica);
+                |own: &Visit| (&own.stage, &own.replica) == (&visit.stage, &visit.replica);
             if !self.visits.iter().any(is_same) {
                 self.visits.push(visit);
             }

@@ -1,8 +1,8 @@
-//! Stages of a pipeline: items pass from process to process over gRPC, and each leaves exactly once.
+//! Stages of a pipeline: items pass from process to process over gRPC, and each item ends exactly once.
 //!
-//! A stage takes items from its upstream, works on each, and hands the result to every next stage. An item ends as a
-//! result or as a [`Failure`] that names the stage and the reason. Nothing is retried: a stage works on an item at most
-//! once. `docs/stages.md` has the protocol.
+//! A stage receives items, processes each, and sends the result to every next stage. An item ends as a result or as a
+//! [`Failure`] that names the stage and the reason. A stage processes an item at most once, without retries.
+//! `docs/stages.md` describes the protocol.
 //!
 //! ```text
 //!  Source ─> Stage ─> Stage ─> Stage ─> Ends
@@ -42,8 +42,8 @@ mod panics;
 mod queue;
 mod queued;
 mod reader;
+mod recent_ids;
 mod replicas;
-mod seen;
 mod serve;
 mod settings;
 mod source;

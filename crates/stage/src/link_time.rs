@@ -1,56 +1,57 @@
-//! The time that an item spends on a link, without common clocks.
+//! Estimate of an item's time on a link, without synchronised clocks.
 //!
-//! Clocks of two nodes differ by an unknown amount, so `received - sent` alone means nothing. Over one stream the
-//! amount stays: the smallest difference belongs to a message that met no queue, and took about half of the smallest
-//! round trip. So
+//! The clocks of two nodes differ by an unknown offset, so `received - sent` alone is meaningless. Within one stream
+//! the offset is constant: the smallest difference belongs to a message that met no queue, and took about half of the
+//! smallest round trip. Hence
 //!
 //! ```text
 //! link = (received - sent) - smallest(received - sent) + half of the smallest round trip
 //! ```
 //!
-//! The sender measures the round trip, by pings when a stream opens and every few seconds, and tells it with each item.
-//! Two clocks drift apart by up to 50 millionths, which would add up. So the smallest difference is that of the last 10
-//! to 20 seconds, in which the error is at most a millisecond.
+//! The sender measures the round trip with pings, when a stream opens and every few seconds, and sends it with each
+//! item. Two clocks drift apart by up to 50 ppm. So the smallest difference is that of the last 10 to 20 seconds, in
+//! which the drift is at most a millisecond.
 //!
-//! The estimate takes both directions of a link for equally fast, and a ping for as fast as an empty item. On a link
-//! that is never idle the pings queue behind items, and the estimate is too small by that queue.
+//! The estimate assumes that both directions of a link are equally fast, and a ping as fast as an empty item. On a link
+//! that is never idle, the pings queue behind items, and the estimate is too small by that queue.
 
 use tokio::time::{Duration, Instant};
 
 use crate::visit::nanos;
 
-/// Differences of one stream's clocks.
+/// Smallest clock differences of one stream.
 #[derive(Debug)]
 pub(crate) struct LinkTime {
     /// Zero of the receiver's clock.
     started: Instant,
-    /// Smallest difference of the span that runs, and of the one before.
+    /// Smallest difference of the current span in nanoseconds.
     current: Option<i64>,
+    /// Smallest difference of the previous span.
     previous: Option<i64>,
-    /// End of the span that runs.
-    turns: Instant,
+    /// End of the current span.
+    span_end: Instant,
 }
 
-/// Span in which a difference is remembered, once as the current one and once as the previous one.
+/// Length of a span. A difference counts in its own span and in the next one.
 const SPAN: Duration = Duration::from_secs(10);
 
 impl LinkTime {
     pub(crate) fn starting_at(now: Instant) -> Self {
-        Self { started: now, current: None, previous: None, turns: now + SPAN }
+        Self { started: now, current: None, previous: None, span_end: now + SPAN }
     }
 
-    /// Notes a message, and returns its delay beyond the fastest one of late.
+    /// Records a message, and returns its delay beyond the fastest message of the current and previous span.
     pub(crate) fn observe(&mut self, sent_ns: u64, received: Instant) -> Duration {
-        if received >= self.turns {
-            let is_recent = received < self.turns + SPAN;
+        if received >= self.span_end {
+            let is_recent = received < self.span_end + SPAN;
             self.previous = self.current.take().filter(|_| is_recent);
-            self.turns = received + SPAN;
+            self.span_end = received + SPAN;
         }
         let received_ns = nanos(received.duration_since(self.started));
         let difference = received_ns.wrapping_sub(sent_ns).cast_signed();
-        self.current = Some(self.current.map_or(difference, |least| least.min(difference)));
-        let least = self.current.into_iter().chain(self.previous).min().unwrap_or(difference);
-        Duration::from_nanos(difference.wrapping_sub(least).max(0).cast_unsigned())
+        self.current = Some(self.current.map_or(difference, |smallest| smallest.min(difference)));
+        let smallest = self.current.into_iter().chain(self.previous).min().unwrap_or(difference);
+        Duration::from_nanos(difference.wrapping_sub(smallest).max(0).cast_unsigned())
     }
 }
 
@@ -60,7 +61,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Excess of a message that a sender, whose clock is ahead by `offset`, sent at `at` and that took `took`.
+    /// Delay beyond the fastest message, for one sent at `at` by a clock that is ahead by `offset`, after `took` on the
+    /// link.
     fn excess(
         link: &mut LinkTime,
         zero: Instant,
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_smallest_difference_is_forgotten_since_clocks_drift() {
+    fn the_smallest_difference_expires_since_clocks_drift() {
         let zero = Instant::now();
         let mut link = LinkTime::starting_at(zero);
         excess(&mut link, zero, 0, Duration::ZERO, MS);

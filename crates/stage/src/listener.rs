@@ -1,4 +1,4 @@
-//! The socket on which a stage listens: a port, or a unix socket that replaces a stale one.
+//! The listening socket of a stage: a TCP port, or a unix socket that replaces a stale one.
 
 use std::{
     io,
@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{address::Address, connection::Connection};
 
-/// Sockets of one stage's peers. Each is cut when the stage is gone.
+/// Listening socket as a stream of connections. Every connection fails when the token is cancelled.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Socket,
-    gone: CancellationToken,
+    disconnect: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ enum Socket {
     Unix(UnixListener, UnixSocket),
 }
 
-/// A socket in a folder, told apart from one that replaced it.
+/// A unix socket with its identity, to detect a replacement by another process.
 #[derive(Debug)]
 struct UnixSocket {
     path: PathBuf,
@@ -38,7 +38,7 @@ struct UnixSocket {
 // === impl Listener ===
 
 impl Listener {
-    pub(crate) async fn bind(address: &Address, gone: CancellationToken) -> io::Result<Self> {
+    pub(crate) async fn bind(address: &Address, disconnect: CancellationToken) -> io::Result<Self> {
         let socket = match address {
             Address::Tcp { host, port } => {
                 Socket::Tcp(TcpListener::bind((host.as_str(), *port)).await?)
@@ -50,10 +50,10 @@ impl Listener {
                 Socket::Unix(listener, UnixSocket { path, identity })
             }
         };
-        Ok(Self { socket, gone })
+        Ok(Self { socket, disconnect })
     }
 
-    /// The address with the port that was given.
+    /// The bound address, with the port that the system chose.
     pub(crate) fn address(&self) -> io::Result<Address> {
         match &self.socket {
             Socket::Tcp(listener) => {
@@ -72,13 +72,13 @@ impl Stream for Listener {
         let connection = match &self.socket {
             Socket::Tcp(listener) => {
                 let (stream, _) = ready!(listener.poll_accept(cx))?;
-                // Receipts are small, and somebody waits for each.
+                // Receipts are small and must not be delayed by Nagle's algorithm.
                 stream.set_nodelay(true)?;
-                Connection::new(stream, self.gone.clone())
+                Connection::new(stream, self.disconnect.clone())
             }
             Socket::Unix(listener, _) => {
                 let (stream, _) = ready!(listener.poll_accept(cx))?;
-                Connection::new(stream, self.gone.clone())
+                Connection::new(stream, self.disconnect.clone())
             }
         };
         Poll::Ready(Some(Ok(connection)))
@@ -88,26 +88,26 @@ impl Stream for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Socket::Unix(_, socket) = &self.socket
-            && identity(&socket.path).is_ok_and(|found| found == socket.identity)
+            && identity(&socket.path).is_ok_and(|current| current == socket.identity)
         {
-            // The next start replaces a socket that stays.
+            // An error is harmless: the next start replaces a stale socket.
             drop(std::fs::remove_file(&socket.path));
         }
     }
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path)?;
-    Ok((found.dev(), found.ino()))
+    let metadata = std::fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Removes a socket to which nobody listens. Another file, or a live socket, makes the bind fail.
+/// Removes a socket without a listener. Any other file, or a live socket, makes the following bind fail.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket =
-        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket && UnixStream::connect(path).await.is_err() {
         return match std::fs::remove_file(path) {
-            // Its owner was faster.
+            // The owner has removed it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         };

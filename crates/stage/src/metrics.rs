@@ -1,4 +1,4 @@
-//! Metrics of one stage or source.
+//! Prometheus metrics of one stage or source.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::{failure::FailureKind, item::Body, queued::Queued};
 
-/// Counters and times, which count whether or not they are registered.
+/// Metrics of one stage or source. They count even if they are not registered.
 #[derive(Clone, Debug)]
 pub struct StageMetrics {
     items: Family<Label, Counter>,
@@ -24,9 +24,10 @@ pub struct StageMetrics {
     times: Family<Label, Histogram, Seconds>,
     queue: Gauge,
     replicas: Family<Label, Gauge>,
-    /// Members of the families above that every item needs.
+    /// Members of `items`, cached: every item uses them.
     outcomes: [Counter; OUTCOMES.len()],
-    parts: [Histogram; PARTS.len()],
+    /// Members of `times`, cached.
+    parts: [Histogram; PHASES.len()],
 }
 
 /// Outcome of an item at one stage.
@@ -37,45 +38,45 @@ enum Outcome {
     PassedOn,
 }
 
-/// Part of an item's time at one stage.
+/// Phase of an item's time at one stage.
 #[derive(Clone, Copy)]
-enum Part {
+enum Phase {
     Link,
     Waited,
     Worked,
     Sending,
 }
 
-/// One label with its value.
+/// A label with its value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Label(&'static str, Cow<'static, str>);
 
-/// Makes histograms from 50 microseconds to 100 seconds.
+/// Constructor of histograms with buckets from 50 microseconds to 100 seconds.
 #[derive(Clone, Debug)]
 struct Seconds;
 
-/// Borders of the histograms' buckets: 1, 2.5 and 5 per decade.
-const BORDERS: [f64; 20] = [
+/// Upper bounds of the buckets in seconds: 1, 2.5 and 5 per decade.
+const BUCKETS: [f64; 20] = [
     5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 25.0, 50.0, 100.0,
 ];
 
-/// Names of the outcomes, in their order.
+/// Label values of [`Outcome`], in the order of its variants.
 const OUTCOMES: [&str; 3] = ["worked", "failed", "passed_on"];
 
-/// Names of the parts, in their order.
-const PARTS: [&str; 4] = ["link", "waited", "worked", "sending"];
+/// Label values of [`Phase`], in the order of its variants.
+const PHASES: [&str; 4] = ["link", "waited", "worked", "sending"];
 
 // === impl StageMetrics ===
 
 impl StageMetrics {
-    /// Metrics with every known label at zero.
+    /// Makes metrics with every known label value at zero.
     pub fn new() -> Self {
         let (items, failures) = (Family::<Label, Counter>::default(), Family::default());
         let times = Family::new_with_constructor(Seconds);
         let outcome = |name| items.get_or_create_owned(&Label::new("result", name));
         let part = |name| times.get_or_create_owned(&Label::new("part", name));
-        let (outcomes, parts) = (OUTCOMES.map(outcome), PARTS.map(part));
+        let (outcomes, parts) = (OUTCOMES.map(outcome), PHASES.map(part));
         for kind in FailureKind::ALL {
             drop(failures.get_or_create(&Label::new("reason", kind.as_str())));
         }
@@ -83,7 +84,7 @@ impl StageMetrics {
         Self { items, failures, times, queue, replicas, outcomes, parts }
     }
 
-    /// Registers all under their names.
+    /// Registers all metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "windlass_stage_items",
@@ -113,27 +114,27 @@ impl StageMetrics {
         self.queue.set(i64::try_from(items).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn batch(&self, begun: Instant, ended: Instant, batch: &[Queued]) {
+    pub(crate) fn batch(&self, started: Instant, ended: Instant, batch: &[Queued]) {
         for item in batch {
-            self.time(Part::Link, item.link);
-            self.time(Part::Waited, begun.duration_since(item.arrived));
+            self.time(Phase::Link, item.link);
+            self.time(Phase::Waited, started.duration_since(item.arrived));
             if item.parts.is_ok() {
-                self.time(Part::Worked, ended.duration_since(begun));
+                self.time(Phase::Worked, ended.duration_since(started));
             }
         }
     }
 
-    pub(crate) fn item(&self, body: &Body, was_worked_on: bool) {
+    pub(crate) fn item(&self, body: &Body, was_processed: bool) {
         let outcome = match body {
             Body::Payload(_) => Outcome::Worked,
-            Body::Failure(_) if was_worked_on => Outcome::Failed,
+            Body::Failure(_) if was_processed => Outcome::Failed,
             Body::Failure(_) => Outcome::PassedOn,
         };
         self.outcomes[outcome as usize].inc();
     }
 
     pub(crate) fn sending(&self, time: Duration) {
-        self.time(Part::Sending, time);
+        self.time(Phase::Sending, time);
     }
 
     pub(crate) fn failure(&self, kind: FailureKind) {
@@ -145,8 +146,8 @@ impl StageMetrics {
         gauge.set(i64::try_from(replicas).unwrap_or(i64::MAX));
     }
 
-    fn time(&self, part: Part, time: Duration) {
-        self.parts[part as usize].observe(time.as_secs_f64());
+    fn time(&self, phase: Phase, time: Duration) {
+        self.parts[phase as usize].observe(time.as_secs_f64());
     }
 }
 
@@ -170,6 +171,6 @@ impl EncodeLabelSet for Label {
 
 impl MetricConstructor<Histogram> for Seconds {
     fn new_metric(&self) -> Histogram {
-        Histogram::new(BORDERS)
+        Histogram::new(BUCKETS)
     }
 }

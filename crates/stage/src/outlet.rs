@@ -1,8 +1,8 @@
-//! The way to one next stage: chooses a replica for each item, and answers for the item until it is passed on.
+//! The outlet to one next stage: chooses a replica for each item, and has custody of the item until it is passed.
 //!
-//! One task owns all streams to the next stage. It takes an item only when the previous one has left, so a next stage
-//! without room holds this one back. When a stream ends, each item that was not passed becomes a failure that names the
-//! replica, and goes to another one: the next stages and the end learn of it.
+//! One task owns all streams to the next stage. It accepts an item only after it has sent the previous one, so a next
+//! stage without capacity applies back-pressure. When a stream ends, each item that was not passed becomes a failure
+//! that names the replica. The failure goes to another replica, so that later joins and the listeners get it.
 
 mod choice;
 mod link;
@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     address::{Addresses, Target},
-    dial::{self, Opened},
+    dial::{self, ItemStream},
     failure::FailureKind,
     item::Outgoing,
     metrics::StageMetrics,
@@ -31,44 +31,45 @@ use crate::{
 
 use link::Link;
 
-/// Handle by which workers give items away.
+/// Handle by which workers send items.
 #[derive(Clone, Debug)]
 pub(crate) struct Outlet {
     requests: mpsc::Sender<Outgoing>,
 }
 
 /// The task that owns the streams to one next stage.
-pub(crate) struct Carrier {
+pub(crate) struct OutletTask {
     next: String,
     identity: Identity,
     settings: Settings,
     metrics: StageMetrics,
-    /// Zero of the clock that goes along with items.
+    /// Zero of the clock whose times are sent with items.
     clock: Instant,
     requests: mpsc::Receiver<Outgoing>,
-    is_fed: bool,
-    /// Items that wait for a replica with room: failures of lost streams, then the newest item.
+    /// True while a handle exists.
+    has_senders: bool,
+    /// Items that wait for a replica with capacity: failures of lost streams first, then at most one new item.
     waiting: VecDeque<Outgoing>,
-    /// Cancelled when this stage drains itself.
+    /// Cancelled when this stage starts to drain.
     draining: CancellationToken,
-    replicas: Replicas<Opened>,
+    replicas: Replicas<ItemStream>,
     links: BTreeMap<Target, Link>,
     receipts: StreamMap<Target, Events>,
 }
 
-/// Receipts of one stream, and `None` at its end.
+/// Receipts of one stream, then `None` at its end.
 type Events = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Option<Content>> + Send>>;
 
-/// Time that a stage waits for its own signal when the only replica of the next stage drains.
-const ALONE: Duration = Duration::from_millis(500);
+/// Time that this stage waits for its own shutdown signal after all replicas of the next stage have started to drain.
+const DRAIN_GRACE: Duration = Duration::from_millis(500);
 
-/// Pause between two pings of a stream, a few of which are in each span of `link_time`.
-const PING_EVERY: Duration = Duration::from_secs(3);
+/// Interval between the pings of a stream: a few pings per span of `link_time`.
+const PING_INTERVAL: Duration = Duration::from_secs(3);
 
 // === impl Outlet ===
 
 impl Outlet {
-    /// The handle and the task. The task ends when all handles are gone and everything was passed on.
+    /// Makes the handle and the task. The task ends when all handles are dropped and all items are passed.
     pub(crate) fn new(
         identity: Identity,
         next: &str,
@@ -76,7 +77,7 @@ impl Outlet {
         settings: Settings,
         metrics: StageMetrics,
         draining: CancellationToken,
-    ) -> (Self, Carrier) {
+    ) -> (Self, OutletTask) {
         let (requests, receiver) = mpsc::channel(1);
         let clock = Instant::now();
         let name = next.to_owned();
@@ -84,7 +85,7 @@ impl Outlet {
             let name = name.clone();
             async move { dial::open(&target, &name, clock).await }
         };
-        let carrier = Carrier {
+        let task = OutletTask {
             next: next.to_owned(),
             identity,
             replicas: Replicas::new(next.to_owned(), addresses, settings.resolve_every, dial),
@@ -93,30 +94,30 @@ impl Outlet {
             draining,
             clock,
             requests: receiver,
-            is_fed: true,
+            has_senders: true,
             waiting: VecDeque::new(),
             links: BTreeMap::new(),
             receipts: StreamMap::new(),
         };
-        (Self { requests }, carrier)
+        (Self { requests }, task)
     }
 
-    /// Gives an item away, when the one before has left.
+    /// Sends an item. Waits until the task has sent the previous item.
     pub(crate) async fn send(&self, outgoing: Outgoing) {
-        // The task ends after its handles; only a stage that is dropped loses it earlier, with its items.
+        // The task outlives its handles, except in a stage that is dropped with its items.
         drop(self.requests.send(outgoing).await);
     }
 }
 
-// === impl Carrier ===
+// === impl OutletTask ===
 
-impl Carrier {
+impl OutletTask {
     pub(crate) async fn run(mut self) {
-        let mut pings = interval_at(self.clock + PING_EVERY, PING_EVERY);
+        let mut pings = interval_at(self.clock + PING_INTERVAL, PING_INTERVAL);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.close_drained(Instant::now());
-            self.place();
+            self.close_draining(Instant::now());
+            self.send_waiting();
             if self.is_done() {
                 break;
             }
@@ -124,35 +125,36 @@ impl Carrier {
         }
     }
 
-    /// True if nothing is left to do, ever.
+    /// True if all handles are dropped and all items are passed.
     fn is_done(&self) -> bool {
-        !self.is_fed && self.waiting.is_empty() && self.links.values().all(Link::is_idle)
+        !self.has_senders && self.waiting.is_empty() && self.links.values().all(Link::is_idle)
     }
 
     async fn step(&mut self, pings: &mut Interval) {
-        let late = self.waiting.front().and_then(|head| head.item.deadline);
-        let drained = self.links.values().filter_map(Link::draining_since).min();
-        let (is_draining, alone) =
-            (self.draining.is_cancelled(), drained.map(|since| since + ALONE));
+        let expiry = self.waiting.front().and_then(|head| head.item.deadline);
+        let draining_since = self.links.values().filter_map(Link::draining_since).min();
+        let (is_draining, grace_end) =
+            (self.draining.is_cancelled(), draining_since.map(|since| since + DRAIN_GRACE));
         tokio::select! {
             Some((target, receipt)) = self.receipts.next(), if !self.receipts.is_empty() => {
                 self.receive(&target, receipt);
             }
-            outgoing = self.requests.recv(), if self.is_fed && self.waiting.is_empty() => {
+            outgoing = self.requests.recv(), if self.has_senders && self.waiting.is_empty() => {
                 match outgoing {
                     Some(outgoing) => self.waiting.push_back(outgoing),
-                    None => self.is_fed = false,
+                    None => self.has_senders = false,
                 }
             }
-            (target, opened) = self.replicas.opened() => self.open(target, opened),
-            () = sleep_until(late.unwrap_or(self.clock)), if late.is_some() => self.expire(),
-            () = sleep_until(alone.unwrap_or(self.clock)), if alone.is_some() && !is_draining => {}
+            (target, opened) = self.replicas.next_opened() => self.open(target, opened),
+            () = sleep_until(expiry.unwrap_or(self.clock)), if expiry.is_some() => self.expire(),
+            () = sleep_until(grace_end.unwrap_or(self.clock)),
+                if grace_end.is_some() && !is_draining => {}
             () = self.draining.cancelled(), if !is_draining => {}
             _ = pings.tick() => self.links.values().for_each(|link| link.ping(self.clock)),
         }
     }
 
-    fn open(&mut self, target: Target, opened: Opened) {
+    fn open(&mut self, target: Target, opened: ItemStream) {
         let receipts = opened.receipts;
         self.receipts.insert(target.clone(), events(receipts));
         let link = Link::new(opened.description, opened.parcels, opened.half_round_trip);
@@ -168,36 +170,37 @@ impl Carrier {
             Some(Content::Pong(pong)) => link.pong(pong.sent_ns, self.clock),
             Some(Content::Closing(_)) => {
                 info!(stage = %self.next, replica = %link.replica(), "the replica drains");
-                link.drains(Instant::now());
+                link.set_draining(Instant::now());
             }
-            None => self.lose(target),
+            None => self.lose_stream(target),
         }
     }
 
-    /// Sends nothing more to replicas that drain, once others are there.
+    /// Closes the streams to draining replicas once another replica is open, or after [`DRAIN_GRACE`].
     ///
-    /// A stage of the same pod drains at the same time as this one, and no other takes what this one still has: it is sent
-    /// to until this one has finished. Such a stage may say so before this one hears its own signal.
-    fn close_drained(&mut self, now: Instant) {
+    /// A next stage in the same pod drains at the same time as this stage, and has no other replica. This stage keeps
+    /// sending to it until its own drain is done. The next stage can announce its drain before this stage gets its own
+    /// signal, hence the grace period.
+    fn close_draining(&mut self, now: Instant) {
         let has_others = self.links.values().any(Link::is_open);
         let is_draining = self.draining.is_cancelled();
         for link in self.links.values_mut() {
             let Some(since) = link.draining_since() else { continue };
-            if has_others || !is_draining && now >= since + ALONE {
+            if has_others || !is_draining && now >= since + DRAIN_GRACE {
                 link.close();
             }
         }
     }
 
-    /// A stream has ended. Items that it did not pass become failures, which go first.
-    fn lose(&mut self, target: &Target) {
+    /// Handles the end of a stream. Items that were not passed become failures, and are sent first.
+    fn lose_stream(&mut self, target: &Target) {
         self.receipts.remove(target);
-        self.replicas.ended(target);
+        self.replicas.on_ended(target);
         let Some(link) = self.links.remove(target) else { return };
         self.metrics.connected(&self.next, self.links.len());
         let replica = link.replica().to_owned();
-        let mut lost = link.unpassed();
-        for outgoing in &mut lost {
+        let mut unpassed = link.into_unpassed();
+        for outgoing in &mut unpassed {
             let failure = || {
                 self.metrics.failure(FailureKind::Stopped);
                 let reason = "the stage stopped while it had the item".to_owned();
@@ -207,27 +210,28 @@ impl Carrier {
             };
             outgoing.item.fail(failure);
         }
-        if lost.is_empty() {
+        if unpassed.is_empty() {
             debug!(stage = %self.next, %replica, "stream ended");
         } else {
-            warn!(stage = %self.next, %replica, items = lost.len(), "a stage stopped while it had items");
+            warn!(stage = %self.next, %replica, items = unpassed.len(), "a stage stopped while it had items");
         }
-        for outgoing in lost.into_iter().rev() {
+        for outgoing in unpassed.into_iter().rev() {
             self.waiting.push_front(outgoing);
         }
     }
 
-    /// Sends waiting items while a replica has room for the first.
-    fn place(&mut self) {
-        let last_resort = self.draining.is_cancelled();
+    /// Sends waiting items while a replica has capacity for the first one.
+    fn send_waiting(&mut self) {
+        let use_draining = self.draining.is_cancelled();
         while let Some(head) = self.waiting.front_mut() {
             let (settings, size) = (&self.settings, head.item.payload_bytes());
-            let has_room = |link: &Link| {
-                // Too large an item goes as a failure, without its payload.
+            let has_capacity = |link: &Link| {
+                // An item over the limit becomes a failure, and is sent without its payload.
                 let is_too_large = size > link.limit(settings.max_payload);
-                link.has_room(settings, if is_too_large { 0 } else { size })
+                link.has_capacity(settings, if is_too_large { 0 } else { size })
             };
-            let Some(target) = choice::replica(&self.links, head.item.id, last_resort, has_room)
+            let Some(target) =
+                choice::replica(&self.links, head.item.id, use_draining, has_capacity)
             else {
                 return;
             };
@@ -245,7 +249,7 @@ impl Carrier {
         }
     }
 
-    /// Fails the head, whose deadline has passed. It goes on waiting, as a failure.
+    /// Fails the first item, whose deadline has passed. It continues to wait, as a failure.
     fn expire(&mut self) {
         let Some(head) = self.waiting.front_mut() else { return };
         head.item.deadline = None;
@@ -259,7 +263,7 @@ impl Carrier {
 
 fn events(receipts: Streaming<wire::Receipt>) -> Events {
     let contents = receipts.filter_map(|receipt| match receipt {
-        // A receipt of a newer peer.
+        // A receipt type of a newer peer.
         Ok(wire::Receipt { content: None }) => None,
         Ok(wire::Receipt { content }) => Some(content),
         Err(_) => Some(None),
@@ -267,7 +271,7 @@ fn events(receipts: Streaming<wire::Receipt>) -> Events {
     Box::pin(contents.chain(tokio_stream::once(None)))
 }
 
-/// Sizes as people write them.
+/// Reason of a failure for a payload over the limit, in MiB where the numbers allow it.
 fn too_large(size: usize, limit: usize) -> String {
     const MIB: usize = 1024 * 1024;
     if size.div_ceil(MIB) > limit / MIB && limit.is_multiple_of(MIB) && limit > 0 {

@@ -1,9 +1,9 @@
-//! Panics of tasks go on in the task that owns them: a stage without one of its tasks would stand still in silence.
+//! Propagation of panics from a task to its owner. Without it, a stage that lost a task would hang silently.
 
 use tokio::task::JoinError;
 
-/// Notes the end of a task. Panics as the task did; a task that was aborted ended on purpose.
-pub(crate) fn carry_on(ended: Result<(), JoinError>) {
+/// Resumes the panic of an ended task. Ignores a task that was aborted.
+pub(crate) fn propagate_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && let Ok(panic) = error.try_into_panic()
     {

@@ -1,7 +1,7 @@
-//! The queue of a stage: items wait here until a worker is free and the batch is full or has waited long enough.
+//! The queue of a stage: items wait for a free worker, and until the batch is full or `batch_wait` has passed.
 //!
-//! Readers of streams wait for room before they say `Taken` and read on, so a full queue holds the senders back. A place
-//! in the queue is a permit of a semaphore that travels with the item until its work begins.
+//! A reader acquires a slot before it sends `Taken`, so a full queue applies back-pressure to the senders. A slot is a
+//! semaphore permit that belongs to the item until its processing starts.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -12,9 +12,9 @@ use tokio::{
 };
 
 use crate::{
-    panics::carry_on,
+    panics::propagate_panic,
     queued::Queued,
-    worker::{Workshop, process},
+    worker::{BatchContext, process},
 };
 
 /// The task that owns the queue.
@@ -22,27 +22,28 @@ pub(crate) struct Queue {
     arrivals: mpsc::UnboundedReceiver<Queued>,
     waiting: VecDeque<Queued>,
     running: JoinSet<()>,
-    workshop: Arc<Workshop>,
+    context: Arc<BatchContext>,
 }
 
 /// State of the batch at the head of the queue.
 enum Batch {
-    /// Nothing to do, or no worker is free.
+    /// The queue is empty, or all workers are busy.
     None,
-    /// Some items; more may come until then.
+    /// The batch is not full. It starts at this time at the latest.
     Filling(Instant),
+    /// The batch is full.
     Ready,
 }
 
 // === impl Queue ===
 
 impl Queue {
-    pub(crate) fn new(arrivals: mpsc::UnboundedReceiver<Queued>, workshop: Workshop) -> Self {
-        let workshop = Arc::new(workshop);
-        Self { arrivals, waiting: VecDeque::new(), running: JoinSet::new(), workshop }
+    pub(crate) fn new(arrivals: mpsc::UnboundedReceiver<Queued>, context: BatchContext) -> Self {
+        let context = Arc::new(context);
+        Self { arrivals, waiting: VecDeque::new(), running: JoinSet::new(), context }
     }
 
-    /// Runs until no more items can arrive and the last one was handed on.
+    /// Runs until no more items can arrive and the last batch is done. `finish` closes the queue for new items.
     pub(crate) async fn run(mut self, finish: impl Future<Output = ()>) {
         let mut finish = std::pin::pin!(finish);
         let (mut is_finishing, mut is_open) = (false, true);
@@ -59,22 +60,22 @@ impl Queue {
                     self.arrivals.close();
                 }
                 arrival = self.arrivals.recv(), if is_open => match arrival {
-                    Some(item) => self.take(item),
+                    Some(item) => self.push(item),
                     None => is_open = false,
                 },
-                Some(ended) = self.running.join_next() => carry_on(ended),
+                Some(ended) = self.running.join_next() => propagate_panic(ended),
                 () = until(&batch), if matches!(batch, Batch::Filling(_)) => self.start(),
             }
         }
     }
 
-    fn take(&mut self, item: Queued) {
+    fn push(&mut self, item: Queued) {
         self.waiting.push_back(item);
-        self.workshop.metrics.queue(self.waiting.len());
+        self.context.metrics.queue(self.waiting.len());
     }
 
     fn head(&self) -> Batch {
-        let settings = &self.workshop.settings;
+        let settings = &self.context.settings;
         let Some(first) = self.waiting.front() else { return Batch::None };
         if self.running.len() >= settings.workers {
             Batch::None
@@ -86,10 +87,10 @@ impl Queue {
     }
 
     fn start(&mut self) {
-        let count = self.waiting.len().min(self.workshop.settings.batch);
+        let count = self.waiting.len().min(self.context.settings.batch);
         let batch = self.waiting.drain(..count).collect();
-        self.workshop.metrics.queue(self.waiting.len());
-        self.running.spawn(process(Arc::clone(&self.workshop), batch));
+        self.context.metrics.queue(self.waiting.len());
+        self.running.spawn(process(Arc::clone(&self.context), batch));
     }
 }
 

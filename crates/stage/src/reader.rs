@@ -1,12 +1,12 @@
-//! Reads one stream of items, and admits them to the queue or to the join as there is room.
+//! Reads one stream of items, and admits them to the queue or to the join.
 //!
 //! ```text
-//!  arrived ──> inbox ──(room in the queue, or in the table of the join)──> admitted, and told as taken
+//!  arrived ──> inbox ──(slot in the queue, or space in the table of the join)──> admitted, receipt `Taken`
 //! ```
 //!
-//! An item is read and stamped at once, so that its time on the link ends here and its wait for room is one for this
-//! stage. The sender bounds the inbox, since it sends no more than a window of items that are not taken. Beyond
-//! [`INBOX`] the stream is not read.
+//! An item gets its arrival time as soon as it is read, so its wait for admission counts as time at this stage, not on
+//! the link. The sender has at most a window of untaken items in flight, which bounds the inbox. With [`INBOX`] items
+//! the reader stops reading the stream.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use crate::{
-    custody::{Custody, Note},
+    custody::{Custody, ReceiptInput},
     item::{Body, Item},
     join::Part,
     link_time::LinkTime,
@@ -27,28 +27,28 @@ use crate::{
     wire::{self, parcel, receipt::Content},
 };
 
-/// The place where items go.
+/// Destination of admitted items.
 #[derive(Clone)]
-pub(crate) enum Entrance {
-    Queue { room: Arc<Semaphore>, arrivals: mpsc::UnboundedSender<Queued> },
+pub(crate) enum ItemSink {
+    Queue { queue_slots: Arc<Semaphore>, arrivals: mpsc::UnboundedSender<Queued> },
     Join(mpsc::Sender<Part>),
 }
 
 /// The task that reads one stream.
 pub(crate) struct Reader {
     parcels: Streaming<wire::Parcel>,
-    notes: mpsc::UnboundedSender<Note>,
-    entrance: Entrance,
+    receipts: mpsc::UnboundedSender<ReceiptInput>,
+    sink: ItemSink,
     link_time: LinkTime,
     closing: CancellationToken,
     inbox: VecDeque<Arrival>,
-    /// The first item's wait for room.
+    /// Pending admission of the oldest item.
     admission: Option<Admission>,
-    /// The sender sends nothing more.
-    is_over: bool,
+    /// True after the sender's last item.
+    is_ended: bool,
 }
 
-/// An item that waits for room.
+/// An item that waits for admission.
 struct Arrival {
     from: String,
     sequence: u64,
@@ -57,10 +57,10 @@ struct Arrival {
 
 type Admission = Pin<Box<dyn Future<Output = Result<(), Closed>> + Send>>;
 
-/// The stage takes no items any more.
+/// The queue or the join has been closed.
 struct Closed;
 
-/// Items that are read before there is room for them.
+/// Maximum number of items that wait for admission.
 const INBOX: usize = 256;
 
 // === impl Reader ===
@@ -68,51 +68,51 @@ const INBOX: usize = 256;
 impl Reader {
     pub(crate) fn new(
         parcels: Streaming<wire::Parcel>,
-        notes: mpsc::UnboundedSender<Note>,
-        entrance: Entrance,
+        receipts: mpsc::UnboundedSender<ReceiptInput>,
+        sink: ItemSink,
         closing: CancellationToken,
     ) -> Self {
         Self {
             parcels,
-            notes,
-            entrance,
+            receipts,
+            sink,
             link_time: LinkTime::starting_at(Instant::now()),
             closing,
             inbox: VecDeque::new(),
             admission: None,
-            is_over: false,
+            is_ended: false,
         }
     }
 
-    /// Reads until the sender ends the stream, which it does soon after it hears of `Closing`, and admits everything.
-    /// When the stream breaks, its sender or the one before answers for the items that wait.
+    /// Reads and admits items until the sender ends the stream, which it does soon after the receipt `Closing`. If the
+    /// stream breaks, items that wait for admission are dropped: their sender still has custody.
     pub(crate) async fn run(mut self) {
-        let mut says_closing = true;
+        let mut must_announce_closing = true;
         loop {
             if self.admission.is_none()
                 && let Some(arrival) = self.inbox.pop_front()
             {
-                let (entrance, notes) = (self.entrance.clone(), self.notes.clone());
-                self.admission = Some(Box::pin(admit(arrival, entrance, notes)));
+                let (sink, receipts) = (self.sink.clone(), self.receipts.clone());
+                self.admission = Some(Box::pin(admit(arrival, sink, receipts)));
             }
-            if self.is_over && self.admission.is_none() {
+            if self.is_ended && self.admission.is_none() {
                 return;
             }
             tokio::select! {
-                admitted = until_admitted(&mut self.admission), if self.admission.is_some() => {
+                result = admitted(&mut self.admission), if self.admission.is_some() => {
                     self.admission = None;
-                    if admitted.is_err() {
+                    if result.is_err() {
                         return;
                     }
                 }
-                parcel = self.parcels.message(), if !self.is_over && self.inbox.len() < INBOX => {
+                parcel = self.parcels.message(), if !self.is_ended && self.inbox.len() < INBOX => {
                     if self.receive(parcel).is_err() {
                         return;
                     }
                 }
-                () = self.closing.cancelled(), if says_closing => {
-                    says_closing = false;
-                    self.answer(Content::Closing(wire::Closing {}));
+                () = self.closing.cancelled(), if must_announce_closing => {
+                    must_announce_closing = false;
+                    self.send_receipt(Content::Closing(wire::Closing {}));
                 }
             }
         }
@@ -121,16 +121,16 @@ impl Reader {
     fn receive(&mut self, parcel: Result<Option<wire::Parcel>, Status>) -> Result<(), Status> {
         let now = Instant::now();
         match parcel?.map(|parcel| parcel.content) {
-            None => self.is_over = true,
+            None => self.is_ended = true,
             Some(Some(parcel::Content::Ping(wire::Ping { sent_ns }))) => {
                 self.link_time.observe(sent_ns, now);
-                self.answer(Content::Pong(wire::Pong { sent_ns }));
+                self.send_receipt(Content::Pong(wire::Pong { sent_ns }));
             }
             Some(Some(parcel::Content::Item(item))) => {
                 let arrival = self.arrival(item, now);
                 self.inbox.push_back(arrival);
             }
-            // A message of a newer peer.
+            // A message type of a newer peer.
             Some(None) => {}
         }
         Ok(())
@@ -148,52 +148,54 @@ impl Reader {
                 Body::Failure(failure) => Err(failure),
             },
             visits,
-            // The time that remained was that of the sender.
+            // The remaining time was measured when the item was sent.
             deadline: deadline.map(|at| at.checked_sub(link).unwrap_or(at)),
-            custodies: vec![Custody::new(sequence, self.notes.clone())],
+            custodies: vec![Custody::new(sequence, self.receipts.clone())],
             arrived,
             link,
-            place: None,
+            slot: None,
         };
         Arrival { from, sequence, item }
     }
 
-    fn answer(&self, content: Content) {
-        // A sender that is gone needs no answer.
-        drop(self.notes.send(Note::Receipt(content)));
+    fn send_receipt(&self, content: Content) {
+        // An error means that the sender's stream has ended.
+        drop(self.receipts.send(ReceiptInput::Receipt(content)));
     }
 }
 
-async fn until_admitted(admission: &mut Option<Admission>) -> Result<(), Closed> {
+async fn admitted(admission: &mut Option<Admission>) -> Result<(), Closed> {
     match admission {
         Some(admission) => admission.await,
         None => std::future::pending().await,
     }
 }
 
-/// Waits for room, and says that the item is taken.
+/// Waits for admission, and sends the receipt `Taken`.
 async fn admit(
     arrival: Arrival,
-    entrance: Entrance,
-    notes: mpsc::UnboundedSender<Note>,
+    sink: ItemSink,
+    receipts: mpsc::UnboundedSender<ReceiptInput>,
 ) -> Result<(), Closed> {
     let Arrival { from, sequence, mut item } = arrival;
     let arrived = item.arrived;
-    let say_taken = || {
+    let send_taken = || {
         let held_ns = nanos(arrived.elapsed());
-        drop(notes.send(Note::Receipt(Content::Taken(wire::Taken { sequence, held_ns }))));
+        drop(
+            receipts.send(ReceiptInput::Receipt(Content::Taken(wire::Taken { sequence, held_ns }))),
+        );
     };
-    match entrance {
-        Entrance::Queue { room, arrivals } => {
-            item.place = Some(room.acquire_owned().await.map_err(|_| Closed)?);
-            say_taken();
+    match sink {
+        ItemSink::Queue { queue_slots, arrivals } => {
+            item.slot = Some(queue_slots.acquire_owned().await.map_err(|_| Closed)?);
+            send_taken();
             arrivals.send(item).map_err(|_| Closed)
         }
-        Entrance::Join(parts) => {
+        ItemSink::Join(parts) => {
             let (accept, accepted) = oneshot::channel();
             parts.send(Part { from, item, accept }).await.map_err(|_| Closed)?;
             accepted.await.map_err(|_| Closed)?;
-            say_taken();
+            send_taken();
             Ok(())
         }
     }

@@ -1,14 +1,15 @@
-//! The replicas behind an address: found by name, dialed, and dialed again.
+//! The replicas behind an address: resolution of the name, and one open stream per replica.
 //!
 //! ```text
-//!            ┌────────(failed: pause)────────┐
-//!            v                               │
-//!  found ─> due ─────────(dial)─────────> dialing ──(opened)──> open ──(ended)──> due
+//!               ┌───────(failed: back-off)──────┐
+//!               v                               │
+//!  resolved ─> due ─────────(dial)─────────> dialing ──(opened)──> open ──(ended)──> due
 //! ```
 //!
-//! The name is resolved every few seconds, more often after a change, and each second while none is open: replicas of a
-//! Deployment come and go one after another. A replica that
-//! the name no longer has is forgotten, unless it is open: a draining pod leaves the DNS first.
+//! The name is resolved as soon as a stream ends, then at intervals that double from half a second up to
+//! `resolve_every`. A new replica resets the interval, since a Deployment replaces its replicas one after another.
+//! While no stream is open, the interval is one second. A replica that is missing from the result is removed, unless
+//! its stream is open: a draining pod leaves the DNS first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,50 +30,50 @@ use crate::{
 
 /// Replicas of one stage, each with at most one open stream of type `L`.
 pub(crate) struct Replicas<L> {
-    /// The stage, for the log.
+    /// Name of the stage, for the log.
     stage: String,
     addresses: Addresses,
-    /// Longest pause between two looks at the name.
+    /// Maximum interval between two resolutions.
     resolve_every: Duration,
-    /// The next pause.
+    /// Next interval.
     resolve_after: Duration,
-    known: BTreeMap<Target, Replica>,
+    replicas: BTreeMap<Target, Replica>,
     dial: Box<dyn Fn(Target) -> Dialing<L> + Send + Sync>,
     dialing: JoinSet<(Target, Result<L, DialError>)>,
     resolving: JoinSet<Result<BTreeSet<Target>, io::Error>>,
-    /// Text of the newest failure to resolve.
-    unresolved: Option<String>,
+    /// Text of the last resolution error, to log each text once.
+    resolve_error: Option<String>,
     resolve_at: Instant,
-    /// Wakes for the next thing that is due.
-    alarm: Pin<Box<Sleep>>,
+    /// Timer of the next resolution or dial.
+    timer: Pin<Box<Sleep>>,
 }
 
 type Dialing<L> = Pin<Box<dyn Future<Output = Result<L, DialError>> + Send>>;
 
 #[derive(Debug)]
 struct Replica {
-    life: Life,
-    /// Pause after the next failure.
+    state: State,
+    /// Wait after the next failure.
     back_off: Duration,
-    /// Text of the newest failure: a new text is news, the same one is not.
+    /// Text of the last dial error, to log each text once.
     failure: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Life {
+enum State {
     Due(Instant),
     Dialing,
     Open,
 }
 
-/// Shortest and longest pause between two dials of a replica.
+/// Minimum and maximum wait between two dials of a replica.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// Pause after a change; each further one is twice as long.
-const AFTER_CHANGE: Duration = Duration::from_millis(500);
+/// Interval to the next resolution after a change; each further one is twice as long.
+const RESOLVE_AFTER_CHANGE: Duration = Duration::from_millis(500);
 
-/// Pause between two looks at a name of which no replica is open.
-const NONE_OPEN: Duration = Duration::from_secs(1);
+/// Interval between resolutions while no stream is open.
+const RESOLVE_DISCONNECTED: Duration = Duration::from_secs(1);
 
 // === impl Replicas ===
 
@@ -91,101 +92,103 @@ impl<L: Send + 'static> Replicas<L> {
             stage,
             addresses,
             resolve_every,
-            resolve_after: AFTER_CHANGE,
-            known: BTreeMap::new(),
+            resolve_after: RESOLVE_AFTER_CHANGE,
+            replicas: BTreeMap::new(),
             dial: Box::new(move |target| Box::pin(dial(target))),
             dialing: JoinSet::new(),
             resolving: JoinSet::new(),
-            unresolved: None,
+            resolve_error: None,
             resolve_at: now,
-            alarm: Box::pin(sleep_until(now)),
+            timer: Box::pin(sleep_until(now)),
         }
     }
 
-    /// The next stream that opens. May be dropped and called again at any time.
-    pub(crate) async fn opened(&mut self) -> (Target, L) {
+    /// Waits for the next stream that opens. Cancel safe.
+    pub(crate) async fn next_opened(&mut self) -> (Target, L) {
         loop {
             tokio::select! {
                 Some(Ok((target, dialed))) = self.dialing.join_next() => {
-                    if let Some(opened) = self.dialed(target, dialed) {
+                    if let Some(opened) = self.on_dialed(target, dialed) {
                         return opened;
                     }
                 }
-                Some(Ok(resolved)) = self.resolving.join_next() => self.resolved(resolved),
-                () = self.alarm.as_mut() => self.act(Instant::now()),
+                Some(Ok(resolved)) = self.resolving.join_next() => self.on_resolved(resolved),
+                () = self.timer.as_mut() => self.start_due(Instant::now()),
             }
         }
     }
 
-    /// The stream to a replica has ended.
-    pub(crate) fn ended(&mut self, target: &Target) {
+    /// Handles the end of the stream to a replica: dials it again after the back-off.
+    pub(crate) fn on_ended(&mut self, target: &Target) {
         let now = Instant::now();
-        if let Some(replica) = self.known.get_mut(target) {
-            replica.life = Life::Due(now + replica.back_off);
+        if let Some(replica) = self.replicas.get_mut(target) {
+            replica.state = State::Due(now + replica.back_off);
         }
         self.resolve_at = now;
-        self.resolve_after = AFTER_CHANGE;
-        self.alarm.as_mut().reset(now);
+        self.resolve_after = RESOLVE_AFTER_CHANGE;
+        self.timer.as_mut().reset(now);
     }
 
-    /// Starts everything that is due, and sets the alarm for the rest.
-    fn act(&mut self, now: Instant) {
+    /// Starts the resolution and the dials that are due, and sets the timer for the next ones.
+    fn start_due(&mut self, now: Instant) {
         if self.resolve_at <= now && self.resolving.is_empty() {
-            let is_open = self.known.values().any(|replica| replica.life == Life::Open);
-            self.resolve_at = now + if is_open { self.resolve_after } else { NONE_OPEN };
+            let is_open = self.replicas.values().any(|replica| replica.state == State::Open);
+            self.resolve_at = now + if is_open { self.resolve_after } else { RESOLVE_DISCONNECTED };
             self.resolve_after = (2 * self.resolve_after).min(self.resolve_every);
             self.resolving.spawn(resolve(self.addresses.clone()));
         }
-        let mut next = if self.resolving.is_empty() { self.resolve_at } else { now + NONE_OPEN };
-        for (target, replica) in &mut self.known {
-            match replica.life {
-                Life::Due(at) if at <= now => {
-                    replica.life = Life::Dialing;
-                    let dialing = within(dial::LIMIT, (self.dial)(target.clone()));
+        let mut next =
+            if self.resolving.is_empty() { self.resolve_at } else { now + RESOLVE_DISCONNECTED };
+        for (target, replica) in &mut self.replicas {
+            match replica.state {
+                State::Due(at) if at <= now => {
+                    replica.state = State::Dialing;
+                    let dialing = with_deadline(dial::DIAL_TIMEOUT, (self.dial)(target.clone()));
                     let target = target.clone();
                     self.dialing.spawn(async { (target, dialing.await) });
                 }
-                Life::Due(at) => next = next.min(at),
-                Life::Dialing | Life::Open => {}
+                State::Due(at) => next = next.min(at),
+                State::Dialing | State::Open => {}
             }
         }
-        self.alarm.as_mut().reset(next);
+        self.timer.as_mut().reset(next);
     }
 
-    fn resolved(&mut self, resolved: Result<BTreeSet<Target>, io::Error>) {
+    fn on_resolved(&mut self, resolved: Result<BTreeSet<Target>, io::Error>) {
         let now = Instant::now();
         match resolved {
-            Ok(found) => {
-                self.unresolved = None;
-                self.known
-                    .retain(|target, replica| replica.life == Life::Open || found.contains(target));
-                for target in found {
-                    self.known.entry(target).or_insert_with(|| {
-                        self.resolve_after = AFTER_CHANGE;
-                        Replica::found(now)
+            Ok(targets) => {
+                self.resolve_error = None;
+                self.replicas.retain(|target, replica| {
+                    replica.state == State::Open || targets.contains(target)
+                });
+                for target in targets {
+                    self.replicas.entry(target).or_insert_with(|| {
+                        self.resolve_after = RESOLVE_AFTER_CHANGE;
+                        Replica::due(now)
                     });
                 }
             }
             Err(error) => {
                 let text = error.to_string();
-                if self.unresolved.as_ref() != Some(&text) {
+                if self.resolve_error.as_ref() != Some(&text) {
                     let (stage, addresses) = (&self.stage, &self.addresses);
                     warn!(%stage, %addresses, %error, "cannot find the next stage");
-                    self.unresolved = Some(text);
+                    self.resolve_error = Some(text);
                 }
             }
         }
-        self.alarm.as_mut().reset(now);
+        self.timer.as_mut().reset(now);
     }
 
-    fn dialed(&mut self, target: Target, dialed: Result<L, DialError>) -> Option<(Target, L)> {
+    fn on_dialed(&mut self, target: Target, dialed: Result<L, DialError>) -> Option<(Target, L)> {
         let now = Instant::now();
-        // A replica that left the name while it was dialed.
-        let replica = self.known.get_mut(&target)?;
+        // `None` if the replica was removed while it was dialed.
+        let replica = self.replicas.get_mut(&target)?;
         match dialed {
             Ok(opened) => {
                 info!(stage = %self.stage, replica = %target, "stream opened");
-                *replica = Replica { life: Life::Open, ..Replica::found(now) };
+                *replica = Replica { state: State::Open, ..Replica::due(now) };
                 return Some((target, opened));
             }
             Err(error) => {
@@ -198,11 +201,11 @@ impl<L: Send + 'static> Replicas<L> {
                           "cannot use a replica of the next stage, trying again");
                 }
                 replica.failure = Some(text);
-                replica.life = Life::Due(now + replica.back_off);
+                replica.state = State::Due(now + replica.back_off);
                 replica.back_off = (replica.back_off * 2).min(BACK_OFF[1]);
             }
         }
-        self.alarm.as_mut().reset(now);
+        self.timer.as_mut().reset(now);
         None
     }
 }
@@ -210,29 +213,29 @@ impl<L: Send + 'static> Replicas<L> {
 // === impl Replica ===
 
 impl Replica {
-    fn found(now: Instant) -> Self {
-        Self { life: Life::Due(now), back_off: BACK_OFF[0], failure: None }
+    fn due(now: Instant) -> Self {
+        Self { state: State::Due(now), back_off: BACK_OFF[0], failure: None }
     }
 }
 
-/// All replicas. One address that fails hides no other.
+/// Resolves all addresses. An error counts only if no address has a replica.
 async fn resolve(addresses: Addresses) -> Result<BTreeSet<Target>, io::Error> {
-    let (mut found, mut failure) = (BTreeSet::new(), None);
+    let (mut targets, mut failure) = (BTreeSet::new(), None);
     for address in addresses.iter() {
         match address.resolve().await {
-            Ok(targets) => found.extend(targets),
+            Ok(resolved) => targets.extend(resolved),
             Err(error) => failure = Some(error),
         }
     }
     match failure {
-        Some(error) if found.is_empty() => Err(error),
-        _ => Ok(found),
+        Some(error) if targets.is_empty() => Err(error),
+        _ => Ok(targets),
     }
 }
 
-async fn within<L>(limit: Duration, dialing: Dialing<L>) -> Result<L, DialError> {
+async fn with_deadline<L>(limit: Duration, dialing: Dialing<L>) -> Result<L, DialError> {
     tokio::select! {
         dialed = dialing => dialed,
-        () = sleep(limit) => Err(DialError::Silent),
+        () = sleep(limit) => Err(DialError::Timeout),
     }
 }

@@ -1,12 +1,12 @@
-//! One stage at work: its tasks, and its end.
+//! Life cycle of a stage: bind, serve, drain.
 //!
 //! ```text
-//!  serving ──(shutdown)──> closing ──(senders end their streams)──> finishing ──(all is passed on)──> ended
+//!  serving ──(shutdown)──> closing ──(senders end their streams)──> finishing ──(all items passed)──> ended
 //!                             └──────────────(drain_timeout)──────────────────────────────────────────^
 //! ```
 //!
-//! Each step of a drain waits for the one before: readers, join, queue, teller, outlets, and last the server, whose
-//! streams carry the receipts.
+//! A drain ends the tasks in this order: readers, join, queue, publisher, outlets, and last the server, whose streams
+//! carry the receipts.
 
 use std::io;
 
@@ -16,21 +16,21 @@ use tracing::{info, warn};
 
 use crate::{address::Address, assembly::Tasks, builder::Builder, listener::Listener};
 
-/// A stage that cannot serve.
+/// Reason that a stage cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// No address was given.
+    /// The builder has no address.
     #[error("stage {0} has no address to listen on")]
     NoAddress(String),
-    /// The address cannot be listened on.
+    /// Binding the address failed.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: Address,
-        /// Reason of the system.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A limit of zero lets no item pass.
+    /// A limit is zero, so no item could pass.
     #[error("stage {stage}: {limit} is 0: write at least 1")]
     Zero {
         /// Name of the stage.
@@ -38,34 +38,34 @@ pub enum ServeError {
         /// Name of the limit.
         limit: &'static str,
     },
-    /// The server ended by itself.
+    /// The gRPC server failed.
     #[error("the server of stage {stage} failed")]
     Server {
         /// Name of the stage.
         stage: String,
-        /// Reason.
+        /// Error of the server.
         source: tonic::transport::Error,
     },
 }
 
-/// A stage that listens. Peers wait until it serves.
+/// A stage with a bound socket. Connections wait until it serves.
 #[derive(Debug)]
 pub struct Bound {
     builder: Builder,
     listener: Listener,
     address: Address,
-    gone: CancellationToken,
+    disconnect: CancellationToken,
 }
 
 // === impl Builder ===
 
 impl Builder {
-    /// Listens, and serves nobody yet.
+    /// Binds the address without serving yet. Fails without an address, with a limit of zero, or if the bind fails.
     pub async fn bind(self) -> Result<Bound, ServeError> {
         Bound::new(self).await
     }
 
-    /// Serves until `shutdown`, then finishes what it has.
+    /// Serves until `shutdown` is cancelled, then drains for at most `drain_timeout`.
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), ServeError> {
         self.bind().await?.serve(shutdown).await
     }
@@ -81,25 +81,26 @@ impl Bound {
         if let Some(limit) = builder.settings.zero() {
             return Err(ServeError::Zero { stage: builder.name, limit });
         }
-        let gone = CancellationToken::new();
-        let listening = Listener::bind(&address, gone.clone()).await;
+        let disconnect = CancellationToken::new();
+        let listening = Listener::bind(&address, disconnect.clone()).await;
         let bound = listening.and_then(|listener| Ok((listener.address()?, listener)));
         match bound {
-            Ok((address, listener)) => Ok(Self { builder, listener, address, gone }),
+            Ok((address, listener)) => Ok(Self { builder, listener, address, disconnect }),
             Err(source) => Err(ServeError::Listen { address, source }),
         }
     }
 
-    /// The address, with the port that the system chose.
+    /// The bound address, with the port that the system chose.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Serves until `shutdown`, then finishes what it has. A dropped stage looks to its peers like a dead process.
+    /// Serves until `shutdown` is cancelled, then drains for at most `drain_timeout`. If the stage is dropped, its
+    /// peers see a dead process.
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), ServeError> {
         let (name, settings) = (self.builder.name.clone(), self.builder.settings.clone());
         let mut tasks =
-            Box::new(Tasks::start(self.builder, self.listener, &self.address, self.gone));
+            Box::new(Tasks::start(self.builder, self.listener, &self.address, self.disconnect));
         tokio::select! {
             source = tasks.failure() => return Err(ServeError::Server { stage: name, source }),
             () = shutdown.cancelled() => {}

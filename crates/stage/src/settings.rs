@@ -5,38 +5,38 @@ use std::{sync::Arc, time::Duration};
 /// Limits of a stage or a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Batches that are worked on at once: devices side by side.
+    /// Number of concurrent batches: usually one per device.
     pub workers: usize,
-    /// Most items of one call of the work.
+    /// Maximum number of items per call of the work function.
     pub batch: usize,
-    /// Longest wait for a batch to fill, once there is one item.
+    /// Maximum wait for a batch to fill, from the arrival of its first item.
     pub batch_wait: Duration,
-    /// Items in the queue; none: twice those in work, and at least four.
+    /// Capacity of the queue. Default: twice `workers` × `batch`, at least four.
     pub queue: Option<usize>,
-    /// Items on the way to one replica of a next stage, that this replica has not taken yet.
+    /// Maximum number of items in flight to one replica of a next stage, that is, without a receipt `Taken`.
     pub window: usize,
-    /// Largest payload, in bytes. Neighbours of different limits keep to the smaller one.
+    /// Maximum payload in bytes. Between two stages the smaller limit applies.
     pub max_payload: usize,
-    /// Longest time of one call of the work.
+    /// Timeout of one call of the work function.
     pub work_timeout: Duration,
-    /// Longest time to finish on shutdown.
+    /// Timeout of the drain on shutdown.
     pub drain_timeout: Duration,
-    /// Longest wait of a join for the other parts of an item.
+    /// Timeout of a join for the missing parts of an item.
     pub join_timeout: Duration,
-    /// Items of which a join has some parts.
+    /// Maximum number of items with missing parts at a join.
     pub join_capacity: usize,
-    /// Pause between two looks at the names of the next stages.
+    /// Maximum interval between two resolutions of a next stage's name.
     pub resolve_every: Duration,
 }
 
-/// Name of a process in a pipeline.
+/// Names of a process in a pipeline: its stage and its replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) stage: Arc<str>,
     pub(crate) replica: Arc<str>,
 }
 
-/// Payload bytes on the way to one replica: the window is smaller where payloads are large.
+/// Maximum payload bytes in flight to one replica. It limits the window for large payloads.
 pub(crate) const UNTAKEN_BYTES: usize = 64 * 1024 * 1024;
 
 // === impl Settings ===
@@ -48,12 +48,12 @@ impl Default for Settings {
             batch: 1,
             batch_wait: Duration::from_millis(2),
             queue: None,
-            // Covers a round trip of 8 ms at 1,000 items per second.
+            // Sustains 1,000 items per second at a round trip of 8 ms.
             window: 8,
-            // A frame of 4K in raw RGB has 24 MB; encoded, less than one.
+            // A 4K frame has 24 MB in raw RGB, but less than 1 MB encoded.
             max_payload: 16 * 1024 * 1024,
             work_timeout: Duration::from_secs(60),
-            // That of a pod by default.
+            // The default `terminationGracePeriodSeconds` of a pod.
             drain_timeout: Duration::from_secs(30),
             join_timeout: Duration::from_secs(10),
             join_capacity: 1024,
@@ -63,12 +63,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Items in the queue.
-    pub(crate) fn room(&self) -> usize {
+    /// Effective capacity of the queue.
+    pub(crate) fn queue_capacity(&self) -> usize {
         self.queue.unwrap_or_else(|| (2 * self.batch * self.workers).max(4)).max(1)
     }
 
-    /// The first limit that is zero and lets no item pass.
+    /// Name of the first limit that is zero and so would block all items.
     pub(crate) fn zero(&self) -> Option<&'static str> {
         let limits = [("workers", self.workers), ("batch", self.batch), ("window", self.window)];
         limits.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name)

@@ -1,4 +1,4 @@
-//! The source of a pipeline: makes items and sends them to the first stage.
+//! The source of a pipeline: creates items and sends them to the first stage.
 
 use std::{
     fmt,
@@ -17,23 +17,23 @@ use crate::{
     item::{Body, Item, Outgoing},
     metrics::StageMetrics,
     outlet::Outlet,
-    panics::carry_on,
+    panics::propagate_panic,
     settings::{Identity, Settings},
 };
 
-/// Sends items to the first stage of a pipeline.
+/// A source of items for the first stage of a pipeline.
 pub struct Source {
     name: String,
     outlet: Outlet,
     next_id: u64,
     /// The task that owns the streams.
-    carrier: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 // === impl Source ===
 
 impl Source {
-    /// A source named `name` for the stage `first`. It connects by itself; items wait meanwhile.
+    /// Makes a source named `name` for the stage `first`. It connects in the background; until then items wait.
     pub fn connect(
         name: &str,
         first: &str,
@@ -42,19 +42,19 @@ impl Source {
         metrics: StageMetrics,
     ) -> Self {
         let identity = Identity { stage: name.into(), replica: "source".into() };
-        // A source does not drain: it finishes.
+        // Never cancelled: a source has no drain signal, see `finish`.
         let draining = CancellationToken::new();
-        let (outlet, carrier) =
+        let (outlet, task) =
             Outlet::new(identity, first, addresses.into(), settings, metrics, draining);
         let mut tasks = JoinSet::new();
-        tasks.spawn(Box::pin(carrier.run()));
-        // Other sources of the pipeline have other numbers, with a probability of one to four billions.
+        tasks.spawn(Box::pin(task.run()));
+        // Random upper half: two sources of a pipeline collide with a probability of 1 in 2^32.
         let random = RandomState::new().hash_one(name) & 0xffff_ffff_0000_0000;
-        Self { name: name.to_owned(), outlet, next_id: random, carrier: tasks }
+        Self { name: name.to_owned(), outlet, next_id: random, tasks }
     }
 
-    /// Sends an item as soon as the first stage has room, and returns its id. With a deadline the item must be worked on
-    /// within that time.
+    /// Sends an item as soon as the first stage has capacity, and returns its id. With a deadline, every stage must
+    /// start its processing within that time from now; otherwise the item fails.
     pub async fn send(&mut self, payload: Bytes, deadline: Option<Duration>) -> u64 {
         let (id, ready) = (self.next_id, Instant::now());
         self.next_id = self.next_id.wrapping_add(1);
@@ -69,12 +69,12 @@ impl Source {
         id
     }
 
-    /// Waits until the first stage has passed every item on.
+    /// Waits until the first stage has passed all items.
     pub async fn finish(self) {
-        let Self { outlet, mut carrier, .. } = self;
+        let Self { outlet, mut tasks, .. } = self;
         drop(outlet);
-        while let Some(ended) = carrier.join_next().await {
-            carry_on(ended);
+        while let Some(ended) = tasks.join_next().await {
+            propagate_panic(ended);
         }
     }
 }

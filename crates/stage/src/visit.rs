@@ -1,4 +1,4 @@
-//! Visits: the times of an item at one stage of its way.
+//! Visits: the times of an item at each stage.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use crate::wire;
 pub struct Visit {
     /// Name of the stage.
     pub stage: String,
-    /// The process among the stage's replicas.
+    /// Name of the process among the stage's replicas.
     pub replica: String,
-    /// On the link that led here, as far as it is known without common clocks.
+    /// Estimated time on the link to the stage. The clocks of nodes differ, so it cannot be measured directly.
     pub link: Duration,
-    /// In the queue, and for a join until the last part came.
+    /// Wait in the queue; at a join, from the arrival of the first part.
     pub waited: Duration,
-    /// In the work; the whole time of the batch.
+    /// Processing time of the whole batch; zero if the item skipped the work function.
     pub worked: Duration,
-    /// From the end of the work until the next stage had room.
+    /// From the end of processing until the item was sent to the next stage; zero at the last stage.
     pub sending: Duration,
 }
 
@@ -46,12 +46,12 @@ impl Visit {
     }
 }
 
-/// Whole microseconds.
+/// Whole microseconds, saturating.
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Whole nanoseconds, which last for 584 years.
+/// Whole nanoseconds, saturating after 584 years.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,10 +1,10 @@
-//! The generated messages of the protocol, and its version.
+//! The generated messages of the protocol, and the protocol version.
 
 #[expect(
     clippy::all,
     clippy::pedantic,
     unreachable_pub,
-    reason = "generated of proto/stage.v1.proto"
+    reason = "generated from proto/stage.v1.proto"
 )]
 mod generated {
     include!("generated/windlass.stage.v1.rs");
@@ -12,8 +12,8 @@ mod generated {
 
 pub(crate) use generated::*;
 
-/// Version of the protocol that this kit speaks. Stages of different versions refuse each other.
+/// Protocol version of this crate. Stages with different versions refuse each other.
 pub const PROTOCOL: u32 = 1;
 
-/// Bytes of a message beyond its payload: names and times of the stages before, of which a pipeline has tens.
+/// Maximum bytes of a message beyond its payload: mostly visits, of which an item has tens.
 pub(crate) const SLACK: usize = 256 * 1024;

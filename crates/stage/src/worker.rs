@@ -1,4 +1,4 @@
-//! One batch: its work, and the way of its results to the next stages.
+//! Processing of one batch: calls the work function and sends the results on.
 
 use std::{fmt::Display, sync::Arc};
 
@@ -17,57 +17,57 @@ use crate::{
     work::{Parts, Work, WorkError},
 };
 
-/// Everything that a batch needs.
-pub(crate) struct Workshop {
+/// Shared context of all batches of a stage.
+pub(crate) struct BatchContext {
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
     pub(crate) work: Work,
-    pub(crate) way_out: WayOut,
+    pub(crate) destination: Destination,
     pub(crate) metrics: StageMetrics,
 }
 
-/// The way of results out of this stage.
-pub(crate) enum WayOut {
-    /// A copy for each next stage.
+/// Destination of the results.
+pub(crate) enum Destination {
+    /// Every next stage gets a copy.
     Next(Vec<Outlet>),
-    /// The pipeline ends here.
+    /// The stage is the last one.
     End(Exit),
 }
 
-/// Works on a batch and hands the results on. Failures among the items skip the work.
-pub(crate) async fn process(workshop: Arc<Workshop>, mut batch: Vec<Queued>) {
-    let begun = Instant::now();
+/// Processes a batch and sends the results on. Failed items skip the work function.
+pub(crate) async fn process(context: Arc<BatchContext>, mut batch: Vec<Queued>) {
+    let started = Instant::now();
     for item in &mut batch {
-        item.place = None;
-        if item.parts.is_ok() && item.deadline.is_some_and(|at| at <= begun) {
-            item.parts = Err(workshop.failure(FailureKind::Deadline, workshop.late()));
+        item.slot = None;
+        if item.parts.is_ok() && item.deadline.is_some_and(|at| at <= started) {
+            item.parts = Err(context.failure(FailureKind::Deadline, context.deadline_reason()));
         }
     }
     let inputs: Vec<_> =
         batch.iter_mut().filter_map(|item| item.parts.as_mut().ok()).map(std::mem::take).collect();
-    let results = if inputs.is_empty() { Ok(Vec::new()) } else { workshop.work(inputs).await };
+    let results = if inputs.is_empty() { Ok(Vec::new()) } else { context.work(inputs).await };
     let ready = Instant::now();
-    workshop.metrics.batch(begun, ready, &batch);
+    context.metrics.batch(started, ready, &batch);
     let mut results = results.map(Vec::into_iter);
     for mut item in batch {
-        let was_worked_on = item.parts.is_ok();
+        let was_processed = item.parts.is_ok();
         let body = match std::mem::replace(&mut item.parts, Ok(Vec::new())) {
             Err(failure) => Body::Failure(failure),
             Ok(_) => match results.as_mut().map(Iterator::next) {
-                Ok(result) => workshop.body(result.expect("as many results as inputs")),
+                Ok(result) => context.body(result.expect("`work` checked the number of results")),
                 Err(failure) => Body::Failure(failure.clone()),
             },
         };
-        workshop.metrics.item(&body, was_worked_on);
-        let worked = if was_worked_on { ready - begun } else { Duration::ZERO };
-        workshop.hand_on(item, body, begun, worked, ready).await;
+        context.metrics.item(&body, was_processed);
+        let worked = if was_processed { ready - started } else { Duration::ZERO };
+        context.send_result(item, body, started, worked, ready).await;
     }
 }
 
-// === impl Workshop ===
+// === impl BatchContext ===
 
-impl Workshop {
-    /// Results of a batch, as many as inputs, or the failure of all.
+impl BatchContext {
+    /// Calls the work function. Returns one result per input, or one failure for all.
     async fn work(&self, inputs: Vec<Parts>) -> Result<Vec<Result<Bytes, WorkError>>, Failure> {
         let count = inputs.len();
         let limit = self.settings.work_timeout;
@@ -80,7 +80,7 @@ impl Workshop {
         };
         match outcome {
             Err(panic) => Err(self.failure(FailureKind::Panic, format!("panicked: {panic}"))),
-            Ok(Err(error)) => Err(self.failure(FailureKind::Work, chain(&*error))),
+            Ok(Err(error)) => Err(self.failure(FailureKind::Work, error_chain(&*error))),
             Ok(Ok(results)) if results.len() != count => {
                 let reason = format!("returned {} results for {count} items", results.len());
                 Err(self.failure(FailureKind::Count, reason))
@@ -92,15 +92,15 @@ impl Workshop {
     fn body(&self, result: Result<Bytes, WorkError>) -> Body {
         match result {
             Ok(payload) => Body::Payload(payload),
-            Err(error) => Body::Failure(self.failure(FailureKind::Work, chain(&*error))),
+            Err(error) => Body::Failure(self.failure(FailureKind::Work, error_chain(&*error))),
         }
     }
 
-    async fn hand_on(
+    async fn send_result(
         &self,
         item: Queued,
         body: Body,
-        begun: Instant,
+        started: Instant,
         worked: Duration,
         ready: Instant,
     ) {
@@ -109,16 +109,17 @@ impl Workshop {
             stage: self.identity.stage.to_string(),
             replica: self.identity.replica.to_string(),
             link,
-            waited: begun.duration_since(arrived),
+            waited: started.duration_since(arrived),
             worked,
             sending: Duration::ZERO,
         });
         let from = self.identity.stage.to_string();
         let item = Item { id, from, body, visits, deadline };
-        match &self.way_out {
-            WayOut::End(exit) => exit.end(item, &custodies),
-            WayOut::Next(outlets) => {
-                let (last, others) = outlets.split_last().expect("a next stage, or the end");
+        match &self.destination {
+            Destination::End(exit) => exit.end(item, &custodies),
+            Destination::Next(outlets) => {
+                let (last, others) =
+                    outlets.split_last().expect("`Destination::Next` has at least one outlet");
                 for outlet in others {
                     let (item, custodies) = (item.clone(), custodies.clone());
                     outlet.send(Outgoing { item, custodies, ready }).await;
@@ -133,13 +134,13 @@ impl Workshop {
         self.identity.failure(kind, reason)
     }
 
-    fn late(&self) -> String {
+    fn deadline_reason(&self) -> String {
         format!("deadline passed in the queue of {}", self.identity.stage)
     }
 }
 
-/// An error with its causes.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+/// Text of an error and its sources, separated by colons.
+fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let texts: Vec<_> = causes.map(|cause| (cause as &dyn Display).to_string()).collect();
     texts.join(": ")

@@ -1,4 +1,4 @@
-//! Items pass through a chain of stages in order, each with its times.
+//! Items pass through a chain of stages in order, and record their times at each.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn items_pass_three_stages_and_end_once_with_a_visit_each() {
 }
 
 #[tokio::test]
-async fn an_item_that_fails_ends_as_a_failure_and_no_later_stage_works_on_it() {
+async fn a_failed_item_ends_as_a_failure_and_no_later_stage_processes_it() {
     let last = Running::start(stage("store").work(letter(b'!'))).await;
     let work = |frame: Bytes| async move {
         match &frame[..] {
@@ -64,7 +64,7 @@ async fn an_item_that_fails_ends_as_a_failure_and_no_later_stage_works_on_it() {
     }
     let id = within(source.send(Bytes::from_static(b"good"), None)).await;
     let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
-    assert_eq!(end.payload_bytes, 5, "the stage goes on");
+    assert_eq!(end.payload_bytes, 5, "the stage continues");
 }
 
 #[tokio::test]

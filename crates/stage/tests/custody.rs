@@ -1,4 +1,4 @@
-//! Custody: an item is lost to nobody when a stage is killed, drains, or does not take it.
+//! Custody: no item is lost when a stage is killed, drains, or accepts no items.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use std::sync::Arc;
 
 use crate::pipeline::{Running, ends, letter, source, stage, within};
 
-/// Work that counts its items and waits for a permit for each.
+/// Work function that counts its calls, and waits for a permit in each.
 pub(crate) struct Gate {
-    begun: watch::Sender<usize>,
+    started: watch::Sender<usize>,
     permits: Arc<Semaphore>,
 }
 
 impl Gate {
     pub(crate) fn closed() -> Self {
-        Self { begun: watch::Sender::new(0), permits: Arc::new(Semaphore::new(0)) }
+        Self { started: watch::Sender::new(0), permits: Arc::new(Semaphore::new(0)) }
     }
 
     pub(crate) fn work(&self, builder: Builder) -> Builder {
-        let (begun, permits) = (self.begun.clone(), Arc::clone(&self.permits));
+        let (started, permits) = (self.started.clone(), Arc::clone(&self.permits));
         builder.work(move |payload: Bytes| {
-            let (begun, permits) = (begun.clone(), Arc::clone(&permits));
+            let (started, permits) = (started.clone(), Arc::clone(&permits));
             async move {
-                begun.send_modify(|count| *count += 1);
+                started.send_modify(|count| *count += 1);
                 permits.acquire().await?.forget();
                 Ok::<_, tokio::sync::AcquireError>(payload)
             }
         })
     }
 
-    /// Waits until the work has begun that many items.
-    pub(crate) async fn has_begun(&self, count: usize) {
-        let mut begun = self.begun.subscribe();
-        within(begun.wait_for(|begun| *begun >= count)).await.expect("the sender is here");
+    /// Waits until processing of `count` items has started.
+    pub(crate) async fn has_started(&self, count: usize) {
+        let mut started = self.started.subscribe();
+        within(started.wait_for(|started| *started >= count)).await.expect("the sender is here");
     }
 
     pub(crate) fn open(&self) {
@@ -47,7 +47,7 @@ impl Gate {
     }
 }
 
-/// Both addresses as one.
+/// The addresses of both replicas.
 fn both(one: &Running, other: &Running) -> Addresses {
     [one, other].into_iter().map(|running| running.address.clone()).collect()
 }
@@ -55,20 +55,20 @@ fn both(one: &Running, other: &Running) -> Addresses {
 const FRAME: Bytes = Bytes::from_static(b"frame");
 
 #[tokio::test]
-async fn items_on_a_killed_replica_end_as_failures_that_name_it_and_the_others_go_on() {
+async fn items_on_a_killed_replica_end_as_failures_that_name_it_and_the_others_continue() {
     let last = Running::start(stage("store")).await;
     let gate = Gate::closed();
-    let stuck = stage("detect").next("store", last.addresses()).replica("stuck");
-    let stuck = Running::start(gate.work(stuck)).await;
-    let well = stage("detect").next("store", last.addresses()).replica("well");
-    let well = Running::start(well.work(letter(b'!'))).await;
+    let blocked = stage("detect").next("store", last.addresses()).replica("blocked");
+    let blocked = Running::start(gate.work(blocked)).await;
+    let healthy = stage("detect").next("store", last.addresses()).replica("healthy");
+    let healthy = Running::start(healthy.work(letter(b'!'))).await;
     let mut listener = within(Ends::listen(last.addresses())).await;
-    let mut source = source("detect", both(&stuck, &well));
+    let mut source = source("detect", both(&blocked, &healthy));
     for _ in 0..40 {
         within(source.send(FRAME, None)).await;
     }
-    gate.has_begun(1).await;
-    drop(stuck);
+    gate.has_started(1).await;
+    drop(blocked);
     for _ in 0..10 {
         within(source.send(FRAME, None)).await;
     }
@@ -78,7 +78,10 @@ async fn items_on_a_killed_replica_end_as_failures_that_name_it_and_the_others_g
     assert!((1..=13).contains(&failures.len()), "window, queue and work: {}", failures.len());
     for failure in failures {
         assert_eq!(failure.kind, FailureKind::Stopped);
-        assert_eq!(failure.to_string(), "detect (stuck): the stage stopped while it had the item");
+        assert_eq!(
+            failure.to_string(),
+            "detect (blocked): the stage stopped while it had the item"
+        );
     }
 }
 
@@ -96,7 +99,7 @@ async fn a_drain_under_load_loses_nothing() {
         within(source.finish()).await;
     };
     let draining = async {
-        // Some items first.
+        // Drain in the middle of the load.
         let mut first = ends(&mut listener, 100).await;
         one.drain().await;
         first.append(&mut ends(&mut listener, 400).await);
@@ -115,11 +118,11 @@ async fn stages_of_one_pod_that_drain_together_lose_nothing() {
     let camera = Running::start(stage("camera").next("decode", decode.addresses())).await;
     let mut listener = within(Ends::listen(last.addresses())).await;
     let mut source = source("camera", camera.addresses());
-    // More than the window: the camera has items when the only stage that could take them drains.
+    // More than the window: the camera still has items when its only next stage drains.
     for _ in 0..14 {
         within(source.send(FRAME, None)).await;
     }
-    gate.has_begun(1).await;
+    gate.has_started(1).await;
     let opening = async {
         sleep(Duration::from_millis(50)).await;
         gate.open();
@@ -131,22 +134,22 @@ async fn stages_of_one_pod_that_drain_together_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_stage_that_stands_still_holds_the_source_back() {
+async fn a_blocked_stage_applies_back_pressure_to_the_source() {
     let gate = Gate::closed();
     let last = Running::start(gate.work(stage("store"))).await;
     let first = Running::start(stage("detect").next("store", last.addresses())).await;
     let mut listener = within(Ends::listen(last.addresses())).await;
     let mut source = source("detect", first.addresses());
     let mut sent = 0;
-    // Much longer than an item takes.
+    // Much longer than the time of an item.
     while let Some(_id) = tokio::select! {
         id = source.send(FRAME, None) => Some(id),
         () = sleep(Duration::from_millis(300)) => None,
     } {
         sent += 1;
-        assert!(sent < 100, "nothing holds the source back");
+        assert!(sent < 100, "there is no back-pressure");
     }
-    // Two windows of 8, two queues of 4, and the items in hand.
+    // Two windows of 8, two queues of 4, and the items in processing or in transit.
     assert!((20..=32).contains(&sent), "{sent}");
     gate.open();
     ends(&mut listener, sent).await;

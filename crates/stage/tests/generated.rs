@@ -1,4 +1,4 @@
-//! The checked-in wire code is what the `.proto` file says.
+//! The checked-in wire code is identical to the code generated from the `.proto` file.
 
 use std::{env, fs, path::Path};
 
@@ -16,16 +16,16 @@ fn generated_code_matches_the_proto() {
     tonic_prost_build::configure()
         .out_dir(out.path())
         .build_transport(true)
-        // Payloads are slices of what was received.
+        // `Bytes` payloads are slices of the receive buffer.
         .bytes(".")
         .compile_fds(descriptors)
         .expect("code is generated");
 
     let fresh = fs::read_to_string(out.path().join(GENERATED)).expect("generated");
-    let kept = root.join("src/generated").join(GENERATED);
+    let path = root.join("src/generated").join(GENERATED);
     if env::var_os(UPDATE).is_some() {
-        fs::write(&kept, &fresh).expect("the source tree is writable");
+        fs::write(&path, &fresh).expect("the source tree is writable");
     }
-    let stored = fs::read_to_string(&kept).unwrap_or_default();
+    let stored = fs::read_to_string(&path).unwrap_or_default();
     assert!(stored == fresh, "{GENERATED} is stale; run this test with {UPDATE}=1");
 }

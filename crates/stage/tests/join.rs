@@ -1,4 +1,4 @@
-//! A split sends an item along two ways, and a join makes one item of its parts.
+//! A split sends an item along two paths, and a join merges its parts into one item.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::{
     pipeline::{Running, ends, letter, source, stage, within},
 };
 
-/// Puts the parts together, in the order of the stages before.
+/// A join that concatenates the parts in the order of its previous stages.
 fn join() -> Builder {
-    let put = |parts: Vec<Bytes>| async move { Ok::<_, std::io::Error>(parts.concat()) };
-    stage("fuse").from("left").from("right").join(put)
+    let concat = |parts: Vec<Bytes>| async move { Ok::<_, std::io::Error>(parts.concat()) };
+    stage("fuse").from("left").from("right").join(concat)
 }
 
 #[tokio::test]
@@ -52,11 +52,11 @@ async fn parts_of_a_split_meet_at_one_replica_of_the_join_and_end_once() {
         assert_eq!(stages[1..3], ["left", "right"]);
         joined[usize::from(end.visits[3].replica == one.address.to_string())] += 1;
     }
-    assert!(joined.iter().all(|count| *count > 0), "both replicas have a share: {joined:?}");
+    assert!(joined.iter().all(|count| *count > 0), "both replicas joined items: {joined:?}");
 }
 
 #[tokio::test]
-async fn a_part_that_does_not_come_fails_its_item_and_makes_room_for_the_next() {
+async fn a_missing_part_fails_its_item_and_frees_space_for_the_next() {
     let store = Running::start(stage("store")).await;
     let fuse = join().next("store", store.addresses()).limits(|limits| {
         limits.join_timeout = Duration::from_millis(100);
@@ -71,8 +71,8 @@ async fn a_part_that_does_not_come_fails_its_item_and_makes_room_for_the_next() 
     }
     for end in ends(&mut listener, 5).await.into_values() {
         let failure = end.failure.expect("half an item");
-        let told = (failure.stage.as_str(), failure.reason.as_str(), failure.kind);
-        assert_eq!(told, ("fuse", "part from right did not come", FailureKind::Part));
+        let received = (failure.stage.as_str(), failure.reason.as_str(), failure.kind);
+        assert_eq!(received, ("fuse", "part from right did not come", FailureKind::Part));
     }
     within(source.finish()).await;
 }
@@ -98,15 +98,15 @@ async fn a_late_part_of_an_item_that_has_failed_is_passed_before_a_split_too() {
     for listener in &mut listeners {
         assert!(ends(listener, 1).await.values().all(|end| end.failure.is_some()));
     }
-    gate.has_begun(1).await;
+    gate.has_started(1).await;
     gate.open();
-    // Ends as soon as its part is passed.
+    // The drain returns once the part is passed.
     right.drain().await;
     within(source.finish()).await;
 }
 
 #[tokio::test]
-async fn the_table_of_a_join_is_bounded_and_holds_the_stream_back_that_is_ahead() {
+async fn a_full_table_of_a_join_blocks_the_stream_that_is_ahead() {
     let store = Running::start(stage("store")).await;
     let fuse = join().next("store", store.addresses()).limits(|limits| limits.join_capacity = 3);
     let fuse = Running::start(fuse).await;

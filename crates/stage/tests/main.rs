@@ -1,4 +1,4 @@
-//! The kit as its users see it.
+//! Integration tests through the public API.
 
 mod chain;
 mod custody;

@@ -1,4 +1,4 @@
-//! Fixtures: stages on ports of this machine that a test can kill, drain and start again.
+//! Fixtures: stages on loopback ports that a test can kill, drain and restart.
 
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
@@ -13,8 +13,8 @@ use windlass_stage::{
     StageMetrics, Told,
 };
 
-/// Longest wait of a test for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of every wait in a test.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stage in this process. Dropping it kills it.
 pub(crate) struct Running {
@@ -40,7 +40,7 @@ impl Running {
         self.address.clone().into()
     }
 
-    /// Ends as a pod does that is deleted.
+    /// Shuts down gracefully, as a deleted pod does.
     pub(crate) async fn drain(mut self) {
         self.shutdown.cancel();
         let serving = self.serving.take().expect("it runs");
@@ -56,7 +56,7 @@ impl Drop for Running {
     }
 }
 
-/// A port of the system's choice.
+/// A loopback address with a port that the system chooses.
 pub(crate) fn anywhere() -> Address {
     "127.0.0.1:0".parse().expect("an address")
 }
@@ -74,19 +74,19 @@ pub(crate) fn source(first: &str, addresses: impl Into<Addresses>) -> Source {
 }
 
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
+    tokio::time::timeout(TIMEOUT, future).await.expect("the wait timed out")
 }
 
 /// Waits until a condition holds.
-pub(crate) async fn until(expected: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "not in time: {expected}");
+pub(crate) async fn until(expected: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < TIMEOUT, "not in time: {expected}");
         sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// The ends of that many items, each of which comes once.
+/// Receives the ends of `count` items. Panics if an id ends twice.
 pub(crate) async fn ends(ends: &mut Ends, count: usize) -> BTreeMap<u64, End> {
     let mut all = BTreeMap::new();
     while all.len() < count {

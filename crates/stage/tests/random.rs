@@ -1,7 +1,7 @@
-//! Stages are killed and drained at random moments, and each item ends exactly once.
+//! Each item ends exactly once while stages are killed and drained at random moments.
 //!
-//! Items come in waves, and in each wave one replica is killed or drained. The next wave begins when all items have
-//! ended and the stages before have noticed, since custody survives one death at a time (docs/stages.md).
+//! Items are sent in waves, and in each wave one replica is killed or drained. The next wave starts when all items have
+//! ended and the previous stages have detected the lost stream: custody survives one death at a time (docs/stages.md).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ const ITEMS: usize = 40;
 const STAGES: [&str; 3] = ["detect", "classify", "track"];
 const REPLICAS: usize = 2;
 
-/// A generator of numbers, the same in each run.
+/// A deterministic pseudo-random generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -43,13 +43,13 @@ fn addresses(folder: &Path, stage: usize) -> Addresses {
     all.join(",").parse().expect("addresses")
 }
 
-/// A replica that can be watched by its metrics.
-struct Watched {
+/// A replica with its metrics.
+struct Replica {
     running: Running,
     metrics: StageMetrics,
 }
 
-impl Watched {
+impl Replica {
     async fn start(folder: &Path, (stage, replica): (usize, usize), last: &Addresses) -> Self {
         let metrics = StageMetrics::new();
         let builder = builder(folder, stage, replica, last).metrics(metrics.clone());
@@ -57,21 +57,21 @@ impl Watched {
     }
 }
 
-/// Waits until a stage or a source has so many open streams to the stage after it.
+/// Waits until a stage or a source has open streams to this number of replicas of its next stage.
 async fn connected(metrics: &StageMetrics, next: &str, replicas: usize) {
     let mut registry = Registry::default();
     metrics.register(&mut registry);
     let line = format!("windlass_stage_connected_replicas{{next=\"{next}\"}} {replicas}\n");
-    let shows = || {
+    let is_connected = || {
         let mut text = String::new();
         encode(&mut text, &registry).expect("text");
         text.contains(&line)
     };
-    until(&line, shows).await;
+    until(&line, is_connected).await;
 }
 
 fn builder(folder: &Path, stage: usize, replica: usize, last: &Addresses) -> Builder {
-    let (next, follows) = match STAGES.get(stage + 1) {
+    let (next, next_addresses) = match STAGES.get(stage + 1) {
         Some(next) => (*next, addresses(folder, stage + 1)),
         None => ("store", last.clone()),
     };
@@ -80,14 +80,14 @@ fn builder(folder: &Path, stage: usize, replica: usize, last: &Addresses) -> Bui
         Ok::<_, std::io::Error>(payload)
     };
     let listen = address(folder, stage, replica).parse().expect("an address");
-    Stage::builder(STAGES[stage]).listen(listen).work(work).next(next, follows).workers(2)
+    Stage::builder(STAGES[stage]).listen(listen).work(work).next(next, next_addresses).workers(2)
 }
 
-/// The pipeline of a test, whose last stage stays.
+/// The pipeline of the test. Its last stage runs throughout.
 struct Pipeline {
     folder: tempfile::TempDir,
     store: Running,
-    replicas: BTreeMap<(usize, usize), Watched>,
+    replicas: BTreeMap<(usize, usize), Replica>,
     source: Source,
     source_metrics: StageMetrics,
     listener: Ends,
@@ -99,8 +99,8 @@ impl Pipeline {
         let store = Running::start(crate::pipeline::stage("store")).await;
         let mut replicas = BTreeMap::new();
         for place in (0..STAGES.len()).flat_map(|stage| [(stage, 0), (stage, 1)]) {
-            let watched = Watched::start(folder.path(), place, &store.addresses()).await;
-            replicas.insert(place, watched);
+            let replica = Replica::start(folder.path(), place, &store.addresses()).await;
+            replicas.insert(place, replica);
         }
         let listener = within(Ends::listen(store.addresses())).await;
         let source_metrics = StageMetrics::new();
@@ -110,17 +110,17 @@ impl Pipeline {
         Self { folder, store, replicas, source, source_metrics, listener }
     }
 
-    /// Waits until everything before a stage has so many streams to it.
-    async fn noticed(&self, stage: usize, replicas: usize) {
+    /// Waits until every sender of a stage has streams to this number of its replicas.
+    async fn wait_connected(&self, stage: usize, replicas: usize) {
         let before = stage.checked_sub(1);
-        let watched = self.replicas.iter().filter(|(place, _)| Some(place.0) == before);
+        let replica = self.replicas.iter().filter(|(place, _)| Some(place.0) == before);
         let source = before.is_none().then_some(&self.source_metrics);
-        for metrics in watched.map(|(_, watched)| &watched.metrics).chain(source) {
+        for metrics in replica.map(|(_, replica)| &replica.metrics).chain(source) {
             connected(metrics, STAGES[stage], replicas).await;
         }
     }
 
-    /// Sends items of these durations while `victim` ends in some way. Returns the failures.
+    /// Sends items with these processing times, and calls `end` after `moment` items have ended. Returns the failures.
     async fn wave(
         &mut self,
         micros: Vec<u8>,
@@ -156,12 +156,12 @@ impl Pipeline {
 }
 
 #[tokio::test]
-async fn each_item_ends_once_whatever_dies_or_drains() {
+async fn each_item_ends_once_while_stages_are_killed_and_drained() {
     let mut pipeline = Pipeline::start().await;
     let (mut numbers, mut killed, mut failed) = (Numbers(7), 0, 0);
     for wave in 0..WAVES {
         let place = (numbers.below(STAGES.len()), numbers.below(REPLICAS));
-        pipeline.noticed(place.0, REPLICAS).await;
+        pipeline.wait_connected(place.0, REPLICAS).await;
         let (moment, kills) = (numbers.below(ITEMS), numbers.below(2) == 0);
         let micros = (0..ITEMS).map(|_| u8::try_from(numbers.below(256)).expect("a byte"));
         let victim = pipeline.replicas.remove(&place).expect("all run").running;
@@ -169,10 +169,10 @@ async fn each_item_ends_once_whatever_dies_or_drains() {
         let failures = pipeline.wave(micros.collect(), moment, end).await;
         assert!(kills || failures.is_empty(), "wave {wave}, a drain of {place:?}: {failures:?}");
         (killed, failed) = (killed + usize::from(kills), failed + failures.len());
-        pipeline.noticed(place.0, REPLICAS - 1).await;
+        pipeline.wait_connected(place.0, REPLICAS - 1).await;
         let last = pipeline.store.addresses();
-        let again = Watched::start(pipeline.folder.path(), place, &last).await;
-        pipeline.replicas.insert(place, again);
+        let restarted = Replica::start(pipeline.folder.path(), place, &last).await;
+        pipeline.replicas.insert(place, restarted);
     }
     within(pipeline.source.finish()).await;
     assert!(killed > WAVES / 4 && failed > 0, "{killed} kills, {failed} failures");

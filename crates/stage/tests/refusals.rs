@@ -1,4 +1,4 @@
-//! Items that a stage does not work on: late, too large, miscounted. The stage goes on.
+//! Items that fail at a stage: late, too large, or with a wrong number of results. The stage continues.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ fn failure(end: &End) -> (&str, FailureKind, &str) {
 }
 
 #[tokio::test]
-async fn an_item_whose_deadline_passes_in_the_queue_is_not_worked_on() {
+async fn an_item_whose_deadline_passes_in_the_queue_is_not_processed() {
     let gate = Gate::closed();
     let only = Running::start(gate.work(stage("detect"))).await;
     let mut listener = within(Ends::listen(only.addresses())).await;
     let mut source = source("detect", only.addresses());
     let first = within(source.send(Bytes::from_static(b"1"), None)).await;
-    gate.has_begun(1).await;
+    gate.has_started(1).await;
     let late = source.send(Bytes::from_static(b"2"), Some(Duration::from_millis(50)));
     let late = within(late).await;
     tokio::time::sleep(Duration::from_millis(80)).await;
@@ -31,14 +31,14 @@ async fn an_item_whose_deadline_passes_in_the_queue_is_not_worked_on() {
     assert_eq!(all[&first].failure, None);
     let reason = "deadline passed in the queue of detect";
     assert_eq!(failure(&all[&late]), ("detect", FailureKind::Deadline, reason));
-    gate.has_begun(1).await;
+    gate.has_started(1).await;
 }
 
 #[tokio::test]
 async fn an_item_without_a_replica_waits_and_fails_at_its_deadline() {
     let store = Running::start(stage("store")).await;
-    let nobody = tempfile::tempdir().expect("a folder");
-    let address = format!("unix:{}", nobody.path().join("detect.sock").display());
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = format!("unix:{}", folder.path().join("detect.sock").display());
     let mut source = source("detect", address.parse::<windlass_stage::Addresses>().expect("one"));
     let deadline = Some(Duration::from_millis(20));
     let id = within(source.send(Bytes::from_static(b"x"), deadline)).await;
@@ -51,11 +51,11 @@ async fn an_item_without_a_replica_waits_and_fails_at_its_deadline() {
     assert_eq!(failure(&end), ("camera", FailureKind::Deadline, reason));
     let id = within(source.send(Bytes::from_static(b"x"), None)).await;
     let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
-    assert_eq!(end.failure, None, "an address that comes up later is used");
+    assert_eq!(end.failure, None, "an address that appears later is used");
 }
 
 #[tokio::test]
-async fn a_payload_above_the_limit_of_either_side_fails_and_the_stream_lives_on() {
+async fn a_payload_above_the_limit_of_either_side_fails_and_the_stream_stays_open() {
     const MIB: usize = 1024 * 1024;
     let small = Running::start(stage("store").limits(|limits| limits.max_payload = 1000)).await;
     let grow = |payload: Bytes| async move { Ok::<_, std::io::Error>(payload.repeat(11)) };
@@ -100,7 +100,7 @@ async fn a_batch_is_one_call_and_a_wrong_number_of_results_fails_it() {
 }
 
 #[tokio::test]
-async fn a_reason_above_the_limit_of_a_message_is_cut_and_the_stream_lives_on() {
+async fn a_reason_above_the_limit_of_a_message_is_shortened_and_the_stream_stays_open() {
     const MIB: usize = 1024 * 1024;
     let store = Running::start(stage("store")).await;
     let work = |payload: Bytes| async move {
@@ -124,6 +124,6 @@ async fn a_reason_above_the_limit_of_a_message_is_cut_and_the_stream_lives_on() 
 
 #[tokio::test]
 async fn a_limit_of_zero_is_refused() {
-    let error = stage("detect").workers(0).bind().await.expect_err("nobody works").to_string();
+    let error = stage("detect").workers(0).bind().await.expect_err("no workers").to_string();
     assert_eq!(error, "stage detect: workers is 0: write at least 1");
 }

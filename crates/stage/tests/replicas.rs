@@ -1,4 +1,4 @@
-//! Replicas of a stage: items spread by their speed, and strangers get none.
+//! Distribution of items: by the speed of the replicas, and none to a replica with another protocol version.
 
 use std::{pin::Pin, time::Duration};
 
@@ -16,7 +16,7 @@ mod wire {
 }
 
 #[tokio::test]
-async fn items_go_to_the_replica_with_the_fewest_open_ones() {
+async fn a_slow_replica_gets_fewer_items_than_a_fast_one() {
     let store = Running::start(stage("store")).await;
     let slow = |payload: Bytes| async move {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -37,24 +37,24 @@ async fn items_go_to_the_replica_with_the_fewest_open_ones() {
     assert!((1..50).contains(&by_slow), "{by_slow} of 200");
 }
 
-/// A stage of another version, until it is told to speak ours.
-struct Other {
+/// A stage with another protocol version, which the test can change.
+struct OtherVersion {
     protocol: watch::Receiver<u32>,
-    asked: watch::Sender<usize>,
+    calls: watch::Sender<usize>,
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl wire::stage_server::Stage for Other {
-    type PassStream = Answers<wire::Receipt>;
-    type EndsStream = Answers<wire::End>;
+impl wire::stage_server::Stage for OtherVersion {
+    type PassStream = ResponseStream<wire::Receipt>;
+    type EndsStream = ResponseStream<wire::End>;
 
     async fn describe(
         &self,
         _: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::DescribeResponse>, Status> {
-        self.asked.send_modify(|count| *count += 1);
+        self.calls.send_modify(|count| *count += 1);
         Ok(Response::new(wire::DescribeResponse {
             protocol: *self.protocol.borrow(),
             stage: "detect".into(),
@@ -73,7 +73,7 @@ impl wire::stage_server::Stage for Other {
             windlass_stage::PROTOCOL,
             "a refused peer got a stream"
         );
-        self.asked.send_replace(usize::MAX);
+        self.calls.send_replace(usize::MAX);
         Ok(Response::new(Box::pin(tokio_stream::pending())))
     }
 
@@ -87,8 +87,8 @@ impl wire::stage_server::Stage for Other {
 
 #[tokio::test]
 async fn a_replica_of_another_version_gets_no_items_until_it_is_replaced() {
-    let (protocol, asked) = (watch::Sender::new(2), watch::Sender::new(0));
-    let other = Other { protocol: protocol.subscribe(), asked: asked.clone() };
+    let (protocol, calls) = (watch::Sender::new(2), watch::Sender::new(0));
+    let other = OtherVersion { protocol: protocol.subscribe(), calls: calls.clone() };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let mut serving = JoinSet::new();
@@ -97,8 +97,8 @@ async fn a_replica_of_another_version_gets_no_items_until_it_is_replaced() {
     serving.spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
     let address = Address::Tcp { host: "127.0.0.1".into(), port };
     let _source = source("detect", address);
-    let mut asked = asked.subscribe();
-    within(asked.wait_for(|count| *count >= 3)).await.expect("it is asked again");
+    let mut calls = calls.subscribe();
+    within(calls.wait_for(|count| *count >= 3)).await.expect("the stage is dialed again");
     protocol.send_replace(windlass_stage::PROTOCOL);
-    within(asked.wait_for(|count| *count == usize::MAX)).await.expect("it gets a stream");
+    within(calls.wait_for(|count| *count == usize::MAX)).await.expect("it gets a stream");
 }

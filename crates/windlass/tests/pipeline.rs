@@ -87,7 +87,7 @@ fn a_layout_without_a_place_is_shown_and_fails() {
     assert_eq!(output.status.code(), Some(1));
     assert!(
         text(&output.stdout)
-            .contains("no node has the devices, CPUs and memory for all stages at once")
+            .contains("no node has the devices, CPUs and memory for all stages together")
     );
     assert!(
         text(&output.stderr).contains("no placement for the layout pod"),
@@ -107,7 +107,7 @@ fn mistakes_in_both_files_have_their_lines() {
     let pipeline = write("p.yaml", "name: p\nstages:\n- {name: a, on: [{time: fast}]}");
     let boards = write("b.yaml", "nodes:\n- {name: n, board: raspberry}");
     for (pipeline, boards, expected) in [
-        (&pipeline, &PathBuf::from(example("boards.yaml")), "p.yaml:3: \"fast\" is no time"),
+        (&pipeline, &PathBuf::from(example("boards.yaml")), "p.yaml:3: \"fast\" is not a duration"),
         (&PathBuf::from(example("doorbell.yaml")), &boards, "b.yaml:2: board: there is no profile"),
         (&folder.path().join("none.yaml"), &boards, "cannot read"),
     ] {

@@ -1,1 +1,1 @@
-"""Tests of the kit: of its parts, and of its stages between stages of `windlass`."""
+"""Tests of the package: its modules, and its stages together with stages of `windlass`."""

@@ -1,4 +1,4 @@
-"""A stage as its authors write one: the first argument names its work, the others are those of manifests."""
+"""A stage as a user program. The first argument is the name of a work function; the others are those of manifests."""
 
 import asyncio
 import logging
@@ -11,12 +11,12 @@ from windlass_stage import Stage
 
 
 def letter(payload: bytes) -> bytes:
-    """Shows that it had the item."""
+    """Marks the items that it has processed."""
     return payload + b"p"
 
 
 def slow(payload: bytes) -> bytes:
-    """Has items at any moment under load."""
+    """Processes slowly, so that under load the stage always has items."""
     time.sleep(0.005)
     return payload
 
@@ -35,14 +35,14 @@ def picky(payload: bytes) -> bytes:
 
 
 def sizes(payloads: list[bytes]) -> list[bytes]:
-    """Tells the size of each batch, and returns too few results for one."""
+    """Returns the size of the batch for each item; no results if an item is `few`."""
     if b"few" in payloads:
         return []
     return [str(len(payloads)).encode() for _ in payloads]
 
 
 def both(left: bytes, right: bytes) -> bytes:
-    """Puts the parts of a join side by side."""
+    """Concatenates the parts of a join with a separator."""
     return left + b"|" + right
 
 
@@ -55,7 +55,7 @@ async def later(payload: bytes) -> bytes:
 
 
 def main() -> None:
-    """Serves."""
+    """Serves the stage."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     work, words = sys.argv[1], sys.argv[2:]
     stage = Stage.from_arguments(words)

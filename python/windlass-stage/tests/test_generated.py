@@ -1,4 +1,4 @@
-"""The checked-in messages are what the `.proto` file says."""
+"""The checked-in messages are those of the `.proto` file."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from google.protobuf import descriptor_pb2
 
 from windlass_stage import stage_pb2
 
-#: Set to rewrite `stage_pb2.py` instead of comparing with it. Code of a newer generator needs a newer protobuf: raise
-#: the bound of `pyproject.toml` with it.
+#: Set to rewrite `stage_pb2.py` instead of comparing with it. Code of a newer generator needs a newer protobuf: then
+#: raise the bound in `pyproject.toml`, too.
 UPDATE = "WINDLASS_UPDATE_GENERATED"
 
 ROOT = Path(__file__).parent.parent
@@ -21,7 +21,7 @@ NAME = "windlass_stage/stage.proto"
 
 
 class Generated(unittest.TestCase):
-    """Compares meanings, since each generator writes other text."""
+    """Compares descriptors, since the text differs between versions of the generator."""
 
     def test_generated_code_matches_the_proto(self) -> None:
         try:
@@ -34,13 +34,13 @@ class Generated(unittest.TestCase):
             (Path(folder) / NAME).parent.mkdir()
             shutil.copy(PROTO, Path(folder) / NAME)
             out = [f"--python_out={ROOT}", f"--pyi_out={ROOT}"] if UPDATE in os.environ else []
-            found = Path(folder) / "found"
-            words = ["protoc", f"-I{folder}", f"--descriptor_set_out={found}", *out, NAME]
+            descriptor_set = Path(folder) / "descriptor_set"
+            words = ["protoc", f"-I{folder}", f"--descriptor_set_out={descriptor_set}", *out, NAME]
             self.assertEqual(protoc.main(words), 0)
-            [fresh] = descriptor_pb2.FileDescriptorSet.FromString(found.read_bytes()).file
-        kept = descriptor_pb2.FileDescriptorProto()
-        stage_pb2.DESCRIPTOR.CopyToProto(kept)
-        # Names that follow from the others; the generator leaves them out.
+            [fresh] = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set.read_bytes()).file
+        checked_in = descriptor_pb2.FileDescriptorProto()
+        stage_pb2.DESCRIPTOR.CopyToProto(checked_in)
+        # The generator leaves out the JSON names, which derive from the field names.
         for field in (field for message in fresh.message_type for field in message.field):
             field.ClearField("json_name")
-        self.assertEqual(kept, fresh, f"stage_pb2.py is stale; run this test with {UPDATE}=1")
+        self.assertEqual(checked_in, fresh, f"stage_pb2.py is stale; run this test with {UPDATE}=1")

@@ -1,4 +1,4 @@
-"""`windlass pipeline measure` puts load on stages in Python alone, and hears of every item."""
+"""`windlass pipeline measure` puts load on stages in Python, and receives the end of every item."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .pipeline import PATIENCE, Case, follows, python, windlass
+from .pipeline import TIMEOUT, Case, next_flags, python, windlass
 
 PIPELINE = """
 name: hop
@@ -20,7 +20,7 @@ links:
 
 SIZE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 
-#: The prediction needs a node; the stages run here.
+#: A node for the prediction. The stages run on this machine.
 NODES = {
     "apiVersion": "v1",
     "kind": "List",
@@ -41,17 +41,17 @@ NODES = {
 
 
 class Measure(Case):
-    """The command's own source and listener."""
+    """The source and the listener of the command."""
 
-    async def test_windlass_hears_of_every_item_that_leaves_a_stage_in_python(self) -> None:
+    async def test_windlass_receives_the_end_of_every_item_of_a_stage_in_python(self) -> None:
         end = python(self, "letter", "end")
-        first = python(self, "letter", "first", *follows("end", end))
+        first = python(self, "letter", "first", *next_flags("end", end))
         with tempfile.TemporaryDirectory() as folder:
             pipeline, nodes = Path(folder) / "pipeline.yaml", Path(folder) / "nodes.json"
             pipeline.write_text(PIPELINE)
             nodes.write_text(json.dumps(NODES))
             words = [windlass(), "pipeline", "measure", str(pipeline), "--from", str(nodes), "--for", "2s"]
             words += ["-o", "json", "--first", first.address, "--end", f"end={end.address}"]
-            ran = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=PATIENCE)
+            ran = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=TIMEOUT)
         self.assertEqual(ran.returncode, 0, ran.stderr + ran.stdout)
         self.assertIn('"end"', ran.stdout)

@@ -1,4 +1,4 @@
-"""The parts of the kit that need no connection."""
+"""Modules of the package that need no connection."""
 
 import contextlib
 import io
@@ -9,21 +9,21 @@ from typing import Any
 
 from windlass_stage import Stage, arguments, quantity
 from windlass_stage import stage_pb2 as pb
-from windlass_stage.address import Address, dialed, parse_all
+from windlass_stage.address import Address, grpc_target, parse_all
 from windlass_stage.choice import weight
 from windlass_stage.custody import Custody, Receipts
 from windlass_stage.exit import BACKLOG, RECENT, Exit
 from windlass_stage.item import Queued, from_wire
 from windlass_stage.link_time import SPAN_NS, LinkTime
 from windlass_stage.outlet import too_large
-from windlass_stage.seen import REMEMBERED, Seen
+from windlass_stage.recent_ids import CAPACITY, RecentIds
 from windlass_stage.settings import Settings
 
-from .pipeline import PATIENCE, windlass
+from .pipeline import TIMEOUT, windlass
 
 MS = 1_000_000
 
-#: Flags of `windlass stage` that choose its work, which a program in Python has itself.
+#: Flags of `windlass stage` that choose its work. A program in Python has its own work function.
 WORK = {
     *("--sleep", "--sleep-batch", "--compute", "--variation", "--output", "--exec", "--call"),
     *("--decode", "--resize", "--darwin3", "--network", "--run-with", "--result-edge"),
@@ -31,43 +31,43 @@ WORK = {
 
 
 def flags(help_text: str) -> dict[str, str | None]:
-    """Flags of a help text, with their defaults."""
+    """Parses the flags of a help text, with their defaults."""
     entries = re.split(r"^ +(?:-h, )?(--[a-z0-9-]+)", help_text, flags=re.MULTILINE)[1:]
     defaults = (re.search(r"\[default:\s+([^\]]+)\]", text) for text in entries[1::2])
     return dict(zip(entries[::2], [found and " ".join(found[1].split()) for found in defaults]))
 
 
 class Addresses(unittest.TestCase):
-    """Texts of addresses."""
+    """Parsing and formatting of addresses."""
 
-    def test_addresses_are_read_and_written_alike(self) -> None:
+    def test_addresses_round_trip_through_text(self) -> None:
         for text in ["classify:7000", "[::1]:80", "unix:/run/stage.sock"]:
             self.assertEqual(str(Address.parse(text)), text)
         self.assertEqual(str(Address.parse("tcp:classify:7000")), "classify:7000")
         self.assertEqual([str(one) for one in parse_all("a:1, b:2,unix:/c")], ["a:1", "b:2", "unix:/c"])
 
-    def test_a_wrong_address_is_told_its_mistake(self) -> None:
+    def test_an_invalid_address_raises_with_the_reason(self) -> None:
         for text, mistake in [
             ("classify", "no port"),
-            ("classify:http", "no number"),
-            ("classify:65536", "no number"),
+            ("classify:http", "not a number"),
+            ("classify:65536", "not a number"),
             (":7000", "no host"),
-            ("detect=host:7000", "a host that is no name"),
-            ("unix:run/x", "no absolute path"),
+            ("detect=host:7000", "an invalid host"),
+            ("unix:run/x", "not an absolute path"),
         ]:
             with self.assertRaisesRegex(ValueError, mistake):
                 Address.parse(text)
 
-    def test_replicas_are_dialed_without_a_look_at_the_dns(self) -> None:
-        self.assertEqual(dialed("10.0.0.1:7000"), "ipv4:10.0.0.1:7000")
-        self.assertEqual(dialed("[::1]:7000"), "ipv6:[::1]:7000")
-        self.assertEqual(dialed("unix:/run/x"), "unix:/run/x")
+    def test_targets_of_replicas_need_no_dns_lookup(self) -> None:
+        self.assertEqual(grpc_target("10.0.0.1:7000"), "ipv4:10.0.0.1:7000")
+        self.assertEqual(grpc_target("[::1]:7000"), "ipv6:[::1]:7000")
+        self.assertEqual(grpc_target("unix:/run/x"), "unix:/run/x")
 
 
 class CommandLine(unittest.TestCase):
     """The flags of `windlass stage`."""
 
-    def test_the_flags_of_manifests_are_read(self) -> None:
+    def test_the_flags_of_manifests_are_parsed(self) -> None:
         words = "--name fuse --listen 0.0.0.0:7000 --next store=store:7000,s:1 --next log=log:7000 --from a --from b"
         limits = "--batch 16 --batch-wait 5ms --window 3 --max-payload 2MiB --replica one"
         limits += " --workers 2 --work-timeout 500ms --drain-timeout 25s --metrics 127.0.0.1:9500"
@@ -90,7 +90,7 @@ class CommandLine(unittest.TestCase):
         }
         self.assertEqual(given, expected)
 
-    def test_a_mistake_is_told_and_ends_with_the_code_of_windlass(self) -> None:
+    def test_an_invalid_command_line_is_reported_and_exits_with_64(self) -> None:
         for words, mistake in [
             ("--name a", "--listen"),
             ("--name a --listen x", "has no port"),
@@ -100,20 +100,19 @@ class CommandLine(unittest.TestCase):
             ("--name a --listen x:1 --batch 0", "from 1 to 4096"),
             ("--name a --listen x:1 --workers 4097", "from 1 to 4096"),
             ("--name a --listen x:1 --metrics unix:/x", "write HOST:PORT"),
-            ("--name a --listen x:1 --batch-wait 3", "is no time"),
-            ("--name a --listen x:1 --max-payload 2Mi", "is no size"),
+            ("--name a --listen x:1 --batch-wait 3", "is not a duration"),
+            ("--name a --listen x:1 --max-payload 2Mi", "is not a size"),
             ("--name a --listen x:1 --batch-w 3ms", "unrecognized"),
         ]:
-            with contextlib.redirect_stderr(io.StringIO()) as told, self.assertRaises(SystemExit) as ended:
+            with contextlib.redirect_stderr(io.StringIO()) as stderr, self.assertRaises(SystemExit) as ended:
                 arguments.read(words.split())
             self.assertEqual(ended.exception.code, 64, words)
-            self.assertIn(mistake, told.getvalue())
-
+            self.assertIn(mistake, stderr.getvalue())
 
     def test_the_flags_and_their_defaults_are_those_of_windlass(self) -> None:
         words = [windlass(), "stage", "--help"]
-        ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE)
-        # The log is the program's own too.
+        ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=TIMEOUT)
+        # Flags of the log are not part of this package.
         theirs = flags(ran.stdout)
         for name in list(theirs):
             if name in WORK or name.startswith("--log"):
@@ -127,34 +126,35 @@ class CommandLine(unittest.TestCase):
 
 
 class Quantities(unittest.TestCase):
-    """Times and sizes."""
+    """Durations and sizes."""
 
-    def test_quantities_are_read_and_shown(self) -> None:
+    def test_quantities_are_parsed_and_formatted(self) -> None:
         for text, seconds in [("12ms", 0.012), ("0.2ms", 0.0002), ("1.50s", 1.5), ("200us", 0.0002)]:
             self.assertAlmostEqual(quantity.time(text), seconds)
         for text, size in [("600", 600), ("60KiB", 61440), ("2MB", 2_000_000), ("1.5KiB", 1536)]:
             self.assertEqual(quantity.size(text), size)
         for text in ["", "ms", "-1ms", "1 ms", "12", "1h", "1_0s", "NaNs", "infs", "9999999999999999s"]:
-            with self.assertRaisesRegex(ValueError, "is no time"):
+            with self.assertRaisesRegex(ValueError, "is not a duration"):
                 quantity.time(text)
         for text in ["", "-1", "60Ki", "1 MB"]:
-            with self.assertRaisesRegex(ValueError, "is no size"):
+            with self.assertRaisesRegex(ValueError, "is not a size"):
                 quantity.size(text)
-        self.assertEqual([quantity.shown(time) for time in (60.0, 1.5, 0.2, 0.0002)], ["60s", "1.5s", "200ms", "200µs"])
+        formatted = [quantity.format_time(time) for time in (60.0, 1.5, 0.2, 0.0002)]
+        self.assertEqual(formatted, ["60s", "1.5s", "200ms", "200µs"])
 
-    def test_limits_with_which_nothing_would_pass_are_refused(self) -> None:
-        wrong: list[dict[str, Any]] = [{"workers": 0}, {"batch": "16"}, {"queue": 0}, {"window": 0.5}]
-        for limits in wrong:
+    def test_limits_that_would_block_all_items_are_refused(self) -> None:
+        invalid: list[dict[str, Any]] = [{"workers": 0}, {"batch": "16"}, {"queue": 0}, {"window": 0.5}]
+        for limits in invalid:
             with self.assertRaisesRegex(ValueError, "write a whole number"):
                 Stage("mid", listen="x:1", **limits)
-        wrong = [{"work_timeout": -1}, {"batch_wait": float("nan")}, {"join_timeout": "10s"}]
-        for limits in wrong:
+        invalid = [{"work_timeout": -1}, {"batch_wait": float("nan")}, {"join_timeout": "10s"}]
+        for limits in invalid:
             with self.assertRaisesRegex(ValueError, "write a time in seconds"):
                 Stage("mid", listen="x:1", **limits)
 
 
 class LinkTimes(unittest.TestCase):
-    """Time on a link."""
+    """Estimate of the time on a link."""
 
     def test_the_difference_of_the_clocks_does_not_matter(self) -> None:
         for offset in [0, 7_000_000_000, -7_000_000_000]:
@@ -163,7 +163,7 @@ class LinkTimes(unittest.TestCase):
             self.assertEqual(link.observe(offset + 5 * MS, 9 * MS), 3 * MS)
             self.assertEqual(link.observe(offset + 20 * MS, 21 * MS), 0)
 
-    def test_an_old_smallest_difference_is_forgotten_since_clocks_drift(self) -> None:
+    def test_the_smallest_difference_expires_since_clocks_drift(self) -> None:
         link = LinkTime(0)
         link.observe(0, MS)
         self.assertEqual(link.observe(SPAN_NS, SPAN_NS + 2 * MS), MS, "the previous span counts")
@@ -171,18 +171,18 @@ class LinkTimes(unittest.TestCase):
 
 
 class Ids(unittest.TestCase):
-    """Ids that came of late, and the replica that an id names."""
+    """Recent ids, and rendezvous hashing of ids."""
 
-    def test_an_id_is_first_once_and_the_window_is_bounded(self) -> None:
-        seen = Seen()
-        self.assertTrue(seen.is_first(7))
-        self.assertFalse(seen.is_first(7))
-        for number in range(REMEMBERED + 8):
-            seen.is_first(number + 100)
-        self.assertNotIn(7, seen)
-        self.assertIn(REMEMBERED, seen)
+    def test_an_id_is_new_once_and_the_set_is_bounded(self) -> None:
+        recent_ids = RecentIds()
+        self.assertTrue(recent_ids.insert(7))
+        self.assertFalse(recent_ids.insert(7))
+        for number in range(CAPACITY + 8):
+            recent_ids.insert(number + 100)
+        self.assertNotIn(7, recent_ids)
+        self.assertIn(CAPACITY, recent_ids)
 
-    def test_ids_spread_over_replicas_and_few_move_when_one_goes(self) -> None:
+    def test_ids_spread_over_replicas_and_only_those_of_a_removed_replica_move(self) -> None:
         targets = ["10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000"]
         counts = dict.fromkeys(targets, 0)
         for number in range(3000):
@@ -194,14 +194,14 @@ class Ids(unittest.TestCase):
 
 
 def ended(number: int) -> Queued:
-    """An item that leaves."""
+    """An item that leaves the pipeline."""
     return Queued(number, [], None, [], None, [], 0, 0, b"abc")
 
 
 class Deadlines(unittest.TestCase):
-    """Time that remains of an item."""
+    """Deadlines of items."""
 
-    def test_the_time_on_the_link_is_a_part_of_the_time_that_remained(self) -> None:
+    def test_the_time_on_the_link_reduces_the_remaining_time(self) -> None:
         item = pb.Item(id=1, remaining_us=10_000, half_round_trip_ns=MS)
         arrived = from_wire(item, 100 * MS, 2 * MS, Custody(Receipts(1), 0))
         self.assertEqual((arrived.deadline, arrived.link), ((100 - 2 - 1 + 10) * MS, 3 * MS))
@@ -210,20 +210,20 @@ class Deadlines(unittest.TestCase):
 class Exits(unittest.IsolatedAsyncioTestCase):
     """Ends and their listeners."""
 
-    async def test_a_listener_that_does_not_read_is_told_how_many_it_missed(self) -> None:
+    async def test_a_slow_listener_gets_the_number_of_missed_ends(self) -> None:
         exit = Exit()
         listener = exit.listen()
         for number in range(BACKLOG + 7):
             exit.end(ended(number))
         exit.close()
-        told = []
+        received = []
         while (end := await listener.next()) is not None:
-            told.append(end)
-        self.assertEqual(told[0], pb.End(missed=pb.Missed(count=7)))
-        self.assertEqual(told[1], pb.End(ended=pb.Ended(id=7, payload_bytes=3)))
-        self.assertEqual(len(told), 1 + BACKLOG)
+            received.append(end)
+        self.assertEqual(received[0], pb.End(missed=pb.Missed(count=7)))
+        self.assertEqual(received[1], pb.End(ended=pb.Ended(id=7, payload_bytes=3)))
+        self.assertEqual(len(received), 1 + BACKLOG)
 
-    async def test_an_id_that_ends_twice_is_told_once(self) -> None:
+    async def test_an_id_that_ends_twice_is_published_once(self) -> None:
         exit = Exit()
         listener = exit.listen()
         for _ in range(2):
@@ -232,23 +232,23 @@ class Exits(unittest.IsolatedAsyncioTestCase):
         self.assertIsNotNone(await listener.next())
         self.assertIsNone(await listener.next())
 
-    async def test_a_listener_that_comes_late_is_told_the_newest_ends_once(self) -> None:
+    async def test_a_late_listener_gets_the_most_recent_ends_once(self) -> None:
         exit = Exit()
         for number in range(RECENT + 5):
             exit.end(ended(number))
         listener = exit.listen()
         exit.end(ended(7000))
         exit.close()
-        told = []
+        received = []
         while (end := await listener.next()) is not None:
-            told.append(end.ended.id)
-        self.assertEqual((len(told), told[0], told[RECENT]), (RECENT + 1, 5, 7000))
+            received.append(end.ended.id)
+        self.assertEqual((len(received), received[0], received[RECENT]), (RECENT + 1, 5, 7000))
 
 
 class Sizes(unittest.TestCase):
-    """Payloads that are too large."""
+    """Reasons of failures for payloads over the limit."""
 
-    def test_sizes_are_told_as_people_write_them(self) -> None:
+    def test_sizes_are_in_mib_where_the_numbers_allow_it(self) -> None:
         mib = 1 << 20
         self.assertEqual(too_large(16 * mib + 1, 16 * mib), "is 17 MiB, the limit is 16 MiB")
         self.assertEqual(too_large(12, 10), "is 12 bytes, the limit is 10 bytes")

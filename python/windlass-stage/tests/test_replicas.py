@@ -1,4 +1,4 @@
-"""Replicas of a next stage: which one gets an item, and for how long one that drains does."""
+"""Replicas of a next stage: the choice for each item, and draining replicas."""
 
 import asyncio
 import unittest
@@ -8,18 +8,18 @@ from windlass_stage import stage_pb2 as pb
 from windlass_stage.address import Address
 from windlass_stage.choice import replica
 from windlass_stage.deadline import within
-from windlass_stage.dial import Opened
+from windlass_stage.dial import ItemStream
 from windlass_stage.item import Outgoing
 from windlass_stage.link import Link
 from windlass_stage.replicas import Replicas
 
-from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, served
+from .pipeline import ANYWHERE, TIMEOUT, Case, Ends, Source, failures, served
 
 SECOND = 1_000_000_000
 
 
 class Receipts:
-    """The stream of a replica that answers as a test says."""
+    """The stream of a replica. The test sends the receipts."""
 
     def __init__(self) -> None:
         self._receipts: asyncio.Queue[pb.Receipt] = asyncio.Queue()
@@ -32,10 +32,10 @@ class Receipts:
 
 
 def link() -> tuple[Link, Receipts]:
-    """A stream to a replica."""
+    """A link to a replica, with the stream behind it."""
     receipts = Receipts()
     description = pb.DescribeResponse(stage="detect", replica="one", max_payload=100)
-    return Link(Opened(description, None, receipts, 0), "camera", 0), receipts
+    return Link(ItemStream(description, None, receipts, 0), "camera", 0), receipts
 
 
 def item(ready: int = 0) -> Outgoing:
@@ -43,43 +43,43 @@ def item(ready: int = 0) -> Outgoing:
 
 
 class Choice(unittest.IsolatedAsyncioTestCase):
-    """The time that a replica is expected to take."""
+    """Choice by the expected time."""
 
     async def test_the_replica_that_will_pass_an_item_first_gets_it(self) -> None:
-        (slow, of_slow), (fast, of_fast) = link(), link()
+        (slow, slow_receipts), (fast, fast_receipts) = link(), link()
         links = {"slow": slow, "fast": fast}
 
         def chosen() -> Link | None:
             return replica(links, 7, False, lambda _: True)
 
-        # A replica that has passed none yet is tried first.
+        # A replica that has passed no item yet is tried first.
         slow.send(item())
         await asyncio.sleep(0.2)
-        of_slow.passed(0)
+        slow_receipts.passed(0)
         await slow.receive()
         self.assertIs(chosen(), fast)
         fast.send(item())
-        of_fast.passed(0)
+        fast_receipts.passed(0)
         await fast.receive()
-        # It has more open items, and yet is expected to pass one first.
+        # The fast replica has more pending items, and is still expected to pass one first.
         for _ in range(3):
             fast.send(item())
-        self.assertEqual((slow.count, fast.count), (0, 3))
+        self.assertEqual((slow.pending_count, fast.pending_count), (0, 3))
         self.assertIs(chosen(), fast)
 
-    async def test_an_idle_replica_seems_faster_with_time_and_is_tried_again(self) -> None:
+    async def test_the_expected_time_of_an_idle_replica_decays(self) -> None:
         slow, receipts = link()
         slow.send(item())
         sent = slow._last_sent
         await asyncio.sleep(0.05)
         receipts.passed(0)
         await slow.receive()
-        pace = slow.expected(sent)
-        self.assertGreaterEqual(pace, 0.05 * SECOND)
-        self.assertAlmostEqual(slow.expected(sent + 10 * SECOND), pace / 2)
-        self.assertAlmostEqual(slow.expected(sent + 30 * SECOND), pace / 8)
+        item_time = slow.expected_wait(sent)
+        self.assertGreaterEqual(item_time, 0.05 * SECOND)
+        self.assertAlmostEqual(slow.expected_wait(sent + 10 * SECOND), item_time / 2)
+        self.assertAlmostEqual(slow.expected_wait(sent + 30 * SECOND), item_time / 8)
 
-    async def test_items_that_were_sent_together_count_as_the_share_of_each(self) -> None:
+    async def test_items_that_were_sent_together_share_their_time(self) -> None:
         one, receipts = link()
         for _ in range(4):
             one.send(item())
@@ -87,31 +87,31 @@ class Choice(unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(0.1)
         receipts.passed(3)
         await one.receive()
-        # The newest had three before it: a quarter of its time, for three items that are open and one more.
-        self.assertTrue(0.1 * SECOND <= one.expected(sent) <= 0.35 * SECOND, one.expected(sent))
+        # The newest item had three before it, so its time per item is a quarter. Three items are pending.
+        self.assertTrue(0.1 * SECOND <= one.expected_wait(sent) <= 0.35 * SECOND, one.expected_wait(sent))
 
 
 class Name(Address):
-    """A name in the DNS, behind which a second replica comes a little later than the first."""
+    """A DNS name that gets a second replica after 1.3 seconds."""
 
-    begun: float | None = None
+    started: float | None = None
 
     async def resolve(self) -> set[str]:
         now = asyncio.get_running_loop().time()
-        begun = Name.begun = Name.begun or now
-        return {"one"} if now < begun + 1.3 else {"one", "two"}
+        started = Name.started = Name.started or now
+        return {"one"} if now < started + 1.3 else {"one", "two"}
 
 
 class Names(unittest.IsolatedAsyncioTestCase):
-    """Looks at a name."""
+    """Resolution of a name."""
 
-    async def test_a_name_is_looked_at_again_soon_after_a_change(self) -> None:
+    async def test_a_name_is_resolved_again_soon_after_a_change(self) -> None:
         opened: asyncio.Queue[str] = asyncio.Queue()
 
-        async def dial(_target: str) -> Opened:
-            return Opened(pb.DescribeResponse(), None, None, 0)
+        async def dial(_target: str) -> ItemStream:
+            return ItemStream(pb.DescribeResponse(), None, None, 0)
 
-        async def use(target: str, _opened: Opened) -> None:
+        async def use(target: str, _opened: ItemStream) -> None:
             opened.put_nowait(target)
             await asyncio.Event().wait()
 
@@ -124,7 +124,7 @@ class Names(unittest.IsolatedAsyncioTestCase):
 
 
 class Spread(Case):
-    """Items between stages of this process."""
+    """Distribution of items between stages of this process."""
 
     async def test_few_items_go_to_a_slow_replica(self) -> None:
         async def slow(payload: bytes) -> bytes:
@@ -153,7 +153,7 @@ class Spread(Case):
             async with served(second) as (decode, address):
                 first = Stage("camera", listen=ANYWHERE, next={"decode": address})
                 async with served(first) as (camera, address), Source("camera", address) as source:
-                    # More than the window: the camera has items when the only stage that could take them drains.
+                    # More than the window: the camera still has items when its only next stage drains.
                     for _ in range(14):
                         await source.send(b"x")
                     draining = [asyncio.ensure_future(stage.drain()) for stage in (decode, camera)]
@@ -162,14 +162,14 @@ class Spread(Case):
                     arrived = await ends.count(14)
                     await source.finish()
                     for drained in draining:
-                        await within(PATIENCE, drained)
+                        await within(TIMEOUT, drained)
         self.assertEqual(failures(arrived), [])
 
-    async def test_a_stage_that_goes_on_lets_a_draining_one_end(self) -> None:
+    async def test_a_serving_stage_ends_its_stream_to_a_draining_one(self) -> None:
         async with served(Stage("store", listen=ANYWHERE)) as (store, address):
             first = Stage("detect", listen=ANYWHERE, next={"store": address})
             async with served(first) as (_, detect), Source("detect", detect) as source:
                 await source.send(b"x")
                 await source.finish()
-                # The sender ends its stream, though it has no other replica.
+                # The sender ends its stream after the grace period, although it has no other replica.
                 await within(5, store.drain())

@@ -1,4 +1,4 @@
-"""The public ends of a pipeline: a source and a listener, with a stage between them."""
+"""The public classes `Source` and `Ends`, with a stage between them."""
 
 import asyncio
 import unittest
@@ -6,30 +6,30 @@ import unittest
 from windlass_stage import Ended, Ends, Missed, Source, Stage
 from windlass_stage.deadline import within
 
-from .pipeline import ANYWHERE, PATIENCE, Case, served
+from .pipeline import ANYWHERE, TIMEOUT, Case, served
 
 
-def ids(told: list[Ended | Missed]) -> list[int]:
-    """The ids of ends, of which none was missed."""
-    assert all(isinstance(end, Ended) for end in told)
-    return [end.id for end in told if isinstance(end, Ended)]
+def ids(received: list[Ended | Missed]) -> list[int]:
+    """The ids of ends. Fails if an end was missed."""
+    assert all(isinstance(end, Ended) for end in received)
+    return [end.id for end in received if isinstance(end, Ended)]
 
 
-async def listened(ends: Ends, count: int) -> list[Ended | Missed]:
-    """The next ends."""
-    return [await within(PATIENCE, anext(ends)) for _ in range(count)]
+async def receive(ends: Ends, count: int) -> list[Ended | Missed]:
+    """Receives the next `count` events."""
+    return [await within(TIMEOUT, anext(ends)) for _ in range(count)]
 
 
 class SourceTest(Case):
     """Items from a source to a listener."""
 
-    async def test_each_item_of_a_source_is_told_once_to_a_listener(self) -> None:
+    async def test_a_listener_gets_each_item_of_a_source_once(self) -> None:
         async with served(Stage("only", listen=ANYWHERE)) as (_, address), Ends(address) as ends:
             async with Source("camera", "only", address, window=4) as source:
                 sent = [await source.send(b"x" * 10) for _ in range(50)]
-            told = await listened(ends, 50)
-        self.assertEqual(ids(told), sent)
-        self.assertEqual({end.payload_bytes for end in told if isinstance(end, Ended)}, {10})
+            received = await receive(ends, 50)
+        self.assertEqual(ids(received), sent)
+        self.assertEqual({end.payload_bytes for end in received if isinstance(end, Ended)}, {10})
 
     async def test_the_end_of_the_block_waits_for_the_items_and_an_exception_does_not(self) -> None:
         nowhere = "127.0.0.1:1"
@@ -50,26 +50,26 @@ class SourceTest(Case):
         async with served(Stage("only", listen=ANYWHERE)) as (_, address), Ends(address) as ends:
             async with Source("camera", "only", address) as source:
                 await source.send(b"late", deadline=0)
-            [end] = await listened(ends, 1)
+            [end] = await receive(ends, 1)
         assert isinstance(end, Ended)
         self.assertIn("deadline passed", end.failure.reason)
 
-    async def test_a_listener_goes_on_with_the_next_replica_at_the_address(self) -> None:
+    async def test_a_listener_continues_with_a_new_replica_at_the_address(self) -> None:
         stage = Stage("only", listen=ANYWHERE)
         async with served(stage) as (running, address):
             ends = Ends(address)
-            await within(PATIENCE, ends.__aenter__())
+            await within(TIMEOUT, ends.__aenter__())
             try:
                 async with Source("camera", "only", address) as source:
                     sent = [await source.send(b"1")]
-                    told = ids(await listened(ends, 1))
+                    received = ids(await receive(ends, 1))
                     await running.end()
                     async with served(Stage("only", listen=address)):
                         sent.append(await source.send(b"2"))
-                        told += ids(await listened(ends, 1))
+                        received += ids(await receive(ends, 1))
             finally:
                 await ends.__aexit__()
-        self.assertEqual(told, sent)
+        self.assertEqual(received, sent)
 
 
 if __name__ == "__main__":

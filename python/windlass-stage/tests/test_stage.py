@@ -1,4 +1,4 @@
-"""Stages of this kit by themselves, in this process."""
+"""Single stages of this package, in this process."""
 
 import asyncio
 import tempfile
@@ -13,13 +13,13 @@ from windlass_stage import stage_pb2 as pb
 from windlass_stage.deadline import within
 from windlass_stage.settings import Settings
 
-from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, held_back, rust, served, until
+from .pipeline import ANYWHERE, TIMEOUT, Case, Ends, Source, failures, rust, served, until, wait_until_blocked
 
 
 class Stages(Case):
-    """Rules that one stage shows."""
+    """Behaviour of a single stage."""
 
-    async def test_work_that_does_not_return_fails_its_items_and_the_next_ones_are_worked_on(self) -> None:
+    async def test_work_that_does_not_return_fails_its_items_and_the_next_ones_are_processed(self) -> None:
         def work(payload: bytes) -> bytes:
             time.sleep(3 if payload == b"stuck" else 0)
             return payload
@@ -32,31 +32,31 @@ class Stages(Case):
         self.assertEqual(arrived[stuck].failure.kind, pb.FAILURE_KIND_SILENT)
         self.assertFalse(arrived[good].HasField("failure"))
 
-    async def test_a_part_that_does_not_come_is_named(self) -> None:
+    async def test_the_failure_names_missing_parts(self) -> None:
         stage = Stage("join", listen=ANYWHERE, from_=["camera", "radar", "lidar"], join_timeout=0.2)
         async with served(stage.join(lambda *parts: b"".join(parts))) as (running, address):
             async with Ends(address) as ends, Source("join", address) as source:
                 await source.send(b"x")
-                [told] = failures(await ends.count(1))
+                [messages] = failures(await ends.count(1))
                 await source.finish()
-                self.assertEqual(told.reason, "part from radar, lidar did not come")
-                self.assertEqual(told.kind, pb.FAILURE_KIND_PART)
-            await within(PATIENCE, running.drain())
+                self.assertEqual(messages.reason, "part from radar, lidar did not come")
+                self.assertEqual(messages.kind, pb.FAILURE_KIND_PART)
+            await within(TIMEOUT, running.drain())
 
-    async def test_a_full_join_holds_back_the_stream_that_is_ahead(self) -> None:
+    async def test_a_full_join_blocks_the_stream_that_is_ahead(self) -> None:
         stage = Stage("join", listen=ANYWHERE, from_=["camera", "radar"], join_capacity=4)
         async with served(stage.join(lambda left, right: left + right)) as (_, address):
             async with Ends(address) as ends, Source("join", address, Settings(window=2)) as ahead:
                 loading = asyncio.ensure_future(ahead.load(50))
-                await held_back(ahead)
-                # In the table, on the way, and one that waits for room.
+                await wait_until_blocked(ahead)
+                # Items in the table, in flight, and one that waits to be sent.
                 self.assertLessEqual(len(ahead.sent), 4 + 2 + 1)
                 async with Source("join", address, name="radar", first_id=ahead.sent[0]) as behind:
                     await behind.load(50)
                     await loading
                     self.assertEqual(failures(await ends.count(50)), [])
 
-    async def test_copies_of_a_split_are_all_taken_before_an_item_is_passed(self) -> None:
+    async def test_an_item_is_passed_once_all_copies_of_a_split_are_taken(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             right = f"unix:{folder}/right"
             async with served(Stage("left", listen=ANYWHERE)) as (_, left):
@@ -66,16 +66,16 @@ class Stages(Case):
                     await ends.count(1)
                     with self.assertRaises(asyncio.TimeoutError):
                         await within(0.3, source.outlet.finish())
-                    # The other branch comes.
+                    # The other branch starts.
                     async with served(Stage("right", listen=right)):
                         await source.finish()
 
     async def test_a_stage_of_another_protocol_is_refused_by_name(self) -> None:
-        asked = 0
+        calls = 0
 
         async def describe(_request: pb.DescribeRequest, _context: object) -> pb.DescribeResponse:
-            nonlocal asked
-            asked += 1
+            nonlocal calls
+            calls += 1
             return pb.DescribeResponse(protocol=2, stage="next", replica="r", max_payload=1)
 
         methods = {
@@ -89,13 +89,11 @@ class Stages(Case):
         await server.start()
         with self.assertLogs("windlass_stage", "WARNING") as logs:
             async with Source("next", address):
-                await until("it is asked again", lambda: asked == 4)
+                await until("the stage is dialed again", lambda: calls == 4)
         await server.stop(None)
-        text = (
-            f"stage next at {address} speaks protocol 2, this one 1: run the same version of windlass-stage on both"
-        )
-        told = [record.getMessage() for record in logs.records]
-        self.assertEqual(len([line for line in told if line.endswith(text)]), 1, "not for each dial")
+        text = f"stage next at {address} speaks protocol 2, this one 1: run the same version of windlass-stage on both"
+        messages = [record.getMessage() for record in logs.records]
+        self.assertEqual(len([line for line in messages if line.endswith(text)]), 1, "not for each dial")
 
     async def test_a_stage_of_another_name_is_refused(self) -> None:
         async with served(Stage("mid", listen=ANYWHERE)) as (_, address):
@@ -105,12 +103,12 @@ class Stages(Case):
         text = f"stage mid serves at {address}, where next was expected"
         self.assertTrue(logs.records[0].getMessage().endswith(text))
 
-    async def test_items_wait_for_a_stage_that_comes_later_until_their_deadline(self) -> None:
+    async def test_items_wait_for_a_stage_that_starts_later_until_their_deadline(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             listen = f"unix:{folder}/first"
             async with Source("first", listen) as source:
                 await source.send(b"x", 0.05)
-                # Accepted when the one before has left.
+                # Accepted once the previous item was sent.
                 waiting = asyncio.ensure_future(source.send(b"y"))
                 head = source.outlet._waiting[0]
                 await until("the deadline", lambda: head.failure)
@@ -134,14 +132,14 @@ class Stages(Case):
         self.assertLess(link, waited / 2)
         self.assertTrue(all(visit.worked_us >= 5000 for visit in visits))
 
-    async def test_a_listener_that_comes_late_is_told_the_newest_ends(self) -> None:
+    async def test_a_late_listener_gets_the_most_recent_ends(self) -> None:
         async with served(Stage("end", listen=ANYWHERE)) as (_, address), Source("end", address) as source:
             await source.load(20)
             await source.finish()
             async with Ends(address) as ends:
                 self.assertEqual(set(await ends.count(20)), set(source.sent))
 
-    async def test_a_join_that_is_held_back_fails_no_item_whose_parts_are_there(self) -> None:
+    async def test_a_blocked_join_fails_no_item_whose_parts_have_arrived(self) -> None:
         async def slow(left: bytes, right: bytes) -> bytes:
             await asyncio.sleep(0.03)
             return left + right
@@ -153,27 +151,26 @@ class Stages(Case):
                 await asyncio.gather(one.load(30), other.load(30))
                 self.assertEqual(failures(await ends.count(30)), [])
 
-    async def test_only_the_last_stage_tells_ends(self) -> None:
+    async def test_only_the_last_stage_publishes_ends(self) -> None:
         async with served(Stage("mid", listen=ANYWHERE, next={"end": "127.0.0.1:1"})) as (_, address):
             with self.assertRaises(aio.AioRpcError) as raised:
                 async with Ends(address) as ends:
                     await ends.count(1)
         self.assertEqual(raised.exception.details(), "no item leaves the pipeline at mid: other stages follow")
 
-    async def test_a_port_that_another_process_has_is_an_error(self) -> None:
+    async def test_a_port_in_use_is_an_error(self) -> None:
         async with served(Stage("mid", listen=ANYWHERE)) as (_, address):
             with self.assertRaisesRegex(OSError, f"cannot listen on {address}"):
                 async with served(Stage("mid", listen=address)):
                     pass
 
-
-    async def test_windlass_refuses_this_kit_in_another_version(self) -> None:
-        # A stage describes itself as it was made.
+    async def test_windlass_refuses_another_protocol_version_of_this_package(self) -> None:
+        # The description of a stage is fixed when the stage starts.
         with unittest.mock.patch.object(wire, "PROTOCOL", 2):
             serving = served(Stage("mid", listen=ANYWHERE))
             _, address = await serving.__aenter__()
         try:
             first = rust(self, "first", "--next", f"mid={address}")
-            await asyncio.to_thread(first.written, "speaks protocol 2, this one 1: run the same version")
+            await asyncio.to_thread(first.wait_for_line, "speaks protocol 2, this one 1: run the same version")
         finally:
             await serving.__aexit__(None, None, None)

@@ -1,4 +1,4 @@
-"""The work of a stage, whatever it does: each item ends, and the stage goes on."""
+"""Work functions that fail in various ways: each item ends, and the stage continues."""
 
 import asyncio
 import sys
@@ -11,11 +11,11 @@ from windlass_stage import Stage
 from windlass_stage import stage_pb2 as pb
 from windlass_stage.deadline import within
 
-from .pipeline import ANYWHERE, PATIENCE, Case, Ends, Source, failures, served, until
+from .pipeline import ANYWHERE, TIMEOUT, Case, Ends, Source, failures, served, until
 
 
 class Later:
-    """An object that is called like a coroutine function."""
+    """A callable object with a coroutine method."""
 
     async def __call__(self, payload: bytes) -> bytes:
         return payload + b"c"
@@ -25,7 +25,7 @@ class Work(Case):
     """One stage in this process."""
 
     async def ends(self, stage: Stage, *payloads: bytes) -> list[pb.Ended]:
-        """The end of each payload, and of a good one that comes last."""
+        """Sends the payloads and a valid one at last, which must not fail. Returns the ends in this order."""
         name = stage.identity.stage
         async with served(stage) as (_, address), Ends(address) as ends, Source(name, address) as source:
             ids = [await source.send(payload) for payload in (*payloads, b"good")]
@@ -34,7 +34,7 @@ class Work(Case):
         return [arrived[number] for number in ids]
 
     async def reason(self, work: Callable[[bytes], Any], payload: bytes = b"bad") -> str:
-        """The reason for which the work fails that payload."""
+        """The reason of the failure of `payload`."""
         [end, _] = await self.ends(Stage("mid", listen=ANYWHERE).work(work), payload)
         self.assertEqual(end.failure.kind, pb.FAILURE_KIND_WORK)
         return end.failure.reason
@@ -52,7 +52,7 @@ class Work(Case):
         self.assertRegex(await self.reason(work, b"exit"), "^SystemExit: 3")
         self.assertRegex(await self.reason(work, b"cancelled"), "^asyncio.exceptions.CancelledError")
 
-    async def test_a_text_that_no_message_can_hold_is_told_as_far_as_it_can_be(self) -> None:
+    async def test_a_reason_that_is_invalid_unicode_is_escaped(self) -> None:
         def work(payload: bytes) -> bytes:
             if payload == b"bad":
                 raise ValueError("no file frame-\udcff.png")
@@ -60,7 +60,7 @@ class Work(Case):
 
         self.assertRegex(await self.reason(work), r"^ValueError: no file frame-\\udcff.png \(line \d+ of")
 
-    async def test_a_long_text_is_cut_since_it_would_exceed_a_message_and_end_the_stream(self) -> None:
+    async def test_a_long_reason_is_shortened_since_it_would_exceed_a_message_and_break_the_stream(self) -> None:
         def work(payload: bytes) -> bytes:
             if payload == b"bad":
                 raise ValueError("x" * (20 << 20))
@@ -69,11 +69,11 @@ class Work(Case):
         first = Stage("first", listen=ANYWHERE).work(work)
         self.assertLess(len((await self.ends(first, b"bad"))[0].failure.reason), 3000)
 
-    async def test_an_object_with_a_coroutine_is_work_too(self) -> None:
+    async def test_an_object_with_a_coroutine_can_be_a_work_function(self) -> None:
         [end] = await self.ends(Stage("mid", listen=ANYWHERE).work(Later()))
         self.assertEqual(end.payload_bytes, len(b"goodc"))
 
-    async def test_results_of_a_batch_that_are_no_list_of_bytes_are_named(self) -> None:
+    async def test_invalid_results_of_a_batch_are_reported_with_their_type(self) -> None:
         def work(payloads: list[bytes]) -> Any:
             wrong = {b"none": None, b"bytes": b"x", b"number": 7, b"text": ["x"], b"array": [bytearray(b"x")]}
             return wrong.get(payloads[0], payloads)
@@ -90,45 +90,45 @@ class Work(Case):
                 "TypeError: the work returned str, not bytes",
             ],
         )
-        self.assertFalse(ends[4].HasField("failure"), "a bytearray is bytes")
+        self.assertFalse(ends[4].HasField("failure"), "a bytearray is accepted")
 
-    async def test_a_batch_that_is_given_up_begins_no_further_item(self) -> None:
-        begun: list[bytes] = []
+    async def test_an_abandoned_batch_starts_no_further_item(self) -> None:
+        started: list[bytes] = []
         released = threading.Event()
 
         def blocks(payload: bytes) -> bytes:
-            begun.append(payload)
+            started.append(payload)
             if payload == b"stuck":
-                released.wait(PATIENCE)
+                released.wait(TIMEOUT)
             return payload
 
-        async def waits(payload: bytes) -> bytes:
-            begun.append(payload)
+        async def suspends(payload: bytes) -> bytes:
+            started.append(payload)
             if payload == b"stuck":
-                await asyncio.sleep(PATIENCE)
+                await asyncio.sleep(TIMEOUT)
             return payload
 
-        for work in (blocks, waits):
-            begun.clear()
+        for work in (blocks, suspends):
+            started.clear()
             stage = Stage("mid", listen=ANYWHERE, batch=2, batch_wait=5.0, work_timeout=0.1).work(work)
             async with served(stage) as (_, address), Ends(address) as ends, Source("mid", address) as source:
                 await source.send(b"stuck")
                 await source.send(b"never")
-                told = failures(await ends.count(2))
-                self.assertEqual({it.reason for it in told}, {"did not answer within 100ms"})
+                failed = failures(await ends.count(2))
+                self.assertEqual({it.reason for it in failed}, {"did not answer within 100ms"})
                 released.set()
                 await source.send(b"good")
                 await source.send(b"good")
                 await ends.count(4)
-            self.assertEqual(begun, [b"stuck", b"good", b"good"])
+            self.assertEqual(started, [b"stuck", b"good", b"good"])
 
     async def test_a_drain_does_not_wait_for_a_batch_to_fill(self) -> None:
         stage = Stage("mid", listen=ANYWHERE, batch=8, batch_wait=60.0)
         async with served(stage) as (running, address), Ends(address) as ends, Source("mid", address) as source:
             await source.send(b"x")
-            await until("the item waits", lambda: running._items._waiting)
-            begun = time.monotonic()
+            await until("the item suspends", lambda: running._items._waiting)
+            started = time.monotonic()
             draining = asyncio.ensure_future(running.drain())
             self.assertEqual(failures(await ends.count(1)), [])
-            await within(PATIENCE, draining)
-            self.assertLess(time.monotonic() - begun, 10)
+            await within(TIMEOUT, draining)
+            self.assertLess(time.monotonic() - started, 10)

@@ -1,4 +1,4 @@
-"""Stages of a pipeline: items pass from process to process, and each leaves exactly once."""
+"""Stages of a pipeline: items pass from process to process, and each item ends exactly once."""
 
 from .ends import Ends
 from .source import Source

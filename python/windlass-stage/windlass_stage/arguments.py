@@ -1,4 +1,4 @@
-"""The command line of a stage: the flags of `windlass stage` that are not about its work or its log."""
+"""The command line of a stage: the flags of `windlass stage`, except those of its work and its log."""
 
 import argparse
 import os
@@ -9,48 +9,48 @@ from typing import Any, NoReturn
 from . import quantity
 from .address import Address, parse_all
 
-#: Exit code for a wrong command line, as `windlass` has it.
-_WRONG = 64
+#: Exit code for an invalid command line, as in `windlass`: EX_USAGE of sysexits.h.
+_EX_USAGE = 64
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(_WRONG, f"{self.prog}: {message}\n")
+        self.exit(_EX_USAGE, f"{self.prog}: {message}\n")
 
 
 def read(words: Sequence[str] | None) -> dict[str, Any]:
-    """The arguments of `Stage` that the flags give."""
+    """Parses the flags into the arguments of `Stage`."""
     parser = _parser()
-    given = vars(parser.parse_args(words))
-    if len(dict(given["next"])) < len(given["next"]):
+    values = vars(parser.parse_args(words))
+    if len(dict(values["next"])) < len(values["next"]):
         parser.error("--next: a stage is named twice")
-    if len(set(given["from_"])) < len(given["from_"]):
+    if len(set(values["from_"])) < len(values["from_"]):
         parser.error("--from: a stage is named twice")
-    return {**given, "next": dict(given["next"])}
+    return {**values, "next": dict(values["next"])}
 
 
 def _parser() -> _Parser:
     parser = _Parser(description="A stage of a pipeline. SIGTERM drains.", allow_abbrev=False)
     parser.add_argument("--name", required=True, metavar="NAME", help="name of the stage")
-    parser.add_argument("--listen", required=True, metavar="ADDRESS", type=_told(_address),
+    parser.add_argument("--listen", required=True, metavar="ADDRESS", type=_with_reason(_address),
                         help="HOST:PORT or unix:/PATH")
-    parser.add_argument("--next", action="append", default=[], metavar="NAME=ADDRESS,...", type=_told(_next),
+    parser.add_argument("--next", action="append", default=[], metavar="NAME=ADDRESS,...", type=_with_reason(_next),
                         help="a next stage, with the addresses of its replicas, or a name that has all in the DNS")
     parser.add_argument("--from", action="append", default=[], metavar="NAME", dest="from_",
-                        help="a stage before; given twice or more, this stage is a join")
+                        help="a previous stage; given twice or more, this stage is a join")
     parser.add_argument("--replica", metavar="NAME", default=os.environ.get("POD_NAME"),
                         help="name of this process among the stage's replicas [default: this machine's name]")
     for flag, metavar, kind, default, text in _limits():
-        parser.add_argument(flag, metavar=metavar, type=_told(kind), default=default,
+        parser.add_argument(flag, metavar=metavar, type=_with_reason(kind), default=default,
                             help=f"{text} [default: {default}]")
-    parser.add_argument("--metrics", metavar="ADDRESS", type=_told(_metrics),
+    parser.add_argument("--metrics", metavar="ADDRESS", type=_with_reason(_metrics),
                         help="HOST:PORT of `/metrics` [default: none]")
     return parser
 
 
 def _limits() -> list[tuple[str, str, Callable[[str], Any], str, str]]:
-    """Flags of limits, with their units, defaults and texts. The defaults are those of `Settings`."""
+    """Flags of the limits: name, unit, parser, default and help text. The defaults are those of `Settings`."""
     return [
         ("--workers", "N", _count, "1", "batches at a time, one per device"),
         ("--batch", "N", _count, "1", "most items of a batch"),
@@ -63,16 +63,16 @@ def _limits() -> list[tuple[str, str, Callable[[str], Any], str, str]]:
     ]
 
 
-def _told(read_one: Callable[[str], Any]) -> Callable[[str], Any]:
-    """argparse shows the text of this error only."""
+def _with_reason(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Wraps a parser of one value. argparse shows the text of an `ArgumentTypeError` only."""
 
-    def reading(text: str) -> Any:
+    def parse_value(text: str) -> Any:
         try:
-            return read_one(text)
+            return parse(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
-    return reading
+    return parse_value
 
 
 def _address(text: str) -> str:

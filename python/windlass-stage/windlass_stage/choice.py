@@ -1,8 +1,8 @@
-"""The replica that gets an item: the one with room that is expected to pass it first, or for a join the one that the id
-names.
+"""Choice of the replica for an item: the one with capacity that is expected to pass it first. For a join, rendezvous
+hashing of the id chooses.
 
-The parts of an item come to a join from several stages, which do not know each other. Rendezvous hashing lets all
-choose the same replica, and moves only the items of a replica that comes or goes.
+The parts of an item reach a join from several stages that do not communicate. With rendezvous hashing all of them
+choose the same replica, and a replica that joins or leaves moves only its own share of the items.
 """
 
 import time
@@ -14,23 +14,24 @@ _MASK = (1 << 64) - 1
 
 
 def replica(
-    links: dict[str, Link], number: int, last_resort: bool, has_room: Callable[[Link], bool]
+    links: dict[str, Link], number: int, use_draining: bool, has_capacity: Callable[[Link], bool]
 ) -> Link | None:
-    """The replica for an item; none while it has to wait. A replica that hangs holds the others back only at a join.
-    Those that drain are used where `last_resort` says so, and no other is there."""
+    """The replica for an item; `None` while the item must wait. Only at a join, a replica that hangs blocks items for
+    the others. With `use_draining`, draining replicas are used if no other replica is open."""
     usable = {target: link for target, link in links.items() if link.is_open}
-    if last_resort and not usable:
-        usable = {target: link for target, link in links.items() if link.is_last_resort}
+    if use_draining and not usable:
+        usable = {target: link for target, link in links.items() if link.is_draining}
     if any(link.joins for link in usable.values()):
-        named = usable[max(usable, key=lambda target: weight(number, target))]
-        return named if has_room(named) else None
+        hashed = usable[max(usable, key=lambda target: weight(number, target))]
+        return hashed if has_capacity(hashed) else None
     now = time.monotonic_ns()
-    return min(filter(has_room, usable.values()), key=lambda link: (link.expected(now), link.count), default=None)
+    with_capacity = filter(has_capacity, usable.values())
+    return min(with_capacity, key=lambda link: (link.expected_wait(now), link.pending_count), default=None)
 
 
 def weight(number: int, target: str) -> int:
-    """FNV-1a over the address, mixed with the id by the finalizer of SplitMix64: the same in every process, and in the
-    kit for Rust."""
+    """FNV-1a over the address, mixed with the id by the finalizer of SplitMix64. Equal in every process and in the Rust
+    crate."""
     mixed = 0xCBF29CE484222325
     for byte in target.encode():
         mixed = (mixed ^ byte) * 0x100000001B3 & _MASK

@@ -1,8 +1,8 @@
-"""Custody of an item: the receipts that its sender gets, and when.
+"""Custody of an item: the responsibility for its end, and the receipts that move it from stage to stage.
 
-    arrived ──(room in the queue)──> taken ──(every next stage took its copy, or the item ended)──> passed
+    arrived ──(admitted to the queue)──> taken ──(every next stage took its copy, or the item ended)──> passed
 
-The sender keeps an item's name until it is passed.
+The sender keeps an item's id until the item is passed.
 """
 
 import asyncio
@@ -13,55 +13,55 @@ from .wire import PassContext
 
 
 class Receipts:
-    """The receipts of one stream, sent in their order by a task of the stream."""
+    """Stream of receipts for one sender. A task of the stream sends them in order."""
 
     def __init__(self, copies: int) -> None:
-        #: Copies that are made of each result.
+        #: Copies of each result: one per next stage.
         self.copies = copies
-        self._notes: asyncio.Queue[pb.Receipt | None] = asyncio.Queue()
-        #: Items that are taken and not passed.
-        self._open = 0
-        self._is_read = False
+        self._queue: asyncio.Queue[pb.Receipt | None] = asyncio.Queue()
+        #: Number of items that are taken and not passed.
+        self._unpassed = 0
+        self._is_sender_done = False
 
     def pong(self, sent_ns: int) -> None:
         """Answers a ping."""
-        self._notes.put_nowait(pb.Receipt(pong=pb.Pong(sent_ns=sent_ns)))
+        self._queue.put_nowait(pb.Receipt(pong=pb.Pong(sent_ns=sent_ns)))
 
     def closing(self) -> None:
-        """Asks for nothing more, since the stage drains."""
-        self._notes.put_nowait(pb.Receipt(closing=pb.Closing()))
+        """Asks the sender to end its stream: the stage drains."""
+        self._queue.put_nowait(pb.Receipt(closing=pb.Closing()))
 
     def taken(self, sequence: int, arrived: int) -> None:
-        """The item is in the stage's queue."""
-        self._open += 1
+        """Reports that the item is in the stage's queue. `arrived` is its arrival in nanoseconds."""
+        self._unpassed += 1
         held_ns = time.monotonic_ns() - arrived
-        self._notes.put_nowait(pb.Receipt(taken=pb.Taken(sequence=sequence, held_ns=held_ns)))
+        self._queue.put_nowait(pb.Receipt(taken=pb.Taken(sequence=sequence, held_ns=held_ns)))
 
     def passed(self, sequence: int) -> None:
-        """Each copy of the item's result is in other hands."""
-        self._open -= 1
-        self._notes.put_nowait(pb.Receipt(passed=pb.Passed(sequence=sequence)))
+        """Reports that every next stage has taken its copy of the item's result."""
+        self._unpassed -= 1
+        self._queue.put_nowait(pb.Receipt(passed=pb.Passed(sequence=sequence)))
         self._end_if_done()
 
-    def was_read(self) -> None:
-        """The sender sends nothing more. The receipts end with the last item."""
-        self._is_read = True
+    def sender_done(self) -> None:
+        """Records the end of the sender's stream. The receipts end when the last item is passed."""
+        self._is_sender_done = True
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if self._is_read and self._open == 0:
-            self._notes.put_nowait(None)
+        if self._is_sender_done and self._unpassed == 0:
+            self._queue.put_nowait(None)
 
     async def send(self, context: PassContext) -> None:
-        """Sends receipts until the last one."""
-        # The sender waits for these before its first ping.
+        """Sends the receipts in order, until the last one."""
+        # The sender waits for the initial metadata before its first ping.
         await context.send_initial_metadata(())
-        while (receipt := await self._notes.get()) is not None:
+        while (receipt := await self._queue.get()) is not None:
             await context.write(receipt)
 
 
 class Custody:
-    """Duty to tell the sender of one item that each copy of its result is in other hands."""
+    """Handle for the receipts of one item. It reports the item as passed when each copy of its result was released."""
 
     __slots__ = ("_receipts", "_sequence", "_copies")
 
@@ -71,12 +71,12 @@ class Custody:
         self._copies = receipts.copies
 
     def release(self) -> None:
-        """One copy is in other hands."""
+        """Reports that a next stage took one copy."""
         self._copies -= 1
         if self._copies == 0:
             self._receipts.passed(self._sequence)
 
     def release_all(self) -> None:
-        """No copy will be made."""
+        """Reports the item as passed without a copy of its result."""
         self._copies = 1
         self.release()

@@ -1,6 +1,6 @@
-"""Waiting with a limit.
+"""Waits with a timeout.
 
-`asyncio.wait_for` is not used: before Python 3.12 it loses a cancellation that comes together with the result.
+These replace `asyncio.wait_for`, which before Python 3.12 loses a cancellation that coincides with the result.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, running: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """The result, or `asyncio.TimeoutError` with the coroutine or task cancelled."""
+    """Returns the result, or cancels the coroutine or future and raises `asyncio.TimeoutError`."""
     task = asyncio.ensure_future(running)
     try:
         await asyncio.wait((task,), timeout=seconds)
@@ -24,13 +24,13 @@ async def within(seconds: float, running: Coroutine[Any, Any, T] | asyncio.Futur
             await asyncio.wait((task,))
 
 
-async def news(event: asyncio.Event, seconds: float | None) -> None:
-    """Waits until the event is set, which it also is after the time."""
+async def wait_for_event(event: asyncio.Event, seconds: float | None) -> None:
+    """Waits until the event is set, at most for the timeout. The timeout sets the event; `None` disables it."""
     if seconds is None:
         await event.wait()
         return
-    alarm = asyncio.get_running_loop().call_later(seconds, event.set)
+    timer = asyncio.get_running_loop().call_later(seconds, event.set)
     try:
         await event.wait()
     finally:
-        alarm.cancel()
+        timer.cancel()

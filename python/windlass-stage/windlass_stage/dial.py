@@ -1,4 +1,4 @@
-"""Connects to one replica of a stage and asks it who it is."""
+"""Dials one replica of a stage: connects, checks its name and version, and opens a stream."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from grpc import aio
 
 from . import stage_pb2 as pb
 from . import wire
-from .address import dialed
+from .address import grpc_target
 from .deadline import within
 
-#: Longest time of a dial with all its questions, in seconds.
-LIMIT = 5
+#: Timeout of a dial in seconds, including all its calls.
+DIAL_TIMEOUT = 5
 
-#: Pings by which a new stream's round trip is measured.
+#: Number of pings that measure the round trip of a new stream.
 _PINGS = 3
 
 
@@ -27,47 +27,47 @@ T = TypeVar("T")
 
 
 class DialError(Exception):
-    """A replica that cannot be used now."""
+    """A replica cannot be used now. The text is the reason."""
 
 
 @dataclass(slots=True)
-class Opened:
+class ItemStream:
     """A stream to one replica, ready for items."""
 
     description: pb.DescribeResponse
     channel: aio.Channel
     call: aio.StreamStreamCall
-    #: In nanoseconds.
+    #: Half of the smallest measured round trip, in nanoseconds.
     half_round_trip: int
 
 
 @dataclass(slots=True)
-class Listening:
+class EndStream:
     """A stream of the items that leave at one replica."""
 
     channel: aio.Channel
     call: aio.UnaryStreamCall
 
 
-async def open_stream(target: str, expected: str, zero: int) -> Opened:
-    """Opens a stream for items, and measures its round trip by a clock that began at `zero`."""
+async def open_stream(target: str, expected: str, zero: int) -> ItemStream:
+    """Opens a stream for items and measures its round trip. `zero` is the zero of the sender's clock."""
     return await _open(target, lambda channel: _open_items(channel, target, expected, zero))
 
 
-async def open_ends(target: str) -> Listening:
+async def open_ends(target: str) -> EndStream:
     """Opens a stream of the items that leave at a replica of a last stage."""
     return await _open(target, lambda channel: _open_ends(channel, target))
 
 
 async def _open(target: str, ask: Callable[[aio.Channel], Coroutine[Any, Any, T]]) -> T:
-    """The answer to questions on a new connection, which is closed if there is none."""
-    channel = aio.insecure_channel(dialed(target), options=wire.CHANNEL)
+    """Calls `ask` on a new connection, and closes the connection if `ask` fails. Raises `DialError`."""
+    channel = aio.insecure_channel(grpc_target(target), options=wire.CHANNEL)
     try:
-        return await within(LIMIT, ask(channel))
+        return await within(DIAL_TIMEOUT, ask(channel))
     except BaseException as error:
         await channel.close()
         if isinstance(error, asyncio.TimeoutError):
-            raise DialError(f"did not answer within {LIMIT}s") from error
+            raise DialError(f"did not answer within {DIAL_TIMEOUT}s") from error
         if isinstance(error, grpc.RpcError):
             raise DialError(f"the call failed: {error.details()}") from error
         if isinstance(error, asyncio.InvalidStateError):
@@ -76,18 +76,18 @@ async def _open(target: str, ask: Callable[[aio.Channel], Coroutine[Any, Any, T]
 
 
 def ping(zero: int) -> pb.Parcel:
-    """A ping that is sent now by a clock that began at `zero`."""
+    """A ping with the time since `zero`."""
     return pb.Parcel(ping=pb.Ping(sent_ns=time.monotonic_ns() - zero))
 
 
-async def _open_ends(channel: aio.Channel, target: str) -> Listening:
+async def _open_ends(channel: aio.Channel, target: str) -> EndStream:
     _check(await wire.describe(channel)(pb.DescribeRequest()), target, None)
     call = wire.ends(channel)(pb.EndsRequest())
     await call.initial_metadata()
-    return Listening(channel, call)
+    return EndStream(channel, call)
 
 
-async def _open_items(channel: aio.Channel, target: str, expected: str, zero: int) -> Opened:
+async def _open_items(channel: aio.Channel, target: str, expected: str, zero: int) -> ItemStream:
     description = await wire.describe(channel)(pb.DescribeRequest())
     _check(description, target, expected)
     call = wire.pass_items(channel)()
@@ -99,7 +99,7 @@ async def _open_items(channel: aio.Channel, target: str, expected: str, zero: in
         if receipt is aio.EOF or receipt.WhichOneof("content") != "pong":
             raise DialError("drains")
         half_round_trip = min(half_round_trip, (time.monotonic_ns() - sent) // 2)
-    return Opened(description, channel, call, half_round_trip)
+    return ItemStream(description, channel, call, half_round_trip)
 
 
 def _check(description: pb.DescribeResponse, target: str, expected: str | None) -> None:

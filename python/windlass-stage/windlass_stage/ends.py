@@ -1,4 +1,4 @@
-"""The items that leave a pipeline, at any replica of its last stage."""
+"""Listener for the ends of a pipeline: the items that leave at any replica of its last stage."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from grpc import aio
 
 from . import stage_pb2 as pb
 from .address import parse_all
-from .dial import Listening, open_ends
+from .dial import EndStream, open_ends
+from .recent_ids import RecentIds
 from .replicas import Replicas
-from .seen import Seen
 from .settings import Settings
 
-#: An item that left, or the number of items that left while the listener was too slow.
-Told: TypeAlias = pb.Ended | pb.Missed
+#: An item that left, or the number of ends that were dropped because the listener was too slow.
+EndEvent: TypeAlias = pb.Ended | pb.Missed
 
-#: Ends that wait for the listener. The stage keeps more of them.
-_WAITING = 64
+#: Maximum number of ends that wait here for the listener. The stage buffers more.
+_CAPACITY = 64
 
 
 class Ends:
-    """A listener, within `async with`; `async for` then yields each item once, and how many were missed.
+    """A listener, used within `async with`. `async for` yields the end of each item once, and counts of missed ends.
 
-    `at` has the address of a last stage, or several. Replicas that end are dialed again.
+    `at` has one or more addresses of a last stage. A replica whose stream ends is dialed again.
     """
 
     def __init__(self, at: str | Iterable[str]) -> None:
         pause = Settings().resolve_every
         self._replicas = Replicas("the last stage", parse_all(at), pause, open_ends, self._use)
-        self._told: asyncio.Queue[Told] = asyncio.Queue(_WAITING)
-        self._seen = Seen()
+        self._events: asyncio.Queue[EndEvent] = asyncio.Queue(_CAPACITY)
+        self._recent_ids = RecentIds()
         self._is_open = asyncio.Event()
 
     async def __aenter__(self) -> Ends:
@@ -52,20 +52,20 @@ class Ends:
     def __aiter__(self) -> Ends:
         return self
 
-    async def __anext__(self) -> Told:
-        return await self._told.get()
+    async def __anext__(self) -> EndEvent:
+        return await self._events.get()
 
-    async def _use(self, _: str, listening: Listening) -> None:
+    async def _use(self, _: str, listening: EndStream) -> None:
         """Reads one stream until its end."""
         self._is_open.set()
         try:
             while (end := await listening.call.read()) is not aio.EOF:
                 if end.HasField("missed"):
-                    await self._told.put(end.missed)
-                elif self._seen.is_first(end.ended.id):
-                    await self._told.put(end.ended)
+                    await self._events.put(end.missed)
+                elif self._recent_ids.insert(end.ended.id):
+                    await self._events.put(end.ended)
         except aio.AioRpcError:
-            # The replica is dialed again.
+            # `Replicas` dials the replica again.
             pass
         finally:
             await listening.channel.close()

@@ -1,7 +1,7 @@
-"""The exit of a pipeline: items leave it at a stage without a next one, and listeners are told.
+"""The exit of a pipeline: the last stage publishes the end of each item to its listeners.
 
-A listener is told the newest ends first, so that one that connects anew misses none. A last stage that is killed takes
-along the ends that it has not told yet.
+A new listener first gets the most recent ends again, so that one that reconnects misses none. The ends are in memory
+only: a last stage that is killed loses those that it has not published.
 """
 
 import asyncio
@@ -10,44 +10,44 @@ from collections.abc import Iterable
 
 from . import stage_pb2 as pb
 from .item import Queued
-from .seen import Seen
+from .recent_ids import RecentIds
 
-#: Ends that a slow listener may be behind.
+#: Ends that are buffered for a slow listener. Older ones are dropped and reported as missed.
 BACKLOG = 4096
 
-#: Ends that a new listener is told: those of some seconds, in which a listener finds a new replica.
+#: Ends that a new listener gets again: those of a few seconds, the time to find a new replica.
 RECENT = 1024
 
 
 class Listener:
-    """Ends that one listener was not told yet. The oldest one is dropped for a new one, and counted."""
+    """Buffer of one listener's ends. When it is full, a new end evicts the oldest one, which counts as missed."""
 
     def __init__(self, recent: Iterable[pb.Ended]) -> None:
         self._ends = deque(recent)
         self._missed = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._is_closed = False
 
-    def tell(self, end: pb.Ended) -> None:
+    def publish(self, end: pb.Ended) -> None:
         """Adds an end."""
         if len(self._ends) == BACKLOG:
             self._ends.popleft()
             self._missed += 1
         self._ends.append(end)
-        self._news.set()
+        self._changed.set()
 
     def close(self) -> None:
-        """Nothing more leaves."""
+        """Ends the listener's stream after the buffered ends."""
         self._is_closed = True
-        self._news.set()
+        self._changed.set()
 
     async def next(self) -> pb.End | None:
-        """The next end, or the number of those that were missed before it; none when nothing more leaves."""
+        """The next end, or the number of ends that were missed before it; `None` after the last end."""
         while not self._ends:
             if self._is_closed:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         if self._missed:
             missed, self._missed = self._missed, 0
             return pb.End(missed=pb.Missed(count=missed))
@@ -55,38 +55,38 @@ class Listener:
 
 
 class Exit:
-    """Tells ends to listeners, each id once."""
+    """Publishes ends to listeners, each id once."""
 
     def __init__(self) -> None:
-        self._seen = Seen()
-        #: The newest ends.
+        self._recent_ids = RecentIds()
+        #: The most recent ends, oldest first.
         self._recent: deque[pb.Ended] = deque(maxlen=RECENT)
         self._listeners: set[Listener] = set()
         self.is_closed = False
 
     def end(self, item: Queued) -> None:
-        """The item leaves the pipeline."""
-        if self._seen.is_first(item.id):
+        """Publishes the end of an item, and releases its custody."""
+        if self._recent_ids.insert(item.id):
             size = len(item.result or b"")
             end = pb.Ended(id=item.id, visits=item.visits, failure=item.failure, payload_bytes=size)
             self._recent.append(end)
             for listener in self._listeners:
-                listener.tell(end)
+                listener.publish(end)
         for custody in item.custodies:
             custody.release()
 
     def listen(self) -> Listener:
-        """A listener to the newest ends and each later one, until it is forgotten."""
+        """Adds a listener, which gets the most recent ends and all later ones until `remove`."""
         listener = Listener(self._recent)
         self._listeners.add(listener)
         return listener
 
-    def forget(self, listener: Listener) -> None:
-        """The listener has gone."""
+    def remove(self, listener: Listener) -> None:
+        """Removes a listener."""
         self._listeners.discard(listener)
 
     def close(self) -> None:
-        """Nothing more leaves: the listeners' streams end."""
+        """Ends the streams of all listeners, after the last item has left."""
         self.is_closed = True
         for listener in self._listeners:
             listener.close()

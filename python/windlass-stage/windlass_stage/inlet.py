@@ -1,4 +1,4 @@
-"""The way into a stage: describes it, opens its streams, and lets listeners hear of its ends."""
+"""The gRPC service of a stage: describes the stage, opens streams of items, and publishes ends to listeners."""
 
 import asyncio
 
@@ -15,24 +15,24 @@ from .reader import Reader
 
 
 class Inlet:
-    """The service of one stage."""
+    """The gRPC service of one stage."""
 
     def __init__(
         self, description: pb.DescribeResponse, copies: int, items: ItemQueue, join: Join | None, exit: Exit | None
     ) -> None:
         self._description = description
-        #: Copies of each result: one per next stage, or the end.
+        #: Copies of each result: one per next stage, or one for the exit.
         self._copies = copies
         self._items = items
         self._join = join
         self._exit = exit
-        #: Streams whose senders may still send.
-        self._read: set[Receipts] = set()
-        self._all_read = asyncio.Event()
-        self._drains = False
+        #: Open streams of senders.
+        self._open_streams: set[Receipts] = set()
+        self._stream_ended = asyncio.Event()
+        self._is_draining = False
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The methods, as the server needs them."""
+        """The handlers of the methods, for the gRPC server."""
         methods = {
             "Describe": grpc.unary_unary_rpc_method_handler(
                 self._describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString
@@ -47,33 +47,33 @@ class Inlet:
         return grpc.method_handlers_generic_handler(wire.SERVICE, methods)
 
     async def drain(self) -> None:
-        """Takes no new stream, asks the senders to end theirs, and waits until they did."""
-        self._drains = True
-        for receipts in self._read:
+        """Refuses new streams, asks the senders to end theirs, and waits for the end of all streams."""
+        self._is_draining = True
+        for receipts in self._open_streams:
             receipts.closing()
-        while self._read:
-            self._all_read.clear()
-            await self._all_read.wait()
+        while self._open_streams:
+            self._stream_ended.clear()
+            await self._stream_ended.wait()
 
     async def _describe(self, _request: pb.DescribeRequest, _context: object) -> pb.DescribeResponse:
         return self._description
 
     async def _pass(self, _requests: object, context: wire.PassContext) -> None:
-        if self._drains:
+        if self._is_draining:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "drains")
         receipts = Receipts(self._copies)
-        self._read.add(receipts)
+        self._open_streams.add(receipts)
         sending = asyncio.ensure_future(receipts.send(context))
         try:
             try:
                 await Reader(context, receipts, self._items, self._join).run()
             finally:
-                self._read.discard(receipts)
-                self._all_read.set()
-            receipts.was_read()
+                self._open_streams.discard(receipts)
+                self._stream_ended.set()
+            receipts.sender_done()
             await sending
         finally:
-            # A sender that is gone cancels this call. It needs no receipt; the items go on.
+            # A lost sender cancels this call. Its receipts are dropped, and its items continue.
             sending.cancel()
 
     async def _ends(self, _request: pb.EndsRequest, context: aio.ServicerContext) -> None:
@@ -86,9 +86,9 @@ class Inlet:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "drains")
         listener = exit.listen()
         try:
-            # The listener knows by this that it hears of every end from now on.
+            # The initial metadata confirms the subscription: the listener gets every later end.
             await context.send_initial_metadata(())
             while (end := await listener.next()) is not None:
                 await context.write(end)
         finally:
-            exit.forget(listener)
+            exit.remove(listener)

@@ -1,63 +1,63 @@
-"""The queue of a stage: items wait here until a worker is free and the batch is full or has waited long enough.
+"""The queue of a stage: items wait for a free worker, and until the batch is full or `batch_wait` has passed.
 
-Readers of streams wait for room before they say `Taken` and read on, so a full queue holds the senders back.
+A reader acquires a slot before it sends `Taken`, so a full queue applies back-pressure to the senders.
 """
 
 import asyncio
 import time
 from collections import deque
 
-from .deadline import news
+from .deadline import wait_for_event
 from .item import Queued
 from .metrics import Metrics
 from .settings import Settings
 
 
 class ItemQueue:
-    """Items in the order of their arrival."""
+    """Items in the order of their admission."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._room = asyncio.Semaphore(settings.room())
+        self._slots = asyncio.Semaphore(settings.queue_capacity())
         self._waiting: deque[Queued] = deque()
-        self._news = asyncio.Event()
-        #: Held by the worker whose batch is filling: the others get later items.
-        self._head = asyncio.Lock()
+        self._changed = asyncio.Event()
+        #: Held by the worker whose batch is being filled. The other workers get later items.
+        self._fill_lock = asyncio.Lock()
         self._is_closed = False
 
-    async def place(self) -> None:
-        """Waits for a place. Each place is for one `put`."""
-        await self._room.acquire()
+    async def acquire_slot(self) -> None:
+        """Acquires a slot. Each slot is for one `put`."""
+        await self._slots.acquire()
 
     def put(self, item: Queued) -> None:
-        """Adds an item, which has a place."""
+        """Adds an item for which a slot was acquired."""
         self._waiting.append(item)
         self._metrics.queue(len(self._waiting))
-        self._news.set()
+        self._changed.set()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Closes the queue: no more items are added."""
         self._is_closed = True
-        self._news.set()
+        self._changed.set()
 
     async def batch(self) -> list[Queued]:
-        """The next batch; empty once nothing more comes. Its places are free again."""
-        async with self._head:
+        """Waits for the next batch, and releases its slots. Returns no items once the queue is closed and empty."""
+        async with self._fill_lock:
             await self._fill()
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._settings.batch))]
         self._metrics.queue(len(self._waiting))
         for _ in batch:
-            self._room.release()
+            self._slots.release()
         return batch
 
     async def _fill(self) -> None:
         while not self._waiting and not self._is_closed:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         while 0 < len(self._waiting) < self._settings.batch:
             waited = (time.monotonic_ns() - self._waiting[0].arrived) / 1e9
             if waited >= self._settings.batch_wait or self._is_closed:
                 return
-            self._news.clear()
-            await news(self._news, self._settings.batch_wait - waited)
+            self._changed.clear()
+            await wait_for_event(self._changed, self._settings.batch_wait - waited)

@@ -1,6 +1,6 @@
-"""One stream to a replica: the items on it, and how far each is.
+"""One stream to a replica, and the state of each item on it.
 
-     sent ──(Taken)──> taken ──(Passed)──> forgotten
+     sent ──(Taken)──> taken ──(Passed)──> removed
        │                 │
        └──(the stream ends)──> a failure for another replica
 """
@@ -13,43 +13,43 @@ import grpc
 from grpc import aio
 
 from . import stage_pb2 as pb
-from .dial import Opened, ping
+from .dial import ItemStream, ping
 from .item import Outgoing
 from .settings import UNTAKEN_BYTES, Settings
 
-#: The newest item has one part in so many of the mean time.
-_NEWEST = 8
+#: Inverse weight of the newest item in the moving average.
+_AVERAGE_WEIGHT = 8
 
-#: An idle replica seems twice as fast after this time, in nanoseconds.
-_HALVED_AFTER = 10_000_000_000
+#: Half-life of the average of an idle replica in nanoseconds: after this time, the replica counts as twice as fast.
+_IDLE_HALF_LIFE = 10_000_000_000
 
 
 @dataclass(slots=True)
 class Pending:
-    """An item on the stream. Its payload is gone."""
+    """An item that was sent, without its payload."""
 
     outgoing: Outgoing
     sent: int
-    #: Items that were at the replica before.
+    #: Number of items on the stream that were sent before and not passed yet.
     ahead: int
-    #: Bytes of its payload while the replica has not taken it.
+    #: Payload bytes; `None` once the replica has taken the item.
     untaken: int | None
 
 
 class Link:
-    """A stream that has opened."""
+    """An open stream."""
 
-    def __init__(self, opened: Opened, sender: str, zero: int) -> None:
+    def __init__(self, opened: ItemStream, sender: str, zero: int) -> None:
         self._call = opened.call
         self._sender = sender
         self._zero = zero
         self._half_round_trip = opened.half_round_trip
         self._parcels: asyncio.Queue[pb.Parcel | None] = asyncio.Queue()
-        #: Items that the replica has not passed, by their number, in their order.
+        #: Items that the replica has not passed, by sequence number, in the order of sending.
         self._pending: dict[int, Pending] = {}
         self._next_sequence = 0
-        #: Mean time of an item at the replica in nanoseconds, of late; none before the first was passed.
-        self._pace: float | None = None
+        #: Moving average of the time per item at the replica, in nanoseconds; `None` before it has passed one.
+        self._item_time: float | None = None
         self._last_sent = time.monotonic_ns()
         self._untaken = 0
         self._untaken_bytes = 0
@@ -57,37 +57,36 @@ class Link:
         self.joins = opened.description.joins
         self.max_payload = opened.description.max_payload
         self._is_closed = False
-        self._drains = False
+        self._is_draining = False
 
     @property
     def is_open(self) -> bool:
-        """True for a replica that is there to stay."""
-        return not self._is_closed and not self._drains
+        """True if the replica accepts items and does not drain."""
+        return not self._is_closed and not self._is_draining
 
     @property
-    def is_last_resort(self) -> bool:
-        """True for a replica that drains and could still be sent to."""
-        return not self._is_closed and self._drains
+    def is_draining(self) -> bool:
+        """True if the replica drains and still accepts items."""
+        return not self._is_closed and self._is_draining
 
     @property
-    def count(self) -> int:
-        """Items that are not passed."""
+    def pending_count(self) -> int:
+        """Number of items that the replica has not passed."""
         return len(self._pending)
 
-    def expected(self, now: int) -> float:
-        """Time until the replica would have passed one more item. A replica that has passed none yet is tried first.
-        One that gets no items seems faster with time, and so is tried again: it may have been slow because it had just
-        started."""
-        pace: float = (self._pace or 0.0) * 0.5 ** ((now - self._last_sent) / _HALVED_AFTER)
-        return pace * (len(self._pending) + 1)
+    def expected_wait(self, now: int) -> float:
+        """Expected time until the replica has passed one more item, in nanoseconds. It is zero for a replica that has
+        passed none yet. For an idle replica it decays, so that a replica that was slow at its start is tried again."""
+        item_time: float = (self._item_time or 0.0) * 0.5 ** ((now - self._last_sent) / _IDLE_HALF_LIFE)
+        return item_time * (len(self._pending) + 1)
 
-    def has_room(self, settings: Settings, size: int) -> bool:
-        """True if one more item fits. A payload that is larger than all the room goes alone."""
+    def has_capacity(self, settings: Settings, size: int) -> bool:
+        """True if one more item fits in the window and in `UNTAKEN_BYTES`. A larger payload is sent alone."""
         fits = self._untaken == 0 or self._untaken_bytes + size <= UNTAKEN_BYTES
         return self._untaken < settings.window and fits
 
     def send(self, outgoing: Outgoing) -> None:
-        """Sends an item, and keeps its name."""
+        """Sends an item, and keeps it without its payload."""
         sent, sequence, size = time.monotonic_ns(), self._next_sequence, len(outgoing.payload)
         self._next_sequence += 1
         item = outgoing.to_wire(self._sender, sequence, sent, self._half_round_trip, self._zero)
@@ -104,17 +103,17 @@ class Link:
             self._parcels.put_nowait(ping(self._zero))
 
     def close(self) -> None:
-        """Sends nothing more. The replica ends the stream when it has passed everything."""
+        """Closes the stream for sending. The replica ends the stream when it has passed all items."""
         if not self._is_closed:
             self._is_closed = True
             self._parcels.put_nowait(None)
 
     def unpassed(self) -> list[Outgoing]:
-        """Items that the replica never passed, in their order."""
+        """Items that the replica has not passed, in the order of sending."""
         return [pending.outgoing for pending in self._pending.values()]
 
     async def write(self) -> None:
-        """Sends what is to be sent. The stream's end shows itself by its receipts."""
+        """Writes the queued messages. Errors are ignored: the receipts show the end of the stream."""
         try:
             while (parcel := await self._parcels.get()) is not None:
                 await self._call.write(parcel)
@@ -123,7 +122,7 @@ class Link:
             pass
 
     async def receive(self) -> str | None:
-        """Notes one receipt, and returns its kind; none at the stream's end."""
+        """Handles one receipt, and returns its kind; `None` at the end of the stream."""
         try:
             receipt: pb.Receipt = await self._call.read()
         except grpc.RpcError:
@@ -132,36 +131,36 @@ class Link:
             return None
         kind = receipt.WhichOneof("content")
         if kind == "taken":
-            self._taken(receipt.taken.sequence, receipt.taken.held_ns)
+            self._on_taken(receipt.taken.sequence, receipt.taken.held_ns)
         elif kind == "passed":
-            self._passed(receipt.passed.sequence)
+            self._on_passed(receipt.passed.sequence)
         elif kind == "pong":
-            self._measured(time.monotonic_ns() - self._zero - receipt.pong.sent_ns)
+            self._record_round_trip(time.monotonic_ns() - self._zero - receipt.pong.sent_ns)
         elif kind == "closing":
-            self._drains = True
+            self._is_draining = True
         return kind or "unknown"
 
-    def _taken(self, sequence: int, held_ns: int) -> None:
-        """The replica has the item: the senders before this stage may forget it."""
+    def _on_taken(self, sequence: int, held_ns: int) -> None:
+        """Handles the receipt `Taken`: releases the custody of the previous stages."""
         pending = self._pending.get(sequence)
         if pending is None or pending.untaken is None:
             return
         self._untaken -= 1
         self._untaken_bytes -= pending.untaken
         pending.untaken = None
-        self._measured(time.monotonic_ns() - pending.sent - held_ns)
+        self._record_round_trip(time.monotonic_ns() - pending.sent - held_ns)
         for custody in pending.outgoing.custodies:
             custody.release()
         pending.outgoing.custodies = []
 
-    def _passed(self, sequence: int) -> None:
-        """The item is in the hands of the stages after the replica."""
-        self._taken(sequence, 0)
+    def _on_passed(self, sequence: int) -> None:
+        """Handles the receipt `Passed`: the item is done, and its time enters the average."""
+        self._on_taken(sequence, 0)
         pending = self._pending.pop(sequence, None)
         if pending is not None:
             newest = (time.monotonic_ns() - pending.sent) / (pending.ahead + 1)
-            pace = newest if self._pace is None else self._pace
-            self._pace = (pace * (_NEWEST - 1) + newest) / _NEWEST
+            item_time = newest if self._item_time is None else self._item_time
+            self._item_time = (item_time * (_AVERAGE_WEIGHT - 1) + newest) / _AVERAGE_WEIGHT
 
-    def _measured(self, round_trip: int) -> None:
+    def _record_round_trip(self, round_trip: int) -> None:
         self._half_round_trip = min(self._half_round_trip, max(round_trip, 0) // 2)

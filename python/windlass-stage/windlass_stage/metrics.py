@@ -1,4 +1,4 @@
-"""Metrics of one stage, with the names, labels and buckets of the kit for Rust."""
+"""Prometheus metrics of one stage, with the names, labels and buckets of the Rust crate."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry, Metric
 
-#: Borders of the histograms' buckets in seconds: 1, 2.5 and 5 per decade.
-_BORDERS = [
+#: Upper bounds of the histograms' buckets in seconds: 1, 2.5 and 5 per decade.
+_BUCKETS = [
     *(5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0),
 ]
 
-#: Names of the outcomes of an item.
+#: Values of the label `result`: outcomes of an item.
 _OUTCOMES = ("worked", "failed", "passed_on")
 
-#: Names of the parts of an item's time.
-_PARTS = ("link", "waited", "worked", "sending")
+#: Values of the label `part`: phases of an item's time.
+_PHASES = ("link", "waited", "worked", "sending")
 
 
 class Metrics:
-    """Counts nothing, since nobody asked for metrics."""
+    """Metrics that are disabled: every method does nothing."""
 
     def queue(self, items: int) -> None:
-        """Items in the queue."""
+        """Sets the number of items in the queue."""
 
     def time(self, part: str, nanoseconds: int) -> None:
-        """One part of an item's time."""
+        """Records one phase of an item's time."""
 
     def item(self, outcome: str) -> None:
-        """An item left the queue and was worked on, or was not."""
+        """Counts an item that left the queue, by outcome."""
 
     def failure(self, kind: pb.FailureKind) -> None:
-        """This process made a failure."""
+        """Counts a failure that this process made."""
 
     def connected(self, stage: str, replicas: int) -> None:
-        """Replicas of a next stage with an open stream."""
+        """Sets the number of replicas of a next stage with an open stream."""
 
 
-class Counted(Metrics):
-    """Counts in a registry of its own."""
+class PrometheusMetrics(Metrics):
+    """Metrics in a Prometheus registry of their own."""
 
     def __init__(self) -> None:
         try:
@@ -69,7 +69,7 @@ class Counted(Metrics):
             " the next stage.",
             ["part"],
             unit="seconds",
-            buckets=_BORDERS,
+            buckets=_BUCKETS,
             registry=registry,
         )
         self._queue = Gauge("windlass_stage_queue_items", "Items in the queue.", registry=registry)
@@ -79,10 +79,10 @@ class Counted(Metrics):
             ["next"],
             registry=registry,
         )
-        # Known labels begin at zero.
+        # Known label values start at zero.
         self._items = {outcome: items.labels(outcome) for outcome in _OUTCOMES}
         self._failures: dict[int, Counter] = {kind: failures.labels(_reason(kind)) for kind in pb.FailureKind.values()}
-        self._times = {part: times.labels(part) for part in _PARTS}
+        self._times = {part: times.labels(part) for part in _PHASES}
 
     def queue(self, items: int) -> None:
         self._queue.set(items)
@@ -100,15 +100,15 @@ class Counted(Metrics):
         self._replicas.labels(stage).set(replicas)
 
     def text(self) -> bytes:
-        """All metrics in the format OpenMetrics."""
+        """All metrics in the OpenMetrics text format."""
         from prometheus_client.openmetrics.exposition import generate_latest
 
-        text: bytes = generate_latest(_WithoutTimes(self._registry))  # type: ignore[no-untyped-call]
+        text: bytes = generate_latest(_WithoutCreated(self._registry))  # type: ignore[no-untyped-call]
         return text
 
 
-class _WithoutTimes:
-    """A registry without the series that tell when each other one began, which the kit for Rust does not have."""
+class _WithoutCreated:
+    """A registry without the `_created` series, which the Rust crate does not have."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

@@ -1,10 +1,10 @@
-"""Reads one stream of items, and admits them to the queue or to the join as there is room.
+"""Reads one stream of items, and admits them to the queue or to the join.
 
-     arrived ──> inbox ──(room in the queue, or in the table of the join)──> admitted, and told as taken
+     arrived ──> inbox ──(slot in the queue, or space in the table of the join)──> admitted, receipt `Taken`
 
-An item is read and stamped at once, so that its time on the link ends here and its wait for room is one for this
-stage. The sender bounds the inbox, since it sends no more than a window of items that are not taken. Beyond `_INBOX`
-the stream is not read.
+An item gets its arrival time as soon as it is read, so its wait for admission counts as time at this stage, not on the
+link. The sender has at most a window of untaken items in flight, which bounds the inbox. With `_INBOX` items the reader
+stops reading the stream.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from .join import Join
 from .link_time import LinkTime
 from .wire import PassContext
 
-#: Items that are read before there is room for them.
+#: Maximum number of items that wait for admission.
 _INBOX = 256
 
 
 @dataclass(slots=True)
 class Arrival:
-    """An item that waits for room."""
+    """An item that waits for admission."""
 
     sender: str
     sequence: int
@@ -35,19 +35,19 @@ class Arrival:
 
 
 class Reader:
-    """One stream of items."""
+    """Reader of one stream of items."""
 
     def __init__(self, context: PassContext, receipts: Receipts, items: ItemQueue, join: Join | None) -> None:
         self._context = context
         self._receipts = receipts
         self._items = items
         self._join = join
-        #: None after the last item.
+        #: Items that wait for admission, then `None` after the last one.
         self._inbox: asyncio.Queue[Arrival | None] = asyncio.Queue(_INBOX)
 
     async def run(self) -> None:
-        """Reads until the sender ends the stream, which it does soon after it hears of `Closing`, and admits
-        everything. When the stream breaks, its sender or the one before answers for the items that wait."""
+        """Reads and admits items until the sender ends the stream, which it does soon after the receipt `Closing`. If
+        the stream breaks, items that wait for admission are dropped: their sender still has custody."""
         tasks = [asyncio.ensure_future(self._read_all()), asyncio.ensure_future(self._admit_all())]
         try:
             await asyncio.gather(*tasks)
@@ -73,15 +73,15 @@ class Reader:
         return Arrival(getattr(item, "from"), item.sequence, queued)
 
     async def _admit_all(self) -> None:
-        """Waits for room, and says that the item is taken. In between nothing waits, so a call that is cancelled takes
-        an item and says so, or does neither."""
+        """Admits the items of the inbox in order. Between the admission and the receipt `Taken` there is no `await`, so
+        a cancelled call has done both or neither."""
         while (arrival := await self._inbox.get()) is not None:
             item = arrival.item
             if self._join is None:
-                await self._items.place()
+                await self._items.acquire_slot()
                 self._receipts.taken(arrival.sequence, item.arrived)
                 self._items.put(item)
             else:
-                await self._join.room(item.id)
+                await self._join.wait_for_space(item.id)
                 self._receipts.taken(arrival.sequence, item.arrived)
-                self._join.take(arrival.sender, item)
+                self._join.add(arrival.sender, item)

@@ -1,12 +1,13 @@
-"""The replicas behind an address: found by name, dialed, and dialed again.
+"""The replicas behind an address: resolution of the name, and one open stream per replica.
 
-               ┌────────(failed: pause)────────┐
-               v                               │
-     found ─> due ─────────(dial)─────────> dialing ──(opened)──> open ──(ended)──> due
+                  ┌───────(failed: back-off)──────┐
+                  v                               │
+     resolved ─> due ─────────(dial)─────────> dialing ──(opened)──> open ──(ended)──> due
 
-The name is resolved every few seconds, more often after a change, and each second while none is open: replicas of a
-Deployment come and go one after another. A replica that the name no longer has is forgotten, unless it is open: a
-draining pod leaves the DNS first.
+The name is resolved as soon as a stream ends, then at intervals that double from half a second up to `resolve_every`.
+A new replica resets the interval, since a Deployment replaces its replicas one after another. While no stream is open,
+the interval is one second. A replica that is missing from the result is removed, unless its stream is open: a draining
+pod leaves the DNS first.
 """
 
 import asyncio
@@ -15,21 +16,21 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from .address import Address
-from .deadline import news
+from .deadline import wait_for_event
 from .dial import DialError
 
 T = TypeVar("T")
 
 _log = logging.getLogger("windlass_stage")
 
-#: Shortest and longest pause between two dials of a replica, in seconds.
+#: Minimum and maximum wait between two dials of a replica, in seconds.
 _BACK_OFF = (0.05, 2.0)
 
-#: Pause after a change; each further one is twice as long.
-_AFTER_CHANGE = 0.5
+#: Interval to the next resolution after a change, in seconds; each further one is twice as long.
+_RESOLVE_AFTER_CHANGE = 0.5
 
-#: Pause between two looks at a name of which no replica is open.
-_NONE_OPEN = 1.0
+#: Interval between resolutions while no stream is open, in seconds.
+_RESOLVE_DISCONNECTED = 1.0
 
 
 class Replicas(Generic[T]):
@@ -45,67 +46,67 @@ class Replicas(Generic[T]):
     ) -> None:
         self._stage = stage
         self._addresses = addresses
-        #: Longest pause between two looks at the name.
+        #: Maximum interval between two resolutions, in seconds.
         self._resolve_every = resolve_every
-        #: The next pause.
-        self._resolve_after = _AFTER_CHANGE
+        #: Next interval.
+        self._resolve_after = _RESOLVE_AFTER_CHANGE
         self._dial = dial
-        #: Returns when the stream has ended.
+        #: Uses a stream, and returns when it has ended.
         self._use = use
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._open: set[str] = set()
-        self._ended = asyncio.Event()
-        self._unresolved: str | None = None
+        self._changed = asyncio.Event()
+        self._resolve_error: str | None = None
 
     async def run(self) -> None:
-        """Looks at the name again and again, until it is cancelled."""
+        """Resolves the name periodically, until it is cancelled."""
         try:
             while True:
-                self._ended.clear()
+                self._changed.clear()
                 await self._resolve()
-                pause = self._resolve_after if self._open else _NONE_OPEN
+                pause = self._resolve_after if self._open else _RESOLVE_DISCONNECTED
                 self._resolve_after = min(2 * self._resolve_after, self._resolve_every)
-                await news(self._ended, pause)
+                await wait_for_event(self._changed, pause)
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _resolve(self) -> None:
-        """Adds replicas that are new, and forgets those that are gone. One address that fails hides no other."""
+        """Resolves all addresses, adds new replicas and removes missing ones. One failing address hides no other."""
         for task in self._tasks.values():
             if task.done():
-                # A mistake of this kit, since such a task runs until it is cancelled: the stage fails.
+                # A bug in this package: such a task runs until it is cancelled. Its exception stops the stage.
                 task.result()
-        found: set[str] = set()
+        targets: set[str] = set()
         error: OSError | None = None
         for address in self._addresses:
             try:
-                found |= await address.resolve()
+                targets |= await address.resolve()
             except OSError as failed:
                 error = failed
-        if error is not None and not found:
-            if self._unresolved != str(error):
+        if error is not None and not targets:
+            if self._resolve_error != str(error):
                 addresses = ",".join(map(str, self._addresses))
                 _log.warning("cannot find the next stage: %s at %s: %s", self._stage, addresses, error)
-            self._unresolved = str(error)
+            self._resolve_error = str(error)
             return
-        self._unresolved = None
-        for target in set(self._tasks) - found - self._open:
+        self._resolve_error = None
+        for target in set(self._tasks) - targets - self._open:
             self._tasks.pop(target).cancel()
-        for target in found - set(self._tasks):
-            self._tasks[target] = asyncio.ensure_future(self._keep(target))
-            self._tasks[target].add_done_callback(lambda _: self._ended.set())
-            self._resolve_after = _AFTER_CHANGE
+        for target in targets - set(self._tasks):
+            self._tasks[target] = asyncio.ensure_future(self._maintain(target))
+            self._tasks[target].add_done_callback(lambda _: self._changed.set())
+            self._resolve_after = _RESOLVE_AFTER_CHANGE
 
-    async def _keep(self, target: str) -> None:
-        """Keeps a stream to one replica."""
+    async def _maintain(self, target: str) -> None:
+        """Maintains a stream to one replica: dials it again after each end or failure."""
         back_off, failure = _BACK_OFF[0], None
         while True:
             try:
                 opened = await self._dial(target)
             except DialError as error:
-                # A new text is news, the same one is not.
+                # Log each text once.
                 if failure != str(error):
                     text = "cannot use a replica of the next stage, trying again: %s at %s: %s"
                     _log.warning(text, self._stage, target, error)
@@ -120,6 +121,6 @@ class Replicas(Generic[T]):
                 await self._use(target, opened)
             finally:
                 self._open.discard(target)
-            self._resolve_after = _AFTER_CHANGE
-            self._ended.set()
+            self._resolve_after = _RESOLVE_AFTER_CHANGE
+            self._changed.set()
             await asyncio.sleep(back_off)

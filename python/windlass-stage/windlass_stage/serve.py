@@ -1,10 +1,10 @@
-"""One stage at work: its tasks, and its end.
+"""Life cycle of a stage: bind, serve, drain.
 
-     serving ──(SIGTERM)──> closing ──(senders end their streams)──> finishing ──(all is passed on)──> ended
+     serving ──(SIGTERM)──> closing ──(senders end their streams)──> finishing ──(all items passed)──> ended
                                └──────────────(drain_timeout)────────────────────────────────────────────^
 
-Each step of a drain waits for the one before: readers, join, queue, outlets, and last the server, whose streams carry
-the receipts.
+A drain ends the tasks in this order: readers, join, queue, outlets, and last the server, whose streams carry the
+receipts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .exit import Exit
 from .inlet import Inlet
 from .item_queue import ItemQueue
 from .join import Join
-from .metrics import Counted
+from .metrics import PrometheusMetrics
 from .outlet import Outlet
 from .page import Page
 from .worker import Worker
@@ -47,9 +47,9 @@ class Running:
         self._join = Join(stage.from_, identity, settings, metrics, self._items) if joins else None
         self._outlets = [Outlet(identity, name, at, settings, metrics) for name, at in stage.next.items()]
         self._exit = None if self._outlets else Exit()
-        way_out = self._exit or self._outlets
+        destination = self._exit or self._outlets
         self._workers = [
-            Worker(identity, settings, metrics, stage.function, self._items, way_out)
+            Worker(identity, settings, metrics, stage.function, self._items, destination)
             for _ in range(settings.workers)
         ]
         description = pb.DescribeResponse(
@@ -60,7 +60,7 @@ class Running:
             joins=joins,
         )
         self._inlet = Inlet(description, max(len(self._outlets), 1), self._items, self._join, self._exit)
-        self._page = Page(metrics) if isinstance(metrics, Counted) else None
+        self._page = Page(metrics) if isinstance(metrics, PrometheusMetrics) else None
         self._page_address = stage.page
         self._server = aio.server(options=wire.server(settings.max_payload))
         self._server.add_generic_rpc_handlers((self._inlet.handler(),))
@@ -68,8 +68,8 @@ class Running:
         self._sending: list[asyncio.Task[None]] = []
 
     async def start(self, listen: Address) -> Address:
-        """Serves at the address, and returns it with the port that the system chose."""
-        if listen.port is None and _is_alive(listen.host):
+        """Starts to serve, and returns the bound address with the port that the system chose."""
+        if listen.port is None and _has_listener(listen.host):
             raise OSError(f"cannot listen on {listen}: another process does")
         try:
             port = self._server.add_insecure_port(str(listen))
@@ -85,7 +85,7 @@ class Running:
         return listen if listen.port is None else Address(listen.host, port)
 
     async def until(self, stop: asyncio.Event) -> None:
-        """Waits for the end. A task that ends before it has failed."""
+        """Waits for `stop`. Raises the exception of a task that ends before."""
         stopping = asyncio.ensure_future(stop.wait())
         tasks = [*self._working, *self._sending]
         await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +95,7 @@ class Running:
                 task.result()
 
     async def drain(self) -> None:
-        """Takes no more, and returns when everything was passed on."""
+        """Stops accepting items, and returns when all items are passed."""
         stopping = asyncio.ensure_future(self._server.stop(self._settings.drain_timeout))
         for outlet in self._outlets:
             outlet.drain()
@@ -106,20 +106,20 @@ class Running:
             self._exit.close()
         for outlet in self._outlets:
             await outlet.finish()
-        # A next stage that drains too waits for the end of its streams.
-        await _cancelled(self._sending)
+        # Ends the streams to the next stages, for which their own drains wait.
+        await _cancel_all(self._sending)
         await stopping
 
     async def end(self) -> None:
-        """Ends the tasks and cuts all connections."""
-        await _cancelled([*self._working, *self._sending])
+        """Cancels the tasks and closes all connections."""
+        await _cancel_all([*self._working, *self._sending])
         if self._page:
             self._page.stop()
         await self._server.stop(None)
 
 
 async def serve(stage: Stage) -> None:
-    """Serves until SIGTERM or SIGINT, then finishes what the stage has."""
+    """Serves until SIGTERM or SIGINT, then drains."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -139,14 +139,14 @@ async def serve(stage: Stage) -> None:
         await running.end()
 
 
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    """Ends tasks."""
+async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancels tasks, and waits for their ends."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _is_alive(path: str) -> bool:
-    """True if somebody listens to the socket. gRPC replaces a stale one."""
+def _has_listener(path: str) -> bool:
+    """True if a process listens on the unix socket. gRPC replaces a stale socket."""
     with socket.socket(socket.AF_UNIX) as peer:
         return peer.connect_ex(path) == 0

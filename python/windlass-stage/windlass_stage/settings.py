@@ -1,8 +1,8 @@
-"""Limits of a stage, with their defaults, and the name of a process in a pipeline."""
+"""Limits of a stage with their defaults, and the names of a process in a pipeline."""
 
 from dataclasses import dataclass
 
-#: Payload bytes on the way to one replica: the window is smaller where payloads are large.
+#: Maximum payload bytes in flight to one replica. It limits the window for large payloads.
 UNTAKEN_BYTES = 64 * 1024 * 1024
 
 
@@ -10,31 +10,31 @@ UNTAKEN_BYTES = 64 * 1024 * 1024
 class Settings:
     """Limits of a stage. Times are in seconds."""
 
-    #: Calls of the work side by side, one per device.
+    #: Number of concurrent batches: usually one per device.
     workers: int = 1
-    #: Most items of one call of the work.
+    #: Maximum number of items per call of the work function.
     batch: int = 1
-    #: Longest wait for a batch to fill, once there is one item.
+    #: Maximum wait for a batch to fill, from the arrival of its first item.
     batch_wait: float = 0.002
-    #: Items in the queue; none: twice those in work, and at least four.
+    #: Capacity of the queue. Default: twice `workers` × `batch`, at least four.
     queue: int | None = None
-    #: Items on the way to one replica of a next stage, that this replica has not taken yet.
+    #: Maximum number of items in flight to one replica of a next stage, that is, without a receipt `Taken`.
     window: int = 8
-    #: Largest payload, in bytes. Neighbours of different limits keep to the smaller one.
+    #: Maximum payload in bytes. Between two stages the smaller limit applies.
     max_payload: int = 16 * 1024 * 1024
-    #: Longest time of one call of the work.
+    #: Timeout of one call of the work function.
     work_timeout: float = 60.0
-    #: Longest time to finish on SIGTERM.
+    #: Timeout of the drain on SIGTERM.
     drain_timeout: float = 30.0
-    #: Longest wait of a join for the other parts of an item.
+    #: Timeout of a join for the missing parts of an item.
     join_timeout: float = 10.0
-    #: Items of which a join has some parts.
+    #: Maximum number of items with missing parts at a join.
     join_capacity: int = 1024
-    #: Pause between two looks at the names of the next stages.
+    #: Maximum interval between two resolutions of a next stage's name.
     resolve_every: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuses limits with which nothing would ever pass."""
+        """Validates the limits. Raises a `ValueError` for one that would block all items."""
         for name in ("workers", "batch", "queue", "window", "max_payload", "join_capacity"):
             count = getattr(self, name)
             if not (isinstance(count, int) and count >= 1) and (name, count) != ("queue", None):
@@ -44,14 +44,14 @@ class Settings:
             if not (isinstance(time, (int, float)) and 0 <= time < float("inf")):
                 raise ValueError(f"{name} is {time!r}: write a time in seconds")
 
-    def room(self) -> int:
-        """Items in the queue."""
+    def queue_capacity(self) -> int:
+        """Effective capacity of the queue."""
         return self.queue or max(2 * self.batch * self.workers, 4)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Name of a process in a pipeline."""
+    """Names of a process in a pipeline: its stage and its replica."""
 
     stage: str
     replica: str

@@ -1,4 +1,4 @@
-"""The source of a pipeline: makes items and sends them to the first stage."""
+"""The source of a pipeline: creates items and sends them to the first stage."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .settings import Identity, Settings
 
 
 class Source:
-    """A source of items, within `async with`. At the end of the block it waits until the first stage has passed every
-    item on; an exception in the block ends it at once.
+    """A source of items, used within `async with`. At the end of the block it waits until the first stage has passed
+    all items; after an exception in the block it does not wait.
 
-    `at` has the address of the stage `first`, or several. It connects by itself, and items wait meanwhile. `limits` are
-    those of `Settings`, such as `window=4`.
+    `at` has one or more addresses of the stage `first`. The source connects in the background; until then items wait.
+    `limits` are those of `Settings`, such as `window=4`.
     """
 
     def __init__(self, name: str, first: str, at: str | Iterable[str], **limits: Any) -> None:
         identity, addresses = Identity(name, "source"), parse_all(at)
         self._outlet = Outlet(identity, first, addresses, Settings(**limits), Metrics())
-        # Other sources of the pipeline have other numbers, with a probability of one to four billions.
+        # Random upper half: two sources of a pipeline collide with a probability of 1 in 2^32.
         self._next_id = random.getrandbits(32) << 32
 
     async def __aenter__(self) -> Source:
@@ -45,8 +45,8 @@ class Source:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def send(self, payload: bytes, deadline: float | None = None) -> int:
-        """Sends an item as soon as the first stage has room, and returns its id. With a deadline, in seconds, it has to
-        be worked on within that time."""
+        """Sends an item as soon as the first stage has capacity, and returns its id. With a deadline in seconds, every
+        stage must start its processing within that time from now; otherwise the item fails."""
         number, ready = self._next_id, time.monotonic_ns()
         self._next_id += 1
         until = None if deadline is None else ready + int(deadline * 1e9)
@@ -54,5 +54,5 @@ class Source:
         return number
 
     async def finish(self) -> None:
-        """Waits until the first stage has passed every item on."""
+        """Waits until the first stage has passed all items."""
         await self._outlet.finish()

@@ -1,4 +1,4 @@
-"""Describes a stage: its name, its address, its work and its neighbours."""
+"""Configuration of a stage: its name, address, work function and neighbours."""
 
 import asyncio
 import os
@@ -9,17 +9,17 @@ from typing import Any
 
 from . import arguments
 from .address import Address, parse_all
-from .metrics import Counted, Metrics
+from .metrics import Metrics, PrometheusMetrics
 from .serve import serve
 from .settings import Identity, Settings
-from .work import OfBatch, OfOne, OfParts, Work, pass_on
+from .work import BatchFunction, ItemFunction, PartsFunction, Work, forward
 
 
 class Stage:
-    """A stage that does not serve yet. Without work it passes payloads on.
+    """Configuration of a stage. Without a work function the stage returns payloads unchanged.
 
-    `next` has the stages after this one, each with its address or addresses; each gets every result. With two or more
-    names, `from_` makes the stage a join. `metrics` is the address of `/metrics`, as `host:port`. `limits` are those of
+    `next` has the next stages with their addresses; each next stage gets a copy of each result. Two or more names in
+    `from_` make the stage a join. `metrics` is the address of `/metrics`, as `host:port`. `limits` are those of
     `Settings`, such as `batch=16` or `workers=2`.
     """
 
@@ -34,7 +34,7 @@ class Stage:
         metrics: str | None = None,
         **limits: Any,
     ) -> None:
-        #: This machine's name is that of the pod in Kubernetes.
+        #: In Kubernetes, the host name is the name of the pod.
         self.identity = Identity(name, replica or os.environ.get("POD_NAME") or socket.gethostname())
         self.listen = Address.parse(listen)
         self.next = {stage: parse_all(addresses) for stage, addresses in (next or {}).items()}
@@ -44,35 +44,35 @@ class Stage:
         self.settings = Settings(**limits)
         #: Address of `/metrics`.
         self.page = None if metrics is None else Address.parse(metrics)
-        self.metrics = Metrics() if metrics is None else Counted()
-        self.function = Work.each(pass_on)
+        self.metrics = Metrics() if metrics is None else PrometheusMetrics()
+        self.function = Work.each(forward)
 
     @classmethod
     def from_arguments(cls, words: Sequence[str] | None = None) -> "Stage":
-        """A stage as the flags of `windlass stage` describe it; by default those of this process."""
-        given = arguments.read(words)
+        """Makes a stage from the flags of `windlass stage`. `words` defaults to the arguments of this process."""
+        values = arguments.read(words)
         try:
-            return cls(**given)
+            return cls(**values)
         except ImportError as error:
             sys.exit(f"--metrics: {error}")
 
-    def work(self, function: OfOne) -> "Stage":
-        """Works on one item at a time. An exception makes the item a failure with its text.
+    def work(self, function: ItemFunction) -> "Stage":
+        """Processes one item per call. An exception makes the item a failure with its text.
 
         A function runs on a thread, a coroutine function on the event loop."""
         self.function = Work.each(function)
         return self
 
-    def batch(self, function: OfBatch) -> "Stage":
-        """Works on up to `batch` items at a time, and returns as many results in their order."""
+    def batch(self, function: BatchFunction) -> "Stage":
+        """Processes up to `batch` items per call. The results must be as many, in the order of the items."""
         self.function = Work.batch(function)
         return self
 
-    def join(self, function: OfParts) -> "Stage":
-        """Works on the parts of one item at a time: an argument from each stage of `from_`, in that order."""
+    def join(self, function: PartsFunction) -> "Stage":
+        """Processes the parts of one item per call: one argument per stage of `from_`, in that order."""
         self.function = Work.join(function)
         return self
 
     def serve(self) -> None:
-        """Serves until SIGTERM or SIGINT, then finishes what it has."""
+        """Serves until SIGTERM or SIGINT, then drains."""
         asyncio.run(serve(self))

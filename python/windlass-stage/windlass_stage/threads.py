@@ -1,7 +1,7 @@
-"""Threads for calls that may block, such as those of a device.
+"""Threads for blocking calls, such as those of a device.
 
-A thread that is done serves the next call, so one worker calls from one thread. A thread whose call never returns never
-becomes free, and another one takes its place; it does not keep the process from ending either.
+An idle thread serves the next call, so each worker uses one thread. A thread whose call never returns stays busy, and a
+new thread replaces it. Threads are daemons, so they do not prevent the exit of the process.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 class Threads(Generic[T]):
-    """Runs functions, which raise nothing, beside the event loop."""
+    """Runs functions on threads, outside the event loop. The functions must not raise."""
 
     def __init__(self) -> None:
-        self._free: list[queue.SimpleQueue[_Call[T]]] = []
+        self._idle: list[queue.SimpleQueue[_Call[T]]] = []
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Calls the function on a free thread."""
+        """Calls the function on an idle thread, or on a new one."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
-        if self._free:
-            calls = self._free.pop()
+        if self._idle:
+            calls = self._idle.pop()
         else:
             calls = queue.SimpleQueue()
             threading.Thread(target=self._run, args=(calls,), daemon=True, name="windlass-work").start()
@@ -40,13 +40,13 @@ class Threads(Generic[T]):
             try:
                 loop.call_soon_threadsafe(self._done, calls, outcome, result)
             except RuntimeError:
-                # The loop was closed: the stage has ended without this call.
+                # The event loop is closed: the stage has ended without this result.
                 return
-            # The next call may be late: its thread keeps no payload meanwhile.
+            # Release the payload while the thread waits for the next call.
             del function, outcome, result
 
     def _done(self, calls: queue.SimpleQueue[_Call[T]], outcome: asyncio.Future[T], result: T) -> None:
-        self._free.append(calls)
+        self._idle.append(calls)
         if not outcome.done():
             outcome.set_result(result)
 

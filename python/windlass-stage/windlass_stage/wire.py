@@ -1,4 +1,4 @@
-"""The protocol on gRPC: its version, its methods, and the options of both sides of a connection."""
+"""The gRPC protocol: its version, its methods, and the options of channels and servers."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
@@ -7,21 +7,21 @@ from grpc import aio
 
 from . import stage_pb2 as pb
 
-#: A stream of items at the stage that takes them.
+#: Server side of a stream of items.
 PassContext: TypeAlias = aio.ServicerContext
 
 Describe: TypeAlias = Callable[[pb.DescribeRequest], Awaitable[pb.DescribeResponse]]
 
-#: Version of the protocol that this kit speaks. Stages of different versions refuse each other.
+#: Protocol version of this package. Stages with different versions refuse each other.
 PROTOCOL = 1
 
-#: Bytes of a message beyond its payload: names and times of the stages before, of which a pipeline has tens.
+#: Maximum bytes of a message beyond its payload: mostly visits, of which an item has tens.
 SLACK = 256 * 1024
 
-#: Name of the service.
+#: Name of the gRPC service.
 SERVICE = "windlass.stage.v1.Stage"
 
-#: A connection without an answer for so long is lost: a node without power sends no end.
+#: HTTP/2 keep-alive: interval and timeout. They detect a node that lost power and so closes no connection.
 _KEEP_ALIVE_MS = 5000
 
 _BOTH_SIDES = [
@@ -30,11 +30,11 @@ _BOTH_SIDES = [
     ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # Bytes of one stream that may be under way: 200 MB/s over 20 ms of round trip.
+    # HTTP/2 flow-control window of a stream in bytes: 200 MB/s at a round trip of 20 ms.
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
 ]
 
-#: Options of a connection to another stage. Each dial is a connection of its own, to exactly that address.
+#: Options of a channel to another stage. Each dial opens a separate connection, to exactly that address.
 CHANNEL = [
     *_BOTH_SIDES,
     ("grpc.max_receive_message_length", -1),
@@ -45,7 +45,7 @@ CHANNEL = [
 
 
 def server(max_payload: int) -> list[tuple[str, int]]:
-    """Options of a stage's server. Peers ping as often as this side does, which gRPC takes for abuse by default."""
+    """Options of a stage's server. gRPC's default limit would treat the keep-alive pings of the peers as abuse."""
     return [
         *_BOTH_SIDES,
         ("grpc.max_receive_message_length", max_payload + SLACK),
@@ -56,21 +56,21 @@ def server(max_payload: int) -> list[tuple[str, int]]:
 
 
 def describe(channel: aio.Channel) -> Describe:
-    """The method that asks a stage who it is."""
+    """The method `Describe`."""
     request, answer = pb.DescribeRequest.SerializeToString, pb.DescribeResponse.FromString
     method: Describe = channel.unary_unary(f"/{SERVICE}/Describe", request, answer)
     return method
 
 
 def pass_items(channel: aio.Channel) -> Callable[[], aio.StreamStreamCall]:
-    """The method that carries items one way and receipts the other."""
+    """The method `Pass`: a stream of items, and a stream of receipts back."""
     request, answer = pb.Parcel.SerializeToString, pb.Receipt.FromString
     method: Callable[[], aio.StreamStreamCall] = channel.stream_stream(f"/{SERVICE}/Pass", request, answer)
     return method
 
 
 def ends(channel: aio.Channel) -> Callable[[pb.EndsRequest], aio.UnaryStreamCall]:
-    """The method that tells the items that leave."""
+    """The method `Ends`: a stream of the items that leave."""
     request, answer = pb.EndsRequest.SerializeToString, pb.End.FromString
     method: Callable[[pb.EndsRequest], aio.UnaryStreamCall] = channel.unary_stream(f"/{SERVICE}/Ends", request, answer)
     return method

@@ -1,4 +1,4 @@
-"""The work of a stage: a function from payloads to results, for one item, for a batch, or for the parts of a join."""
+"""The work function of a stage: maps payloads to results, for one item, for a batch, or for the parts of a join."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from . import stage_pb2 as pb
-from .quantity import shown
+from .quantity import format_time
 from .threads import Threads
 
 _log = logging.getLogger("windlass_stage")
 
-#: A result, or the text of the reason that there is none.
+#: Outcome of one item: its result, or the reason of its failure as text.
 Result: TypeAlias = bytes | str
 
-#: The three forms of work: for one item, for the parts of one, for a batch.
-OfOne: TypeAlias = Callable[[bytes], bytes | Awaitable[bytes]]
-OfParts: TypeAlias = Callable[..., bytes | Awaitable[bytes]]
-OfBatch: TypeAlias = Callable[[list[bytes]], list[bytes] | Awaitable[list[bytes]]]
+#: The three forms of a work function: for one item, for the parts of one item, for a batch.
+ItemFunction: TypeAlias = Callable[[bytes], bytes | Awaitable[bytes]]
+PartsFunction: TypeAlias = Callable[..., bytes | Awaitable[bytes]]
+BatchFunction: TypeAlias = Callable[[list[bytes]], list[bytes] | Awaitable[list[bytes]]]
 
-#: Results of a batch, or the reason that there are none.
+#: Outcome of a batch: one outcome per item, or an exception that fails all items.
 Outcome: TypeAlias = list[Result] | BaseException
 
-#: Arguments of a call for one item.
-One: TypeAlias = Callable[[list[bytes]], tuple[bytes, ...]]
+#: Makes the arguments of a call for one item from its parts.
+MakeArguments: TypeAlias = Callable[[list[bytes]], tuple[bytes, ...]]
 
-#: Longest text of an exception, in characters: a message has room for a few.
-_LONGEST = 2000
+#: Maximum characters of an exception's text. The size of a message is limited.
+_MAX_TEXT = 2000
 
 
 class WorkFailed(Exception):
-    """A whole batch has no results."""
+    """All items of a batch fail."""
 
     def __init__(self, kind: pb.FailureKind, reason: str) -> None:
         super().__init__(reason)
@@ -42,33 +42,33 @@ class WorkFailed(Exception):
 
 
 class Work:
-    """A function in one of its three forms. A coroutine runs on the event loop, another function on a thread."""
+    """A work function in one of its three forms. A coroutine function runs on the event loop, others on a thread."""
 
-    def __init__(self, function: Callable[..., Any], one: One | None) -> None:
+    def __init__(self, function: Callable[..., Any], arguments: MakeArguments | None) -> None:
         self._function = function
-        #: Arguments of a call for one item; none: one call has the whole batch.
-        self._one = one
+        #: Makes the arguments of a call for one item; `None` for a function of the whole batch.
+        self._arguments = arguments
         self._threads: Threads[Outcome] = Threads()
         self._is_coroutine = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
     @classmethod
-    def each(cls, function: OfOne) -> Work:
-        """Works on the items of a batch one after the other."""
-        return cls(function, lambda parts: (together(parts),))
+    def each(cls, function: ItemFunction) -> Work:
+        """Calls the function for each item of a batch in turn."""
+        return cls(function, lambda parts: (concat_parts(parts),))
 
     @classmethod
-    def join(cls, function: OfParts) -> Work:
-        """Works on the parts of one item, each an argument."""
+    def join(cls, function: PartsFunction) -> Work:
+        """Calls the function for each item, with its parts as arguments."""
         return cls(function, tuple)
 
     @classmethod
-    def batch(cls, function: OfBatch) -> Work:
-        """Works on a whole batch."""
+    def batch(cls, function: BatchFunction) -> Work:
+        """Calls the function with the whole batch."""
         return cls(function, None)
 
     async def run(self, batch: list[list[bytes]], limit: float) -> list[Result]:
-        """Results of a batch, as many as items, or `WorkFailed`."""
-        call = _Call(self._function, self._one, batch)
+        """Calls the function within `limit` seconds. Returns one result per item, or raises `WorkFailed`."""
+        call = _Call(self._function, self._arguments, batch)
         running: asyncio.Future[Outcome]
         if self._is_coroutine:
             running = asyncio.ensure_future(call.run_coroutine())
@@ -77,14 +77,14 @@ class Work:
         try:
             await asyncio.wait((running,), timeout=limit)
             if not running.done():
-                raise WorkFailed(pb.FAILURE_KIND_SILENT, f"did not answer within {shown(limit)}")
+                raise WorkFailed(pb.FAILURE_KIND_SILENT, f"did not answer within {format_time(limit)}")
         finally:
-            # A coroutine ends here. A thread cannot be stopped, but begins no further item.
-            call.is_given_up = True
+            # Ends a coroutine. A thread cannot be stopped, but starts no further item.
+            call.is_abandoned = True
             running.cancel()
         outcome = running.result()
         if isinstance(outcome, BaseException):
-            raise WorkFailed(pb.FAILURE_KIND_WORK, told(outcome))
+            raise WorkFailed(pb.FAILURE_KIND_WORK, failure_reason(outcome))
         if len(outcome) != len(batch):
             reason = f"returned {len(outcome)} results for {len(batch)} items"
             raise WorkFailed(pb.FAILURE_KIND_COUNT, reason)
@@ -92,62 +92,62 @@ class Work:
 
 
 class _Call:
-    """One call of the work. Whatever it raises fails items, `sys.exit` and a cancellation of its own too."""
+    """One call of the work function. Every exception fails items, including `SystemExit` and `CancelledError`."""
 
-    def __init__(self, function: Callable[..., Any], one: One | None, batch: list[list[bytes]]) -> None:
+    def __init__(self, function: Callable[..., Any], arguments: MakeArguments | None, batch: list[list[bytes]]) -> None:
         self._function = function
-        self._one = one
+        self._arguments = arguments
         self._batch = batch
-        #: Nobody waits for the results any more.
-        self.is_given_up = False
+        #: True once the results are no longer needed.
+        self.is_abandoned = False
 
     def run(self) -> Outcome:
         """Calls a function."""
-        if self._one is None:
+        if self._arguments is None:
             try:
-                return checked_all(self._function(list(map(together, self._batch))))
+                return to_bytes_list(self._function(list(map(concat_parts, self._batch))))
             except BaseException as error:
                 return error
         results: list[Result] = []
         for parts in self._batch:
-            if self.is_given_up:
+            if self.is_abandoned:
                 break
             try:
-                results.append(checked(self._function(*self._one(parts))))
+                results.append(to_bytes(self._function(*self._arguments(parts))))
             except BaseException as error:
-                results.append(told(error))
+                results.append(failure_reason(error))
         return results
 
     async def run_coroutine(self) -> Outcome:
         """Calls a coroutine function."""
-        if self._one is None:
+        if self._arguments is None:
             try:
-                return checked_all(await self._function(list(map(together, self._batch))))
+                return to_bytes_list(await self._function(list(map(concat_parts, self._batch))))
             except BaseException as error:
                 return error
         results: list[Result] = []
         for parts in self._batch:
-            if self.is_given_up:
+            if self.is_abandoned:
                 break
             try:
-                results.append(checked(await self._function(*self._one(parts))))
+                results.append(to_bytes(await self._function(*self._arguments(parts))))
             except BaseException as error:
-                results.append(told(error))
+                results.append(failure_reason(error))
         return results
 
 
-def together(parts: list[bytes]) -> bytes:
-    """One payload of all parts."""
+def concat_parts(parts: list[bytes]) -> bytes:
+    """Concatenates the parts of an item."""
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def pass_on(payload: bytes) -> bytes:
-    """The work of a stage that has none."""
+async def forward(payload: bytes) -> bytes:
+    """The default work function: returns the payload unchanged."""
     return payload
 
 
-def checked(result: Any) -> bytes:
-    """The bytes of a result, such as a `bytearray` or a buffer of an array."""
+def to_bytes(result: Any) -> bytes:
+    """Converts a result to bytes: from `bytes`, `bytearray` or `memoryview`."""
     if isinstance(result, bytes):
         return result
     if isinstance(result, (bytearray, memoryview)):
@@ -155,15 +155,15 @@ def checked(result: Any) -> bytes:
     raise TypeError(f"the work returned {type(result).__name__}, not bytes")
 
 
-def checked_all(results: Any) -> list[Result]:
-    """The bytes of the results of a batch."""
+def to_bytes_list(results: Any) -> list[Result]:
+    """Converts the results of a batch to bytes."""
     if isinstance(results, (bytes, bytearray, memoryview, str)) or not isinstance(results, Iterable):
         raise TypeError(f"the work returned {type(results).__name__}, not a list of results")
-    return [checked(result) for result in results]
+    return [to_bytes(result) for result in results]
 
 
-def told(error: BaseException) -> str:
-    """An exception as the reason of a failure, with its place, and the exceptions that caused it."""
+def failure_reason(error: BaseException) -> str:
+    """Text of an exception for the reason of a failure, with its causes and its source line."""
     _log.debug("the work raised", exc_info=error)
     texts: list[str] = []
     cause: BaseException | None = error
@@ -171,11 +171,11 @@ def told(error: BaseException) -> str:
         texts.append("".join(traceback.format_exception_only(cause)).strip())
         cause = cause.__cause__
     frames = traceback.extract_tb(error.__traceback__)
-    # A mistake in what the function returned shows itself here, which helps nobody.
+    # An invalid return value raises in this file, which is no useful location.
     is_outside = bool(frames) and frames[-1].filename != __file__
     place = f" (line {frames[-1].lineno} of {frames[-1].filename})" if is_outside else ""
     text = ": ".join(texts)
-    if len(text) > _LONGEST:
-        text = text[:_LONGEST] + "..."
-    # A message holds no half of a surrogate pair, which names of files have for bytes that are no text.
+    if len(text) > _MAX_TEXT:
+        text = text[:_MAX_TEXT] + "..."
+    # A protobuf string holds no lone surrogates, which Python uses for undecodable bytes in file names.
     return (text + place).encode("utf-8", "backslashreplace").decode()

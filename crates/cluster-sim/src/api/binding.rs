@@ -4,28 +4,30 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
-    answer::Answer, kind::Kind, refusal::Refusal, request::Id, shape, store::Entry, world::World,
+    kind::Kind, refusal::Refusal, request::Id, response::ApiResponse, server_state::ServerState,
+    shape, store::Entry,
 };
 
-impl World {
+impl ServerState {
     /// Binds a pod. Refused for a pod that is bound, being deleted, or gated, and for a UID or resource version other
     /// than the binding's.
-    pub(super) fn bind(&mut self, id: &Id, binding: &Value) -> Result<Answer, Refusal> {
+    pub(super) fn bind(&mut self, id: &Id, binding: &Value) -> Result<ApiResponse, Refusal> {
         let kind = Kind::typed::<Pod>();
         let Entry { mut object, applied } = self.find(kind, id)?.clone();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let (wanted, found) = (text(&binding["metadata"]["uid"]), text(&object["metadata"]["uid"]));
-        if !wanted.is_empty() && wanted != found {
+        let (expected, actual) =
+            (text(&binding["metadata"]["uid"]), text(&object["metadata"]["uid"]));
+        if !expected.is_empty() && expected != actual {
             let reason = format!(
-                "Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+                "Precondition failed: UID in precondition: {expected}, UID in object meta: {actual}"
             );
             return Err(Refusal::conflict(kind, &id.name, &reason));
         }
         let version = text(&binding["metadata"]["resourceVersion"]);
-        let found = text(&object["metadata"]["resourceVersion"]);
-        if !version.is_empty() && version != found {
+        let actual = text(&object["metadata"]["resourceVersion"]);
+        if !version.is_empty() && version != actual {
             let reason = format!(
-                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {found}"
+                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {actual}"
             );
             return Err(Refusal::conflict(kind, &id.name, &reason));
         }
@@ -50,8 +52,8 @@ impl World {
             }
         }
         set_scheduled(&mut object["status"]);
-        self.store.keep(kind, id.clone(), Entry { object, applied });
-        Ok(Answer::done())
+        self.store.insert(kind, id.clone(), Entry { object, applied });
+        Ok(ApiResponse::created())
     }
 }
 

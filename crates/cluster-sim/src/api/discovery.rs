@@ -32,7 +32,7 @@ const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 // === impl Document ===
 
 impl Document {
-    pub(crate) fn answer(&self) -> Result<Value, Refusal> {
+    pub(crate) fn render(&self) -> Result<Value, Refusal> {
         match self {
             Self::Core => Ok(json!({
                 "kind": "APIVersions", "versions": ["v1"],
@@ -43,8 +43,8 @@ impl Document {
                 Ok(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
             }
             Self::Group(name) => {
-                let known = groups().into_iter().find(|(known, _)| known == name);
-                let mut group = group(known.ok_or_else(Refusal::no_such_path)?);
+                let found = groups().into_iter().find(|(group, _)| group == name);
+                let mut group = group(found.ok_or_else(Refusal::no_such_path)?);
                 group["kind"] = "APIGroup".into();
                 group["apiVersion"] = "v1".into();
                 Ok(group)

@@ -1,15 +1,17 @@
-//! Eviction of a pod (`EvictionREST` of kube-apiserver). Disruption budgets are not modelled: a test injects the refusal of
-//! one.
+//! Eviction of a pod (`EvictionREST` of kube-apiserver). Disruption budgets are not modelled; a test can inject the
+//! refusal of one.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::{answer::Answer, kind::Kind, refusal::Refusal, request::Id, world::World};
+use super::{
+    kind::Kind, refusal::Refusal, request::Id, response::ApiResponse, server_state::ServerState,
+};
 
-impl World {
+impl ServerState {
     /// Deletes a pod under the eviction's preconditions.
-    pub(super) fn evict(&mut self, id: &Id, eviction: &Value) -> Result<Answer, Refusal> {
+    pub(super) fn evict(&mut self, id: &Id, eviction: &Value) -> Result<ApiResponse, Refusal> {
         self.delete(Kind::typed::<Pod>(), id, &eviction["deleteOptions"])?;
-        Ok(Answer::done())
+        Ok(ApiResponse::created())
     }
 }

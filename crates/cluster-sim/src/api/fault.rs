@@ -9,7 +9,7 @@ use super::{refusal::Refusal, request::ApiRequest};
 pub struct Fault {
     method: Option<&'static str>,
     path: String,
-    left: Option<usize>,
+    remaining: Option<usize>,
     effect: Effect,
 }
 
@@ -34,37 +34,37 @@ pub enum Effect {
 // === impl Fault ===
 
 impl Fault {
-    /// Creates a fault for every request whose path contains a text.
+    /// Creates a fault for every request whose path contains `path`.
     pub fn at(path: impl Into<String>, effect: Effect) -> Self {
-        Self { method: None, path: path.into(), left: None, effect }
+        Self { method: None, path: path.into(), remaining: None, effect }
     }
 
-    /// Limits the fault to requests with this method.
+    /// Restricts the fault to requests with this method.
     #[must_use]
     pub fn only(self, method: &'static str) -> Self {
         Self { method: Some(method), ..self }
     }
 
-    /// Limits the fault to this number of requests.
+    /// Restricts the fault to this number of requests.
     #[must_use]
     pub fn times(self, times: usize) -> Self {
-        Self { left: Some(times), ..self }
+        Self { remaining: Some(times), ..self }
     }
 
     pub(super) fn effect(&self) -> &Effect {
         &self.effect
     }
 
-    pub(super) fn fits(&self, request: &ApiRequest) -> bool {
-        self.left != Some(0)
+    pub(super) fn matches(&self, request: &ApiRequest) -> bool {
+        self.remaining != Some(0)
             && self.method.is_none_or(|method| method == request.method)
             && request.path.contains(&self.path)
     }
 }
 
-/// Effect of the first fault that matches a request. Counts down the fault's number of requests.
+/// Effect of the first fault that matches a request. Decrements the fault's remaining number of requests.
 pub(crate) fn next_effect(faults: &mut [Fault], request: &ApiRequest) -> Option<Effect> {
-    let fault = faults.iter_mut().find(|fault| fault.fits(request))?;
-    fault.left = fault.left.map(|left| left - 1);
+    let fault = faults.iter_mut().find(|fault| fault.matches(request))?;
+    fault.remaining = fault.remaining.map(|remaining| remaining - 1);
     Some(fault.effect.clone())
 }

@@ -16,74 +16,78 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet, time};
 use tokio_stream::{Stream, StreamExt as _};
 
 use super::{
-    answer::{Answer, Whole},
     fault::Effect,
     media, protobuf,
     request::{self, ApiRequest},
-    watch::Watched,
-    world::World,
+    response::{ApiResponse, DocumentResponse},
+    server_state::ServerState,
+    watch::WatchState,
 };
 
 /// Function that responds to a request.
-type View = fn(&mut World, &ApiRequest) -> Answer;
+type Responder = fn(&mut ServerState, &ApiRequest) -> ApiResponse;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Serves connections. Dropping the future closes them all.
-pub(crate) async fn serve(listener: TcpListener, world: watch::Sender<World>) {
+pub(crate) async fn serve(listener: TcpListener, state: watch::Sender<ServerState>) {
     let mut connections = JoinSet::new();
     loop {
-        // A connection that closes before it is accepted is no error.
+        // An error means that the connection was closed before it was accepted.
         let Ok((stream, _)) = listener.accept().await else { continue };
         while connections.try_join_next().is_some() {}
-        let world = world.clone();
-        let answer = service_fn(move |request| answer(world.clone(), request));
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
+        let state = state.clone();
+        let service = service_fn(move |request| handle(state.clone(), request));
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
         connections.spawn(async move { drop(connection.await) });
     }
 }
 
 /// Responds to a request. An error closes the connection without a response.
-async fn answer(
-    world: watch::Sender<World>,
+async fn handle(
+    state: watch::Sender<ServerState>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, io::Error> {
     let request = read(request).await.map_err(io::Error::other)?;
-    let (mut effect, mut view) = (None, World::answer as View);
-    world.send_modify(|world| effect = world.note(&request));
+    let (mut effect, mut responder) = (None, ServerState::respond as Responder);
+    state.send_modify(|state| effect = state.log_request(&request));
     match effect {
         None => {}
-        Some(Effect::Refuse(refusal)) => return Ok(respond(&world, Answer::refused(&refusal))),
+        Some(Effect::Refuse(refusal)) => {
+            return Ok(to_http(&state, ApiResponse::refused(&refusal)));
+        }
         Some(Effect::Forbid) => {
-            return Ok(respond(&world, Answer::refused(&World::forbid(&request))));
+            return Ok(to_http(&state, ApiResponse::refused(&ServerState::forbid(&request))));
         }
         Some(Effect::Delay(delay)) => time::sleep(delay).await,
         Some(Effect::Drop) => return Err(io::ErrorKind::ConnectionAborted.into()),
-        Some(Effect::Hide) => view = World::hide,
+        Some(Effect::Hide) => responder = ServerState::respond_hidden,
         Some(Effect::LoseAnswer) => {
-            world.send_modify(|world| drop(world.answer(&request)));
+            state.send_modify(|state| drop(state.respond(&request)));
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
     }
-    let mut answered = None;
-    world.send_modify(|world| answered = Some(view(world, &request)));
-    Ok(respond(&world, answered.expect("written by the line above")))
+    let mut response = None;
+    state.send_modify(|state| response = Some(responder(state, &request)));
+    Ok(to_http(&state, response.expect("set by the closure above")))
 }
 
-fn respond(world: &watch::Sender<World>, answer: Answer) -> Response<Body> {
+fn to_http(state: &watch::Sender<ServerState>, api_response: ApiResponse) -> Response<Body> {
     let response = Response::builder();
-    let response = match answer {
-        Answer::Whole(Whole { code, document, media, warnings }) => {
+    let response = match api_response {
+        ApiResponse::Document(DocumentResponse { code, document, media, warnings }) => {
             let body = Full::new(Bytes::from(document.to_string())).boxed_unsync();
             let response = response.status(code).header(header::CONTENT_TYPE, media);
             // Format of RFC 7234: code 299 (miscellaneous), and `-` for no agent.
             let warning = |text: String| format!("299 - \"{}\"", text.replace('"', "\\\""));
             let warnings = warnings.into_iter().map(warning);
-            warnings.fold(response, |it, warning| it.header(header::WARNING, warning)).body(body)
+            warnings
+                .fold(response, |response, warning| response.header(header::WARNING, warning))
+                .body(body)
         }
-        Answer::Watch(watched) => {
+        ApiResponse::Watch(watched) => {
             let response = response.header(header::CONTENT_TYPE, "application/json");
-            response.body(changes(world, watched))
+            response.body(watch_body(state, watched))
         }
     };
     response.expect("headers of printable characters")
@@ -112,23 +116,26 @@ async fn read(request: Request<Incoming>) -> Result<ApiRequest, hyper::Error> {
     })
 }
 
-/// Body of a watch: one line for each event, until all watches are cut.
-fn changes(world: &watch::Sender<World>, watched: Watched) -> Body {
+/// Body of a watch: one line per event, until the watch ends.
+fn watch_body(state: &watch::Sender<ServerState>, watched: WatchState) -> Body {
     let first = tokio_stream::once(lines(&watched.first));
-    let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> = if watched.is_over {
+    let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> = if watched.is_failed {
         Box::pin(first)
     } else {
-        Box::pin(first.chain(later(world, watched)))
+        Box::pin(first.chain(later_lines(state, watched)))
     };
     let frames = lines.filter(|lines| !lines.is_empty()).map(|lines| Ok(Frame::data(lines)));
     StreamBody::new(frames).boxed_unsync()
 }
 
-fn later(world: &watch::Sender<World>, watched: Watched) -> impl Stream<Item = Bytes> + use<> {
-    let ticks = watched.ticks(world.borrow().store.signal());
-    let (world, mut last) = (world.clone(), watched.from);
+fn later_lines(
+    state: &watch::Sender<ServerState>,
+    watched: WatchState,
+) -> impl Stream<Item = Bytes> + use<> {
+    let ticks = watched.ticks(state.borrow().store.signal());
+    let (state, mut last) = (state.clone(), watched.from);
     ticks.map(move |tick| {
-        let (events, seen) = world.borrow().events_since(&watched, last, tick);
+        let (events, seen) = state.borrow().events_since(&watched, last, tick);
         last = seen;
         lines(&events)
     })

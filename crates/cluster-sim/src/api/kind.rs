@@ -13,7 +13,7 @@ use k8s_openapi::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// Typed object of a kind in the API.
+/// Typed object of the API.
 pub trait Object: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned {}
 
 impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned> Object for T {}
@@ -43,17 +43,17 @@ pub(crate) enum Scope {
     Namespaced,
 }
 
-/// Way in which the status of a kind is written.
+/// Write path of a kind's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// `status` changes at the path `/status` only.
+    /// Clients write `status` only at the path `/status`.
     Subresource,
-    /// The kind has no status, or `status` is an ordinary field.
+    /// The kind has no status, or `status` is a field like any other.
     Part,
 }
 
 const NAME: &[&str] = &["metadata.name"];
-const SPACED: &[&str] = &["metadata.name", "metadata.namespace"];
+const NAMESPACED: &[&str] = &["metadata.name", "metadata.namespace"];
 const NAMESPACE: &[&str] = &["metadata.name", "status.phase"];
 const NODE: &[&str] = &["metadata.name", "spec.unschedulable"];
 const POD: &[&str] = &[
@@ -105,10 +105,10 @@ static KINDS: &[Kind] = &[
     Kind::of::<Pod>(Scope::Namespaced, Status::Subresource, POD).short(&["po"]),
     Kind::of::<Event>(Scope::Namespaced, Status::Part, EVENT).short(&["ev"]),
     Kind::of::<events::Event>(Scope::Namespaced, Status::Part, NEW_EVENT).short(&["ev"]),
-    Kind::of::<Lease>(Scope::Namespaced, Status::Part, SPACED),
+    Kind::of::<Lease>(Scope::Namespaced, Status::Part, NAMESPACED),
     Kind::of::<ResourceSlice>(Scope::Cluster, Status::Part, SLICE),
-    Kind::of::<ResourceClaim>(Scope::Namespaced, Status::Subresource, SPACED),
-    Kind::of::<ResourceClaimTemplate>(Scope::Namespaced, Status::Part, SPACED),
+    Kind::of::<ResourceClaim>(Scope::Namespaced, Status::Subresource, NAMESPACED),
+    Kind::of::<ResourceClaimTemplate>(Scope::Namespaced, Status::Part, NAMESPACED),
     Kind::of::<DeviceClass>(Scope::Cluster, Status::Part, NAME),
 ];
 
@@ -144,9 +144,9 @@ impl Kind {
     }
 
     pub(crate) fn find(group: &str, version: &str, resource: &str) -> Option<&'static Self> {
-        let is_it =
+        let is_match =
             |kind: &&Self| (kind.group, kind.version, kind.resource) == (group, version, resource);
-        KINDS.iter().find(is_it)
+        KINDS.iter().find(is_match)
     }
 
     /// Kinds of one group and version.
@@ -161,7 +161,7 @@ impl Kind {
 
     /// Qualified resource in error messages, such as `resourceslices.resource.k8s.io`.
     pub(crate) fn qualified(&self) -> String {
-        dotted(self.resource, self.group)
+        qualify(self.resource, self.group)
     }
 
     /// `resource.k8s.io/v1`, or `v1`.
@@ -172,7 +172,7 @@ impl Kind {
         }
     }
 
-    /// Normalizes an object to its type: unknown fields are dropped.
+    /// Round-trips an object through its type, which drops unknown fields.
     pub(crate) fn read(&self, object: Value) -> Result<Value, serde_json::Error> {
         (self.read)(object)
     }
@@ -183,6 +183,6 @@ fn read<T: Object>(object: Value) -> Result<Value, serde_json::Error> {
 }
 
 /// Qualified kind in error messages, such as `ResourceSlice.resource.k8s.io`.
-pub(crate) fn dotted(name: &str, group: &str) -> String {
+pub(crate) fn qualify(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector, shape, table,
-    world::World,
+    kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector,
+    server_state::ServerState, shape, table,
 };
 
 /// Continue token: the position after a page, in the real server's format (`continueToken` of `k8s.io/apiserver`).
@@ -23,24 +23,24 @@ struct Token {
     start: String,
 }
 
-/// Version of a list and its first key.
-type Place = (u64, String);
+/// Version of a list, and the key at which a page starts.
+type PageStart = (u64, String);
 
 const FORMAT: &str = "meta.k8s.io/v1";
 
 /// Version in the token of a list that continues with current objects after its own version has expired.
 const LATEST: i64 = -1;
 
-// === impl World ===
+// === impl ServerState ===
 
-impl World {
+impl ServerState {
     pub(crate) fn list(
         &self,
         kind: &'static Kind,
         (selector, form): (&Selector, Form),
         options: &Options,
     ) -> Result<Value, Refusal> {
-        let (version, start) = self.place(options)?;
+        let (version, start) = self.page_start(options)?;
         let in_scope = self.store.at(kind, version);
         let in_scope = in_scope.iter().filter(|(id, _)| selector.is_in_scope(id));
         let mut rest: BTreeMap<_, _> =
@@ -58,7 +58,7 @@ impl World {
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if rest.len() > 0 {
             let version = i64::try_from(version).unwrap_or(LATEST);
-            // Smallest key after the last one.
+            // The smallest key after the last one.
             metadata["continue"] = Token::new(version, last + "\0").encode().into();
             if selector.selects_all() {
                 metadata["remainingItemCount"] = rest.len().into();
@@ -67,7 +67,7 @@ impl World {
         Ok(list_of(kind, &page, (metadata, form)))
     }
 
-    fn place(&self, options: &Options) -> Result<Place, Refusal> {
+    fn page_start(&self, options: &Options) -> Result<PageStart, Refusal> {
         let now = self.store.version();
         let version = options.version.filter(|version| *version != 0);
         if let Some(next) = &options.next {
@@ -77,17 +77,17 @@ impl World {
                 return Err(Refusal::bad_request(reason));
             }
             let at = if at == LATEST { now } else { u64::try_from(at).unwrap_or_default() };
-            return match self.known(at) {
+            return match self.check_version(at) {
                 Err(refusal) if refusal.code == 410 => {
                     Err(Refusal::expired_page(&Token::new(LATEST, start).encode()))
                 }
-                known => known.map(|()| (at, start)),
+                result => result.map(|()| (at, start)),
             };
         }
         match version {
-            // With a limit the version is exact, a rule from before `resourceVersionMatch` existed.
+            // With a limit the version is exact. The rule is older than `resourceVersionMatch`.
             Some(version) if options.exact || options.limit.is_some() => {
-                self.known(version).map(|()| (version, String::new()))
+                self.check_version(version).map(|()| (version, String::new()))
             }
             Some(version) if version > now => Err(Refusal::too_large_version(version, now)),
             _ => Ok((now, String::new())),
@@ -95,7 +95,7 @@ impl World {
     }
 
     /// Refuses a version that is compacted or in the future.
-    fn known(&self, version: u64) -> Result<(), Refusal> {
+    fn check_version(&self, version: u64) -> Result<(), Refusal> {
         let (oldest, now) = (self.store.compacted(), self.store.version());
         match version {
             version if version < oldest => Err(Refusal::expired_list()),
@@ -108,7 +108,7 @@ impl World {
 /// List of a kind in the requested form.
 pub(crate) fn list_of(kind: &Kind, items: &[&Value], (metadata, form): (Value, Form)) -> Value {
     match form {
-        Form::Whole => json!({
+        Form::Full => json!({
             "kind": format!("{}List", kind.name), "apiVersion": kind.api_version(),
             "metadata": metadata, "items": items,
         }),

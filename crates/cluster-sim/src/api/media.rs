@@ -1,4 +1,4 @@
-//! Content negotiation: accepted response forms, and readable request bodies.
+//! Content negotiation: the form of a response, and the media type of a request body.
 
 use super::{refusal::Refusal, request::ApiRequest};
 
@@ -7,14 +7,14 @@ use super::{refusal::Refusal, request::ApiRequest};
 pub(crate) enum Form {
     /// Full objects.
     #[default]
-    Whole,
+    Full,
     /// `PartialObjectMetadata`: only metadata.
     Metadata,
-    /// `Table`: rows and columns for people.
+    /// `Table`: rows and columns for display.
     Table,
 }
 
-/// Alternative of an `Accept` header.
+/// One alternative of an `Accept` header.
 #[derive(Debug)]
 struct Clause<'a> {
     media: &'a str,
@@ -24,10 +24,10 @@ struct Clause<'a> {
     quality: u16,
 }
 
-/// Media type of all responses. The real server has YAML, protobuf and CBOR too.
+/// Media type of all responses. The real server also supports YAML, protobuf and CBOR.
 const JSON: &str = "application/json";
 
-/// Media type of further readable bodies: client-go's typed clients always write protobuf, and accept JSON responses.
+/// Media type of protobuf bodies. client-go's typed clients always write protobuf, and accept JSON responses.
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Media types of a `PATCH`, in the order of the real server's message.
@@ -41,7 +41,7 @@ pub(crate) const PATCHES: [&str; 4] = [
 /// Form of objects that a client accepts. Clients that accept only protobuf are refused.
 pub(crate) fn form(request: &ApiRequest) -> Result<Form, Refusal> {
     choose(&request.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
-        ("", ..) => Some(Form::Whole),
+        ("", ..) => Some(Form::Full),
         ("Table", "meta.k8s.io", "v1" | "v1beta1") => Some(Form::Table),
         ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
             Some(Form::Metadata)
@@ -50,7 +50,7 @@ pub(crate) fn form(request: &ApiRequest) -> Result<Form, Refusal> {
     })
 }
 
-/// True if the client accepts aggregated discovery.
+/// True if the client prefers aggregated discovery.
 pub(crate) fn is_aggregated(request: &ApiRequest) -> Result<bool, Refusal> {
     choose(&request.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
         ("", ..) => Some(false),
@@ -62,10 +62,12 @@ pub(crate) fn is_aggregated(request: &ApiRequest) -> Result<bool, Refusal> {
 /// Refuses a body with an unsupported type or an invalid document.
 pub(crate) fn check_body(request: &ApiRequest) -> Result<(), Refusal> {
     let media = request.content_type.split(';').next().unwrap_or_default().trim();
-    let known: &[&str] = if request.method == "PATCH" { &PATCHES } else { &[JSON, PROTOBUF, ""] };
-    if !known.contains(&media) {
-        let known = known.iter().filter(|media| !media.is_empty()).copied().collect::<Vec<_>>();
-        return Err(Refusal::unsupported_media_type(&known.join(", ")));
+    let accepted: &[&str] =
+        if request.method == "PATCH" { &PATCHES } else { &[JSON, PROTOBUF, ""] };
+    if !accepted.contains(&media) {
+        let accepted =
+            accepted.iter().filter(|media| !media.is_empty()).copied().collect::<Vec<_>>();
+        return Err(Refusal::unsupported_media_type(&accepted.join(", ")));
     }
     match &request.problem {
         Some(problem) => Err(Refusal::bad_request(problem.clone())),
@@ -74,13 +76,13 @@ pub(crate) fn check_body(request: &ApiRequest) -> Result<(), Refusal> {
 }
 
 /// First acceptable form, in the client's order of preference.
-fn choose<T>(accept: &str, answer: impl Fn(&Clause<'_>) -> Option<T>) -> Result<T, Refusal> {
+fn choose<T>(accept: &str, convert: impl Fn(&Clause<'_>) -> Option<T>) -> Result<T, Refusal> {
     let accept = if accept.trim().is_empty() { JSON } else { accept };
     let mut clauses: Vec<_> = accept.split(',').map(Clause::parse).collect();
     clauses.sort_by_key(|clause| u16::MAX - clause.quality);
-    let readable = |clause: &&Clause<'_>| [JSON, "application/*", "*/*"].contains(&clause.media);
-    let answer = clauses.iter().filter(readable).find_map(answer);
-    answer.ok_or_else(|| Refusal::not_acceptable(JSON))
+    let is_json = |clause: &&Clause<'_>| [JSON, "application/*", "*/*"].contains(&clause.media);
+    let form = clauses.iter().filter(is_json).find_map(convert);
+    form.ok_or_else(|| Refusal::not_acceptable(JSON))
 }
 
 // === impl Clause ===
@@ -112,23 +114,23 @@ mod tests {
     }
 
     #[test]
-    fn the_first_form_is_chosen_that_client_and_server_know() {
+    fn the_preferred_form_that_the_server_supports_is_chosen() {
         for (accept, expected) in [
-            ("", Some(Form::Whole)),
-            ("*/*", Some(Form::Whole)),
+            ("", Some(Form::Full)),
+            ("*/*", Some(Form::Full)),
             ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some(Form::Table)),
-            ("application/json;as=Table;v=v9;g=meta.k8s.io, application/json", Some(Form::Whole)),
+            ("application/json;as=Table;v=v9;g=meta.k8s.io, application/json", Some(Form::Full)),
             (
                 "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
                  application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
                 Some(Form::Metadata),
             ),
-            ("application/vnd.kubernetes.protobuf,application/json;q=0.5", Some(Form::Whole)),
+            ("application/vnd.kubernetes.protobuf,application/json;q=0.5", Some(Form::Full)),
             (
                 "application/json;q=0.5,application/json;as=Table;g=meta.k8s.io;v=v1;q=0.9",
                 Some(Form::Table),
             ),
-            ("application/json;stream=watch", Some(Form::Whole)),
+            ("application/json;stream=watch", Some(Form::Full)),
             ("application/vnd.kubernetes.protobuf", None),
             ("application/json;as=Table;g=meta.k8s.io;v=v9", None),
         ] {
@@ -155,7 +157,7 @@ mod tests {
         ] {
             let (method, content_type) = (method.to_owned(), media.to_owned());
             let request = ApiRequest { method, content_type, ..ApiRequest::default() };
-            assert_eq!(check_body(&request).err().map(|it| it.code), code, "{media}");
+            assert_eq!(check_body(&request).err().map(|refusal| refusal.code), code, "{media}");
         }
     }
 }

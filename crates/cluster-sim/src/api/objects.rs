@@ -10,40 +10,41 @@ use super::{
     kind::{Kind, Object},
     refusal::Refusal,
     request::{ApiRequest, Id, Part},
-    world::World,
+    server_state::ServerState,
 };
 
 /// Handle to all objects. Clones share them.
 #[derive(Clone)]
 pub struct Objects {
-    world: watch::Sender<World>,
+    state: watch::Sender<ServerState>,
 }
 
-/// Timeout of a wait. The text has the state at that time.
+/// Timeout of a wait. The message lists all objects at that time.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("not within {limit:?}: {found}")]
+#[error("not within {limit:?}: {objects}")]
 pub struct NotInTime {
     limit: Duration,
-    found: String,
+    objects: String,
 }
 
 // === impl Objects ===
 
 impl Objects {
-    pub(crate) fn new(world: watch::Sender<World>) -> Self {
-        Self { world }
+    pub(crate) fn new(state: watch::Sender<ServerState>) -> Self {
+        Self { state }
     }
 
     /// Stores an object with its status as given, without gates and validation. Replaces an object of the same name.
     pub fn put<T: Object>(&self, object: &T) -> T {
-        let kept = self.write(|world| world.put(Kind::typed::<T>(), json(object)));
-        typed(kept.expect("an object with a name"))
+        let stored = self.write(|state| state.put(Kind::typed::<T>(), json(object)));
+        typed(stored.expect("the object has a name"))
     }
 
     /// Creates an object as a client does.
     pub fn create<T: Object>(&self, object: &T) -> Result<T, Refusal> {
         let namespace = object.metadata().namespace.clone().unwrap_or_default();
-        let make = |world: &mut World| world.create(Kind::typed::<T>(), &namespace, json(object));
+        let make =
+            |state: &mut ServerState| state.create(Kind::typed::<T>(), &namespace, json(object));
         self.write(make).map(typed)
     }
 
@@ -60,27 +61,27 @@ impl Objects {
     fn replace<T: Object>(&self, object: &T, part: Part) -> Result<T, Refusal> {
         let id = id_of(object);
         let change =
-            |world: &mut World| world.update(Kind::typed::<T>(), &id, (part, json(object)));
+            |state: &mut ServerState| state.update(Kind::typed::<T>(), &id, (part, json(object)));
         self.write(change).map(typed)
     }
 
     /// The object of this name. The namespace of a cluster-scoped object is empty.
     pub fn get<T: Object>(&self, namespace: &str, name: &str) -> Option<T> {
         let id = Id { namespace: namespace.to_owned(), name: name.to_owned() };
-        let world = self.world.borrow();
-        world.store.get(Kind::typed::<T>(), &id).map(|entry| typed(entry.object.clone()))
+        let state = self.state.borrow();
+        state.store.get(Kind::typed::<T>(), &id).map(|entry| typed(entry.object.clone()))
     }
 
     /// All objects of a kind, sorted by namespace and name.
     pub fn list<T: Object>(&self) -> Vec<T> {
-        let world = self.world.borrow();
-        world.store.all(Kind::typed::<T>()).map(|(_, object)| typed(object.clone())).collect()
+        let state = self.state.borrow();
+        state.store.all(Kind::typed::<T>()).map(|(_, object)| typed(object.clone())).collect()
     }
 
     /// Deletes an object as a client does.
     pub fn delete<T: Object>(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let id = Id { namespace: namespace.to_owned(), name: name.to_owned() };
-        self.write(|world| world.delete(Kind::typed::<T>(), &id, &Value::Null)).map(drop)
+        self.write(|state| state.delete(Kind::typed::<T>(), &id, &Value::Null)).map(drop)
     }
 
     /// Deletes a node's slices, as a kubelet does at each start. Returns their number.
@@ -108,44 +109,44 @@ impl Objects {
         Ok(self.collect_garbage())
     }
 
-    /// Deletes objects whose owners are all gone, until none is left. Returns their number.
+    /// Deletes objects whose owners are all deleted, until there are none. Returns their number.
     pub fn collect_garbage(&self) -> usize {
-        self.write(|world| {
-            let mut gone = 0;
-            while let Some((kind, id)) = orphan(world) {
-                world.store.forget(kind, &id);
-                gone += 1;
+        self.write(|state| {
+            let mut count = 0;
+            while let Some((kind, id)) = orphan(state) {
+                state.store.remove(kind, &id);
+                count += 1;
             }
-            gone
+            count
         })
     }
 
     /// All requests, in order.
     pub fn log(&self) -> Vec<ApiRequest> {
-        self.world.borrow().log.clone()
+        self.state.borrow().log.clone()
     }
 
-    /// All refused requests, in order. Injected refusals are left out.
+    /// All refused requests, in order, without injected refusals.
     pub fn refused(&self) -> Vec<(ApiRequest, Refusal)> {
-        self.world.borrow().refused.clone()
+        self.state.borrow().refused.clone()
     }
 
     /// Clears the logs of requests and refusals, for servers that run for hours.
     pub fn clear_log(&self) {
-        self.write(|world| {
-            world.log.clear();
-            world.refused.clear();
+        self.write(|state| {
+            state.log.clear();
+            state.refused.clear();
         });
     }
 
-    /// Discards the history, so that watches from older versions have to list again.
+    /// Discards the history, so that watches from older versions must list again.
     pub fn compact(&self) {
-        self.write(|world| world.store.compact());
+        self.write(|state| state.store.compact());
     }
 
     /// Ends all watches.
     pub fn cut_watches(&self) {
-        self.write(|world| world.store.cut_watches());
+        self.write(|state| state.store.cut_watches());
     }
 
     /// Waits until the objects fulfil a condition, and returns its value.
@@ -154,48 +155,48 @@ impl Objects {
         limit: Duration,
         mut condition: impl FnMut(&Self) -> Option<T>,
     ) -> Result<T, NotInTime> {
-        let mut changes = self.world.subscribe();
+        let mut changes = self.state.subscribe();
         let reached = timeout(limit, async {
             loop {
                 changes.mark_unchanged();
                 if let Some(found) = condition(self) {
                     return found;
                 }
-                changes.changed().await.expect("this handle keeps the sender");
+                changes.changed().await.expect("this handle owns a sender");
             }
         });
-        reached.await.map_err(|_| NotInTime { limit, found: format!("{self:?}") })
+        reached.await.map_err(|_| NotInTime { limit, objects: format!("{self:?}") })
     }
 
-    fn write<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+    fn write<T>(&self, change: impl FnOnce(&mut ServerState) -> T) -> T {
         let mut result = None;
-        self.world.send_modify(|world| result = Some(change(world)));
-        result.expect("written by the line above")
+        self.state.send_modify(|state| result = Some(change(state)));
+        result.expect("set by the closure above")
     }
 }
 
 impl fmt::Debug for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let world = self.world.borrow();
-        let objects = world.store.all_objects().map(|((_, kind), id, object)| {
+        let state = self.state.borrow();
+        let objects = state.store.all_objects().map(|((_, kind), id, object)| {
             (format!("{kind} {}/{}", id.namespace, id.name), object.to_string())
         });
         f.debug_map().entries(objects).finish()
     }
 }
 
-type Gone = ((&'static str, &'static str), Id);
+type ObjectKey = ((&'static str, &'static str), Id);
 
-/// Object whose owners are all gone.
-fn orphan(world: &World) -> Option<Gone> {
-    let uids: Vec<_> = world.store.all_objects().map(|(_, _, o)| &o["metadata"]["uid"]).collect();
+/// An object with owners that are all deleted.
+fn orphan(state: &ServerState) -> Option<ObjectKey> {
+    let uids: Vec<_> = state.store.all_objects().map(|(_, _, o)| &o["metadata"]["uid"]).collect();
     let is_orphan = |object: &Value| {
         let owners = object["metadata"]["ownerReferences"].as_array();
         owners.is_some_and(|owners| {
             !owners.is_empty() && owners.iter().all(|owner| !uids.contains(&&owner["uid"]))
         })
     };
-    let mut all = world.store.all_objects();
+    let mut all = state.store.all_objects();
     all.find(|(_, _, object)| is_orphan(object)).map(|(kind, id, _)| (kind, id.clone()))
 }
 
@@ -212,5 +213,5 @@ fn json<T: Object>(object: &T) -> Value {
 }
 
 fn typed<T: Object>(object: Value) -> T {
-    serde_json::from_value(object).expect("what is kept has the shape of its type")
+    serde_json::from_value(object).expect("stored objects have the shape of their type")
 }

@@ -1,4 +1,4 @@
-//! `OpenAPI` 3 documents: the parameters and patch types of each kind, for clients' discovery. Schemas are left out.
+//! `OpenAPI` 3 documents: the parameters and patch types of each kind, for clients' discovery. They have no schemas.
 
 use serde_json::{Value, json};
 
@@ -22,19 +22,19 @@ const PARAMETERS: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "for
 // === impl OpenApiDocument ===
 
 impl OpenApiDocument {
-    pub(crate) fn answer(&self) -> Result<Value, Refusal> {
+    pub(crate) fn render(&self) -> Result<Value, Refusal> {
         match self {
             Self::Index => {
-                let path = |kind: &Kind| {
+                let entry = |kind: &Kind| {
                     let path = root(kind);
-                    // The documents change with the program only, so their URLs need no hash.
+                    // The documents are constant, so their URLs need no hash.
                     (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}")}))
                 };
-                let paths: serde_json::Map<_, _> = Kind::all().map(path).collect();
+                let paths: serde_json::Map<_, _> = Kind::all().map(entry).collect();
                 Ok(json!({"paths": paths}))
             }
-            Self::Version(wanted) => {
-                let kinds: Vec<_> = Kind::all().filter(|kind| root(kind) == *wanted).collect();
+            Self::Version(path) => {
+                let kinds: Vec<_> = Kind::all().filter(|kind| root(kind) == *path).collect();
                 if kinds.is_empty() {
                     return Err(Refusal::no_such_path());
                 }
@@ -59,7 +59,7 @@ fn root(kind: &Kind) -> String {
 /// Path item of an object, with its patches.
 fn object(kind: &Kind) -> (String, Value) {
     let namespace = if kind.scope == Scope::Namespaced { "namespaces/{namespace}/" } else { "" };
-    let place = format!("/{}/{namespace}{}/{{name}}", root(kind), kind.resource);
+    let path = format!("/{}/{namespace}{}/{{name}}", root(kind), kind.resource);
     let parameter = |name| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     let bodies: serde_json::Map<_, _> =
         PATCHES.iter().map(|media| ((*media).to_owned(), json!({}))).collect();
@@ -70,5 +70,5 @@ fn object(kind: &Kind) -> (String, Value) {
         "x-kubernetes-group-version-kind":
             {"group": kind.group, "version": kind.version, "kind": kind.name},
     });
-    (place, json!({"patch": patch}))
+    (path, json!({"patch": patch}))
 }

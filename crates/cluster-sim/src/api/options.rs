@@ -1,4 +1,4 @@
-//! Parameters of lists and watches, checked as the real server checks them.
+//! Parameters of lists and watches, validated as in the real server.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ pub(crate) struct Options {
     pub(crate) next: Option<String>,
     /// `resourceVersion`; `None` if it is empty. 0 accepts any version.
     pub(crate) version: Option<u64>,
-    /// `resourceVersionMatch=Exact`: the objects at that version.
+    /// `resourceVersionMatch=Exact`: the list has the objects at exactly that version.
     pub(crate) exact: bool,
-    /// `sendInitialEvents`: a watch begins with all existing objects.
+    /// `sendInitialEvents`: a watch starts with all existing objects.
     pub(crate) initial: bool,
     /// `allowWatchBookmarks`.
     pub(crate) bookmarks: bool,
@@ -38,11 +38,11 @@ impl Options {
         let (version, matching) =
             (request.parameter("resourceVersion"), request.parameter("resourceVersionMatch"));
         let causes =
-            if watch { watch_mistakes(request, initial) } else { list_mistakes(request, initial) };
+            if watch { watch_problems(request, initial) } else { list_problems(request, initial) };
         if !causes.is_empty() {
             return Err(Refusal::invalid_options(&causes));
         }
-        // A watch without a version has always begun with all existing objects (`SetListOptionsDefaults`).
+        // Without a version, a watch starts with all existing objects (`SetListOptionsDefaults`).
         let legacy = matching.is_empty() && ["", "0"].contains(&version);
         let next = Some(request.parameter("continue")).filter(|next| !next.is_empty());
         let version = if version.is_empty() { None } else { Some(number(version)?) };
@@ -59,7 +59,7 @@ impl Options {
     }
 }
 
-fn watch_mistakes(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
+fn watch_problems(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
     let matching = request.parameter("resourceVersionMatch");
     let mut causes = Vec::new();
     let mut forbid = |detail| causes.push(Cause::forbidden("resourceVersionMatch", detail));
@@ -82,7 +82,7 @@ fn watch_mistakes(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
     causes
 }
 
-fn list_mistakes(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
+fn list_problems(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
     let matching = request.parameter("resourceVersionMatch");
     let version = request.parameter("resourceVersion");
     let mut causes = Vec::new();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_without_a_version_begin_with_all_objects() {
+    fn watches_without_a_version_start_with_all_objects() {
         for (query, initial) in [
             ("watch=true", true),
             ("watch=1&resourceVersion=0", true),
@@ -143,7 +143,7 @@ mod tests {
             ),
             ("watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", false),
         ] {
-            assert_eq!(options(query).map(|it| it.initial), Ok(initial), "{query}");
+            assert_eq!(options(query).map(|options| options.initial), Ok(initial), "{query}");
         }
     }
 
@@ -176,8 +176,8 @@ mod tests {
             ("resourceVersion=x", 400, "invalid resource version"),
             ("limit=many", 400, "many"),
         ] {
-            let (found, message) = options(query).expect_err("no such list");
-            assert_eq!(found, code, "{query}: {message}");
+            let (actual, message) = options(query).expect_err("invalid options");
+            assert_eq!(actual, code, "{query}: {message}");
             assert!(message.contains(words), "{query}: {message}");
         }
     }

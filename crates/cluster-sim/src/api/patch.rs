@@ -1,19 +1,19 @@
-//! Patches of four types: JSON merge patches here, and the others in submodules.
+//! The four types of patches. JSON merge patches are here, the others in submodules.
 
 mod apply;
+mod json_patch;
 mod lists;
-mod steps;
 mod strategic;
 
 use serde_json::{Map, Value};
 
 pub(crate) use self::{
-    apply::{apply, take_over},
-    steps::carry_out,
+    apply::{apply, take_ownership},
+    json_patch::apply_operations,
     strategic::merge as merge_strategically,
 };
 
-/// Merges as RFC 7386 specifies.
+/// Applies a JSON merge patch (RFC 7386).
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *target = patch.clone();
@@ -22,7 +22,7 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
     if !target.is_object() {
         *target = Value::Object(Map::new());
     }
-    let target = target.as_object_mut().expect("made so above");
+    let target = target.as_object_mut().expect("made an object above");
     for (key, value) in patch {
         if value.is_null() {
             target.remove(key);

@@ -1,15 +1,15 @@
 //! Decoder of protobuf bodies into JSON. The typed clients of client-go always write protobuf.
 //!
 //! `fields.txt` has the messages and fields of `generated.proto` of `k8s.io/api` 1.36: number, name, type. `drop` marks
-//! fields that Go omits from JSON when they are zero, but still writes in protobuf. Pods, nodes and namespaces are left
-//! out: agents write them as JSON or not at all.
+//! fields that Go omits from JSON when they are zero, but writes in protobuf. Pods, nodes and namespaces are not
+//! supported: agents write them as JSON or not at all.
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-/// Prefix of every object (`k8s.io/apimachinery`, `serializer/protobuf`).
+/// Prefix of every protobuf body (`k8s.io/apimachinery`, `serializer/protobuf`).
 const MAGIC: &[u8] = b"k8s\0";
 
 static MESSAGES: LazyLock<HashMap<&str, Message>> = LazyLock::new(messages);
@@ -21,18 +21,18 @@ type Message = HashMap<u64, Field>;
 struct Field {
     name: &'static str,
     shape: Shape,
-    sort: &'static str,
+    value_type: &'static str,
     drops_zero: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    One,
+    Single,
     List,
     Map,
 }
 
-/// Value of a field on the wire.
+/// Value of a field in the wire format.
 #[derive(Clone, Copy, Debug)]
 enum Wire<'a> {
     Number(u64),
@@ -41,9 +41,9 @@ enum Wire<'a> {
 
 /// Decodes the object in a body.
 pub(crate) fn decode(body: &[u8]) -> Result<Value, String> {
-    let unknown = body.strip_prefix(MAGIC).ok_or("the body does not begin as one in protobuf")?;
+    let envelope = body.strip_prefix(MAGIC).ok_or("the body has no protobuf prefix")?;
     let (mut version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
-    for (number, value) in fields(unknown)? {
+    for (number, value) in fields(envelope)? {
         match (number, value) {
             (1, Wire::Bytes(bytes)) => {
                 for (number, value) in fields(bytes)? {
@@ -59,7 +59,7 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value, String> {
         }
     }
     let package = match (kind.as_str(), version.as_str()) {
-        // Version of the deleted object.
+        // `DeleteOptions` have the version of the deleted object.
         ("DeleteOptions", _) => "meta",
         (_, "resource.k8s.io/v1") => "resource",
         (_, "coordination.k8s.io/v1") => "coordination",
@@ -81,13 +81,13 @@ fn messages() -> HashMap<&'static str, Message> {
             [message] => name = *message,
             [number, field, rest @ ..] => {
                 let drops_zero = rest.last() == Some(&"drop");
-                let (shape, sort) = match rest {
-                    ["list", sort, ..] => (Shape::List, *sort),
-                    ["map", sort, ..] => (Shape::Map, *sort),
-                    [sort, ..] => (Shape::One, *sort),
+                let (shape, value_type) = match rest {
+                    ["list", value_type, ..] => (Shape::List, *value_type),
+                    ["map", value_type, ..] => (Shape::Map, *value_type),
+                    [value_type, ..] => (Shape::Single, *value_type),
                     [] => continue,
                 };
-                let field = Field { name: field, shape, sort, drops_zero };
+                let field = Field { name: field, shape, value_type, drops_zero };
                 let number = number.parse().expect("a number, as the file says");
                 all.entry(name).or_insert_with(Message::new).insert(number, field);
             }
@@ -98,13 +98,14 @@ fn messages() -> HashMap<&'static str, Message> {
 }
 
 fn message(name: &str, bytes: &[u8]) -> Result<Value, String> {
-    let known = MESSAGES.get(name).ok_or_else(|| format!("{name} is not read in protobuf"))?;
+    let message =
+        MESSAGES.get(name).ok_or_else(|| format!("{name} is not supported in protobuf"))?;
     let mut object = Map::new();
     for (number, value) in fields(bytes)? {
-        // The field is newer than `fields.txt`.
-        let Some(field) = known.get(&number) else { continue };
+        // Skip fields that are newer than `fields.txt`.
+        let Some(field) = message.get(&number) else { continue };
         match field.shape {
-            Shape::One => {
+            Shape::Single => {
                 let value = field.value(value)?;
                 if !(field.drops_zero && is_zero(&value)) {
                     object.insert(field.name.to_owned(), value);
@@ -137,16 +138,16 @@ fn is_zero(value: &Value) -> bool {
 
 /// Fields of a message in order.
 fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, Wire<'_>)>, String> {
-    let cut = || "the body ends within a field".to_owned();
+    let truncated = || "the body ends within a field".to_owned();
     let mut fields = Vec::new();
     while !bytes.is_empty() {
-        let tag = varint(&mut bytes).ok_or_else(cut)?;
+        let tag = varint(&mut bytes).ok_or_else(truncated)?;
         let value = match tag & 7 {
-            0 => Wire::Number(varint(&mut bytes).ok_or_else(cut)?),
+            0 => Wire::Number(varint(&mut bytes).ok_or_else(truncated)?),
             2 => {
                 let length = varint(&mut bytes).and_then(|length| usize::try_from(length).ok());
-                let length = length.ok_or_else(cut)?;
-                let (value, rest) = bytes.split_at_checked(length).ok_or_else(cut)?;
+                let length = length.ok_or_else(truncated)?;
+                let (value, rest) = bytes.split_at_checked(length).ok_or_else(truncated)?;
                 bytes = rest;
                 Wire::Bytes(value)
             }
@@ -174,7 +175,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 
 impl Field {
     fn value(&self, wire: Wire<'_>) -> Result<Value, String> {
-        Ok(match self.sort {
+        Ok(match self.value_type {
             "bool" => (wire.number() != 0).into(),
             "int" => wire.number().cast_signed().into(),
             "text" => wire.text().into(),
@@ -277,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_cut_or_of_another_kind_is_refused() {
+    fn a_truncated_body_or_an_unsupported_kind_is_refused() {
         let slice = bytes(SLICE);
         for length in 0..slice.len() {
-            // Both results pass; only a panic fails.
+            // Any result is valid; the test fails only on a panic.
             let _ = decode(&slice[..length]);
         }
         let pod = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod";
-        assert_eq!(decode(pod), Err("core.Pod is not read in protobuf".to_owned()));
+        assert_eq!(decode(pod), Err("core.Pod is not supported in protobuf".to_owned()));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::{
-    kind::{Kind, dotted},
+    kind::{Kind, qualify},
     request::Part,
 };
 
@@ -20,7 +20,7 @@ pub struct Refusal {
     /// Full message.
     pub message: String,
     details: Value,
-    /// Token with which a list may continue after its expiry.
+    /// Continue token for a list that has expired.
     next: Option<Box<str>>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Cause {
     pub(crate) problem: Problem,
 }
 
-/// Kinds of problems of a field.
+/// Kinds of problems of a field, with the parts of the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     Required(&'static str),
@@ -121,26 +121,26 @@ impl Refusal {
         Self { details, ..Self::new(504, "Timeout", message) }
     }
 
-    pub(crate) fn not_acceptable(known: &str) -> Self {
-        let message = format!("only the following media types are accepted: {known}");
+    pub(crate) fn not_acceptable(accepted: &str) -> Self {
+        let message = format!("only the following media types are accepted: {accepted}");
         Self::new(406, "NotAcceptable", message)
     }
 
-    pub(crate) fn unsupported_media_type(known: &str) -> Self {
+    pub(crate) fn unsupported_media_type(accepted: &str) -> Self {
         let message = format!(
-            "the body of the request was in an unknown format - accepted media types include: {known}"
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
         );
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// Conflict of an apply with fields of other managers, by manager and field.
-    pub(crate) fn contested(part: Part, fields: &[(String, String)]) -> Self {
+    /// Conflict of an apply with fields of other managers. `fields` has pairs of manager and field.
+    pub(crate) fn apply_conflict(part: Part, fields: &[(String, String)]) -> Self {
         let part = if part == Part::Status { " with subresource \"status\"" } else { "" };
         let with = |manager: &str| format!("conflict with {manager:?}{part}");
         let each = |(manager, field): &(String, String)| format!("{}: {field}", with(manager));
         let all: Vec<_> = fields.iter().map(each).collect();
         let message = match all.as_slice() {
-            [one] => format!("Apply failed with 1 conflict: {one}"),
+            [only] => format!("Apply failed with 1 conflict: {only}"),
             all => format!("Apply failed with {} conflicts: {}", all.len(), all.join("\n")),
         };
         let cause = |(manager, field): &(String, String)| json!({"reason": "FieldManagerConflict", "message": with(manager), "field": field});
@@ -169,9 +169,12 @@ impl Refusal {
 
     fn invalid_object((group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
         let all: Vec<_> = causes.iter().map(ToString::to_string).collect();
-        let all =
-            if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
-        let qualified = dotted(kind, group);
+        let all = if let [only] = all.as_slice() {
+            only.clone()
+        } else {
+            format!("[{}]", all.join(", "))
+        };
+        let qualified = qualify(kind, group);
         let message = format!("{qualified} {name:?} is invalid: {all}");
         let causes: Vec<_> = causes.iter().map(Cause::to_json).collect();
         let details = json!({"name": name, "group": group, "kind": kind, "causes": causes});
@@ -288,9 +291,9 @@ impl fmt::Display for Problem {
             }
             Self::Duplicate(value) => write!(f, "Duplicate value: {value}"),
             Self::Forbidden(detail) => write!(f, "Forbidden: {detail}"),
-            Self::TooLong(most) => write!(f, "Too long: may not be more than {most} bytes"),
-            Self::TooMany(count, most) => {
-                write!(f, "Too many: {count}: must have at most {most} items")
+            Self::TooLong(max) => write!(f, "Too long: may not be more than {max} bytes"),
+            Self::TooMany(count, max) => {
+                write!(f, "Too many: {count}: must have at most {max} items")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Request and the target of its path.
+//! API request, and the target of its path.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
     review,
 };
 
-/// Request as received.
+/// API request as received.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ApiRequest {
     /// Method, such as `GET`.
@@ -36,7 +36,7 @@ pub struct ApiRequest {
 pub(crate) enum Target {
     /// `/version`.
     Version,
-    /// `/apis`, and the documents between it and the resources of a version.
+    /// `/api`, `/apis` and the discovery documents below them.
     Discovery(Document),
     /// `/openapi/v3` and the documents below it.
     OpenApi(OpenApiDocument),
@@ -48,7 +48,7 @@ pub(crate) enum Target {
     Binding { pod: Id },
     /// The eviction of a pod.
     Eviction { pod: Id },
-    /// A review of the caller's own rights.
+    /// A review of the caller's own permissions.
     Review,
 }
 
@@ -149,7 +149,7 @@ impl Target {
             return Err(Refusal::no_such_path());
         }
         if let ([name, part], Some(namespace), "pods") = (rest, &namespace, kind.resource)
-            && let Some(target) = Self::of_pod(namespace, name, part)
+            && let Some(target) = Self::pod_subresource(namespace, name, part)
         {
             return Ok(target);
         }
@@ -166,8 +166,8 @@ impl Target {
         Ok(Self::One { kind, id, part })
     }
 
-    /// A subresource that pods alone have.
-    fn of_pod(namespace: &str, name: &str, part: &str) -> Option<Self> {
+    /// A subresource that only pods have.
+    fn pod_subresource(namespace: &str, name: &str, part: &str) -> Option<Self> {
         let pod = Id { namespace: namespace.to_owned(), name: name.to_owned() };
         match part {
             "binding" => Some(Self::Binding { pod }),
@@ -177,15 +177,15 @@ impl Target {
     }
 }
 
-/// Decodes a query into pairs.
+/// Parses a query string into decoded keys and values.
 pub(crate) fn query(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.map(|(key, value)| (decoded(key), decoded(value))).collect()
+    pairs.map(|(key, value)| (percent_decode(key), percent_decode(value))).collect()
 }
 
-/// Decodes `%2C` and `+`.
-fn decoded(text: &str) -> String {
+/// Decodes percent escapes and `+`.
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -1,31 +1,31 @@
-//! Reviews of the caller's own rights. There is no RBAC: everything is allowed unless a fault forbids it.
+//! Reviews of the caller's own permissions. There is no RBAC: everything is allowed unless a fault forbids it.
 
 use serde_json::{Value, json};
 
 use super::{
-    answer::Answer,
     fault::{Effect, Fault},
     request::ApiRequest,
-    world::World,
+    response::ApiResponse,
+    server_state::ServerState,
 };
 
-/// Path of a `SelfSubjectAccessReview`, in its parts.
+/// Segments of the path of a `SelfSubjectAccessReview`.
 pub(crate) const PATH: &[&str] =
     &["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"];
 
-impl World {
-    /// Answers a review.
-    pub(super) fn review(&self, review: &Value) -> Answer {
-        let request = reviewed(&review["spec"]["resourceAttributes"]);
-        let forbids = |fault: &&Fault| fault.fits(&request) && *fault.effect() == Effect::Forbid;
-        let mut answer = review.clone();
-        answer["status"] = json!({"allowed": !self.faults.iter().any(|fault| forbids(&fault))});
-        Answer::new(201, answer)
+impl ServerState {
+    /// Completes a review with its result.
+    pub(super) fn review(&self, review: &Value) -> ApiResponse {
+        let request = sample_request(&review["spec"]["resourceAttributes"]);
+        let forbids = |fault: &&Fault| fault.matches(&request) && *fault.effect() == Effect::Forbid;
+        let mut completed = review.clone();
+        completed["status"] = json!({"allowed": !self.faults.iter().any(|fault| forbids(&fault))});
+        ApiResponse::new(201, completed)
     }
 }
 
-/// A request that the attributes of a review stand for.
-fn reviewed(attributes: &Value) -> ApiRequest {
+/// A sample request with the attributes of a review.
+fn sample_request(attributes: &Value) -> ApiRequest {
     let text = |key: &str| attributes[key].as_str().unwrap_or_default();
     let root = match text("group") {
         "" => "/api/v1".to_owned(),

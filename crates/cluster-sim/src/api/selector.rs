@@ -16,21 +16,21 @@ pub(crate) struct Selector {
     fields: Vec<Requirement>,
 }
 
-/// One condition.
+/// Condition on one label or field.
 #[derive(Clone, Debug)]
 struct Requirement {
     key: String,
-    test: Test,
+    condition: Condition,
 }
 
 #[derive(Clone, Debug)]
-enum Test {
-    Is(String),
-    IsNot(String),
+enum Condition {
+    Equals(String),
+    NotEquals(String),
     In(Vec<String>),
     NotIn(Vec<String>),
     Exists,
-    Lacks,
+    DoesNotExist,
 }
 
 // === impl Selector ===
@@ -42,7 +42,8 @@ impl Selector {
         namespace: Option<&String>,
         request: &ApiRequest,
     ) -> Result<Self, Refusal> {
-        let parse = |text: &str| pieces(text).into_iter().map(Requirement::parse).collect();
+        let parse =
+            |text: &str| split_requirements(text).into_iter().map(Requirement::parse).collect();
         let fields: Vec<Requirement> = parse(request.parameter("fieldSelector"));
         let unknown = fields.iter().find(|field| !kind.fields.contains(&field.key.as_str()));
         if let Some(field) = unknown {
@@ -58,12 +59,12 @@ impl Selector {
         self.namespace.as_deref().is_none_or(|namespace| namespace == id.namespace)
     }
 
-    /// True without label and field selectors.
+    /// True if there are no label and field selectors.
     pub(crate) fn selects_all(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Sort key of an object in lists, stable from page to page.
+    /// Sort key of an object in lists. It is the same on every page.
     pub(crate) fn key(&self, id: &Id) -> String {
         match (&self.namespace, id.namespace.as_str()) {
             (None, namespace) if !namespace.is_empty() => format!("{namespace}/{}", id.name),
@@ -74,17 +75,18 @@ impl Selector {
     /// True if the object is selected.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let metadata = &object["metadata"];
-        let here = self.namespace.as_deref().is_none_or(|space| metadata["namespace"] == space);
+        let is_in_namespace =
+            self.namespace.as_deref().is_none_or(|space| metadata["namespace"] == space);
         let label = |requirement: &Requirement| {
             let value = metadata["labels"].get(&requirement.key).and_then(Value::as_str);
-            requirement.test.holds(value)
+            requirement.condition.matches(value)
         };
         let field = |requirement: &Requirement| {
             let path = requirement.key.split('.');
             let value = path.fold(object, |value, key| &value[key]).as_str();
-            requirement.test.holds(Some(value.unwrap_or_default()))
+            requirement.condition.matches(Some(value.unwrap_or_default()))
         };
-        here && self.labels.iter().all(label) && self.fields.iter().all(field)
+        is_in_namespace && self.labels.iter().all(label) && self.fields.iter().all(field)
     }
 }
 
@@ -92,45 +94,45 @@ impl Selector {
 
 impl Requirement {
     fn parse(text: &str) -> Self {
-        let new = |key: &str, test: Test| Self { key: key.trim().to_owned(), test };
+        let new = |key: &str, condition: Condition| Self { key: key.trim().to_owned(), condition };
         let word = |text: &str| text.trim().to_owned();
         if let Some((key, values)) = text.split_once(" notin ") {
-            return new(key, Test::NotIn(set(values)));
+            return new(key, Condition::NotIn(parse_set(values)));
         }
         if let Some((key, values)) = text.split_once(" in ") {
-            return new(key, Test::In(set(values)));
+            return new(key, Condition::In(parse_set(values)));
         }
         if let Some((key, value)) = text.split_once("!=") {
-            return new(key, Test::IsNot(word(value)));
+            return new(key, Condition::NotEquals(word(value)));
         }
         if let Some((key, value)) = text.split_once('=') {
-            return new(key, Test::Is(word(value.trim_start_matches('='))));
+            return new(key, Condition::Equals(word(value.trim_start_matches('='))));
         }
         match text.strip_prefix('!') {
-            Some(key) => new(key, Test::Lacks),
-            None => new(text, Test::Exists),
+            Some(key) => new(key, Condition::DoesNotExist),
+            None => new(text, Condition::Exists),
         }
     }
 }
 
-// === impl Test ===
+// === impl Condition ===
 
-impl Test {
-    fn holds(&self, value: Option<&str>) -> bool {
+impl Condition {
+    fn matches(&self, value: Option<&str>) -> bool {
         let among = |words: &[String]| value.is_some_and(|value| words.iter().any(|w| w == value));
         match self {
-            Self::Is(word) => value == Some(word),
-            Self::IsNot(word) => value != Some(word),
+            Self::Equals(word) => value == Some(word),
+            Self::NotEquals(word) => value != Some(word),
             Self::In(words) => among(words),
             Self::NotIn(words) => !among(words),
             Self::Exists => value.is_some(),
-            Self::Lacks => value.is_none(),
+            Self::DoesNotExist => value.is_none(),
         }
     }
 }
 
-/// Parts between commas outside brackets.
-fn pieces(text: &str) -> Vec<&str> {
+/// Splits a selector at the commas outside parentheses.
+fn split_requirements(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let parts = text.split(|c: char| {
         match c {
@@ -143,7 +145,7 @@ fn pieces(text: &str) -> Vec<&str> {
     parts.map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-fn set(text: &str) -> Vec<String> {
+fn parse_set(text: &str) -> Vec<String> {
     let inside = text.trim().trim_start_matches('(').trim_end_matches(')');
     inside.split(',').map(|word| word.trim().to_owned()).collect()
 }

@@ -1,13 +1,13 @@
-//! Small shapes of documents: an object in the requested form, its metadata alone, the time.
+//! Conversion of objects to the requested form, and the time format of objects.
 
 use serde_json::{Value, json};
 
 use super::{kind::Kind, media::Form, table};
 
 /// Object in the requested form.
-pub(crate) fn one(kind: &Kind, object: &Value, form: Form) -> Value {
+pub(crate) fn in_form(kind: &Kind, object: &Value, form: Form) -> Value {
     match form {
-        Form::Whole => object.clone(),
+        Form::Full => object.clone(),
         Form::Metadata => metadata_only(object),
         Form::Table => {
             let version = object["metadata"]["resourceVersion"].clone();
@@ -16,7 +16,7 @@ pub(crate) fn one(kind: &Kind, object: &Value, form: Form) -> Value {
     }
 }
 
-/// Metadata of an object as a document.
+/// The `PartialObjectMetadata` of an object.
 pub(crate) fn metadata_only(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
@@ -27,5 +27,7 @@ pub(crate) fn metadata_only(object: &Value) -> Value {
 /// Current time in the format of objects.
 pub(crate) fn now() -> String {
     let now = jiff::Timestamp::now();
-    jiff::Timestamp::from_second(now.as_second()).expect("a second of now").to_string()
+    jiff::Timestamp::from_second(now.as_second())
+        .expect("the current second is in range")
+        .to_string()
 }

@@ -18,7 +18,7 @@ pub(crate) struct Store {
     objects: BTreeMap<Plural, BTreeMap<Id, Entry>>,
     history: VecDeque<Change>,
     version: u64,
-    /// Changes up to this version are no longer known.
+    /// The history has no changes up to this version.
     compacted: u64,
     random: Random,
     signal: watch::Sender<Signal>,
@@ -31,11 +31,11 @@ type Plural = (&'static str, &'static str);
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) object: Value,
-    /// Last configuration by field manager, without fields that others took over.
+    /// Last applied configuration by field manager, without fields that other managers took over.
     pub(crate) applied: BTreeMap<Manager, Value>,
 }
 
-/// Field manager. An object's status and its rest have separate managers.
+/// Field manager. The status of an object and the main part have separate managers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Manager {
     pub(crate) name: String,
@@ -56,14 +56,14 @@ pub(crate) struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signal {
     pub(crate) version: u64,
-    /// Number of times that all watches were cut.
+    /// Number of times that all watches were ended.
     pub(crate) cuts: u64,
 }
 
-/// Maximum number of remembered changes.
+/// Maximum number of changes in the history.
 const HISTORY: usize = 10_000;
 
-/// First version. Unlike a small number it does not equal constants in tests by accident.
+/// First version. A small number could equal constants in tests by accident.
 const FIRST_VERSION: u64 = 100;
 
 // === impl Store ===
@@ -113,7 +113,7 @@ impl Store {
     }
 
     /// Stores an object under the next version, and returns it.
-    pub(crate) fn keep(&mut self, kind: &'static Kind, id: Id, mut entry: Entry) -> Value {
+    pub(crate) fn insert(&mut self, kind: &'static Kind, id: Id, mut entry: Entry) -> Value {
         self.version += 1;
         entry.object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let object = entry.object.clone();
@@ -123,9 +123,9 @@ impl Store {
     }
 
     /// Removes an object, if it exists.
-    pub(crate) fn forget(&mut self, kind: Plural, id: &Id) {
-        let gone = self.objects.get_mut(&kind).and_then(|entries| entries.remove(id));
-        if let Some(Entry { object, .. }) = gone {
+    pub(crate) fn remove(&mut self, kind: Plural, id: &Id) {
+        let removed = self.objects.get_mut(&kind).and_then(|entries| entries.remove(id));
+        if let Some(Entry { object, .. }) = removed {
             self.version += 1;
             self.record((kind, id.clone()), Some(object), None);
         }
@@ -150,7 +150,7 @@ impl Store {
         self.history.range(start..).filter(move |change| change.kind == plural)
     }
 
-    /// Objects of a kind at a version, from which all changes must be known.
+    /// Objects of a kind at a version. The history must have all changes since that version.
     pub(crate) fn at(&self, kind: &Kind, version: u64) -> BTreeMap<&Id, &Value> {
         let mut objects: BTreeMap<_, _> = self.all(kind).collect();
         for change in self.since(kind, version).rev() {
@@ -162,7 +162,7 @@ impl Store {
         objects
     }
 
-    /// Discards the history. Watches from older versions have to list again.
+    /// Discards the history. Watches from older versions must list again.
     pub(crate) fn compact(&mut self) {
         self.history.clear();
         self.compacted = self.version;

@@ -8,10 +8,10 @@ use super::{
     refusal::Refusal,
     request::Part,
     shape, validate,
-    write::inherit,
+    write::copy_server_metadata,
 };
 
-/// Write to an object.
+/// Context of a write to an object.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) kind: &'static Kind,
@@ -19,11 +19,11 @@ pub(crate) struct Write<'a> {
     pub(crate) part: Part,
 }
 
-/// Object to store, prepared from the written one.
+/// Prepares a written object for the store.
 pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value {
     let Write { kind, old, .. } = write;
     match old {
-        Some(old) => keep_old_parts(write, &mut new, old),
+        Some(old) => restore_other_parts(write, &mut new, old),
         None if kind.status == Status::Subresource => {
             new.as_object_mut().map(|fields| fields.remove("status"));
         }
@@ -40,8 +40,8 @@ pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value 
         let generation = match old {
             None => 1,
             Some(old) => {
-                let known = old["metadata"]["generation"].as_i64().unwrap_or(1);
-                known + i64::from(old["spec"] != new["spec"])
+                let generation = old["metadata"]["generation"].as_i64().unwrap_or(1);
+                generation + i64::from(old["spec"] != new["spec"])
             }
         };
         new["metadata"]["generation"] = generation.into();
@@ -49,7 +49,7 @@ pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value 
     new
 }
 
-/// Refuses an object that the real server refuses.
+/// Validates an object as the real server does.
 pub(crate) fn check(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<(), Refusal> {
     let causes = validate::causes(kind, new, old);
     if causes.is_empty() {
@@ -59,7 +59,7 @@ pub(crate) fn check(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<(),
     Err(Refusal::invalid(kind, name, &causes))
 }
 
-fn keep_old_parts(Write { kind, part, .. }: &Write<'_>, new: &mut Value, old: &Value) {
+fn restore_other_parts(Write { kind, part, .. }: &Write<'_>, new: &mut Value, old: &Value) {
     match (part, kind.status) {
         (Part::Status, _) => {
             let status = new["status"].take();
@@ -69,7 +69,7 @@ fn keep_old_parts(Write { kind, part, .. }: &Write<'_>, new: &mut Value, old: &V
         (Part::Main, Status::Subresource) => put_status(new, old["status"].clone()),
         (Part::Main, Status::Part) => {}
     }
-    inherit(new, old);
+    copy_server_metadata(new, old);
 }
 
 fn put_status(object: &mut Value, status: Value) {
@@ -85,8 +85,8 @@ fn defaults(kind: &Kind, new: &mut Value, old: Option<&Value>) {
     match kind.resource {
         "resourceslices" => each(new.pointer_mut("/spec/devices"), |device| {
             let name = device["name"].clone();
-            let known = old.and_then(|old| named(&old["spec"]["devices"], &name));
-            each(device.get_mut("taints"), |taint| default_time(taint, known));
+            let old_device = old.and_then(|old| find_by_name(&old["spec"]["devices"], &name));
+            each(device.get_mut("taints"), |taint| default_time(taint, old_device));
         }),
         "resourceclaims" => default_requests(new.pointer_mut("/spec/devices/requests")),
         "resourceclaimtemplates" => {
@@ -117,15 +117,16 @@ fn default_request(request: &mut Value) {
     });
 }
 
-/// Sets the time of a taint: the writer's, or that of its first write.
-fn default_time(taint: &mut Value, known: Option<&Value>) {
+/// Sets the time of a taint that has none: that of the same taint in the old device, or the current time.
+fn default_time(taint: &mut Value, old_device: Option<&Value>) {
     if !taint["timeAdded"].is_null() {
         return;
     }
     let same = |old: &&Value| ["key", "value", "effect"].iter().all(|key| old[*key] == taint[*key]);
-    let known = known.and_then(|device| device["taints"].as_array());
-    let known = known.and_then(|taints| taints.iter().find(same));
-    taint["timeAdded"] = known.map_or_else(|| shape::now().into(), |old| old["timeAdded"].clone());
+    let old_taints = old_device.and_then(|device| device["taints"].as_array());
+    let old_taint = old_taints.and_then(|taints| taints.iter().find(same));
+    taint["timeAdded"] =
+        old_taint.map_or_else(|| shape::now().into(), |old| old["timeAdded"].clone());
 }
 
 /// Drops the status of devices that are deallocated.
@@ -149,6 +150,6 @@ fn each(list: Option<&mut Value>, change: impl FnMut(&mut Value)) {
     list.and_then(Value::as_array_mut).into_iter().flatten().for_each(change);
 }
 
-fn named<'a>(list: &'a Value, name: &Value) -> Option<&'a Value> {
+fn find_by_name<'a>(list: &'a Value, name: &Value) -> Option<&'a Value> {
     list.as_array()?.iter().find(|item| item["name"] == *name)
 }

@@ -1,4 +1,4 @@
-//! Field validation: unknown fields are refused, reported as warnings, or dropped, as the client requests.
+//! Field validation (`fieldValidation`): unknown fields are refused, reported as warnings, or dropped.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub(crate) fn check(
     request: &ApiRequest,
 ) -> Result<Vec<String>, Refusal> {
     let validation = request.parameter("fieldValidation");
-    let known = match validation {
+    let typed = match validation {
         "Ignore" => return Ok(Vec::new()),
         "" | "Warn" | "Strict" => kind.read(object.clone()).ok(),
         other => {
@@ -19,10 +19,10 @@ pub(crate) fn check(
             return Err(Refusal::bad_request(reason));
         }
     };
-    // An unreadable object is refused later, for that reason.
-    let Some(known) = known else { return Ok(Vec::new()) };
+    // An object that cannot be deserialised is refused later.
+    let Some(typed) = typed else { return Ok(Vec::new()) };
     let mut unknown = Vec::new();
-    compare(object, &known, "", &mut unknown);
+    compare(object, &typed, "", &mut unknown);
     if validation == "Strict" && !unknown.is_empty() {
         let (name, version, unknown) = (kind.name, kind.version, unknown.join(", "));
         return Err(Refusal::bad_request(format!(
@@ -32,22 +32,22 @@ pub(crate) fn check(
     Ok(unknown)
 }
 
-fn compare(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
-    match given {
+fn compare(written: &Value, typed: &Value, path: &str, unknown: &mut Vec<String>) {
+    match written {
         Value::Object(fields) => {
             for (key, value) in fields {
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                match known.get(key) {
-                    Some(known) => compare(value, known, &path, unknown),
-                    // The typed object omits empty fields, so this field may be known.
+                match typed.get(key) {
+                    Some(typed) => compare(value, typed, &path, unknown),
+                    // The typed object omits empty fields, so an empty field can be a known one.
                     None if is_empty(value) => {}
                     None => unknown.push(format!("unknown field {path:?}")),
                 }
             }
         }
         Value::Array(items) => {
-            for (place, item) in items.iter().enumerate() {
-                compare(item, &known[place], &format!("{path}[{place}]"), unknown);
+            for (index, item) in items.iter().enumerate() {
+                compare(item, &typed[index], &format!("{path}[{index}]"), unknown);
             }
         }
         _ => {}
@@ -71,7 +71,8 @@ mod tests {
     fn checked(validation: &str, object: &Value) -> Result<Vec<String>, String> {
         let query = [("fieldValidation".to_owned(), validation.to_owned())].into();
         let kind = Kind::find("resource.k8s.io", "v1", "resourceslices").expect("a kind");
-        check(kind, object, &ApiRequest { query, ..ApiRequest::default() }).map_err(|it| it.message)
+        check(kind, object, &ApiRequest { query, ..ApiRequest::default() })
+            .map_err(|refusal| refusal.message)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Tables for kubectl: objects as rows, with the simple columns of the real server.
+//! Tables for kubectl: objects as rows, with a subset of the real server's columns.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -25,9 +25,9 @@ pub(crate) fn of(kind: &Kind, objects: &[&Value], metadata: &Value) -> Value {
     let now = Timestamp::now();
     let rows: Vec<_> = objects.iter().map(|object| row(columns, object, now)).collect();
     let text = |name: &str, format: &str| json!({"name": name, "type": "string", "format": format, "description": "", "priority": 0});
-    let between = columns.iter().map(|column| text(column.name, ""));
+    let middle = columns.iter().map(|column| text(column.name, ""));
     let definitions: Vec<_> =
-        [text("Name", "name")].into_iter().chain(between).chain([text("Age", "")]).collect();
+        [text("Name", "name")].into_iter().chain(middle).chain([text("Age", "")]).collect();
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         "columnDefinitions": definitions, "rows": rows,
@@ -35,26 +35,28 @@ pub(crate) fn of(kind: &Kind, objects: &[&Value], metadata: &Value) -> Value {
 }
 
 fn row(columns: &[Column], object: &Value, now: Timestamp) -> Value {
-    let between = columns.iter().map(|column| (column.cell)(object));
+    let middle = columns.iter().map(|column| (column.cell)(object));
     let name = [text(&object["metadata"]["name"])];
-    let cells: Vec<_> = name.into_iter().chain(between).chain([age(object, now)]).collect();
+    let cells: Vec<_> = name.into_iter().chain(middle).chain([age(object, now)]).collect();
     json!({"cells": cells, "object": shape::metadata_only(object)})
 }
 
 /// Columns of a kind (`pkg/printers/internalversion` in Kubernetes).
 fn columns(kind: &Kind) -> &'static [Column] {
-    const NAMESPACES: &[Column] = &[Column::new("Status", |it| text(&it["status"]["phase"]))];
-    const LEASES: &[Column] = &[Column::new("Holder", |it| text(&it["spec"]["holderIdentity"]))];
+    const NAMESPACES: &[Column] =
+        &[Column::new("Status", |object| text(&object["status"]["phase"]))];
+    const LEASES: &[Column] =
+        &[Column::new("Holder", |object| text(&object["spec"]["holderIdentity"]))];
     const NODES: &[Column] = &[
         Column::new("Status", readiness),
-        Column::new("Version", |it| text(&it["status"]["nodeInfo"]["kubeletVersion"])),
+        Column::new("Version", |object| text(&object["status"]["nodeInfo"]["kubeletVersion"])),
     ];
-    const PODS: &[Column] = &[Column::new("Status", |it| text(&it["status"]["phase"]))];
+    const PODS: &[Column] = &[Column::new("Status", |object| text(&object["status"]["phase"]))];
     const CLAIMS: &[Column] = &[Column::new("State", state)];
     const SLICES: &[Column] = &[
-        Column::new("Node", |it| text(&it["spec"]["nodeName"])),
-        Column::new("Driver", |it| text(&it["spec"]["driver"])),
-        Column::new("Pool", |it| text(&it["spec"]["pool"]["name"])),
+        Column::new("Node", |object| text(&object["spec"]["nodeName"])),
+        Column::new("Driver", |object| text(&object["spec"]["driver"])),
+        Column::new("Pool", |object| text(&object["spec"]["pool"]["name"])),
     ];
     match kind.resource {
         "namespaces" => NAMESPACES,
@@ -73,7 +75,7 @@ fn text(value: &Value) -> String {
 
 fn readiness(node: &Value) -> String {
     let conditions = node["status"]["conditions"].as_array();
-    let ready = conditions.into_iter().flatten().find(|it| it["type"] == "Ready");
+    let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
     let word = match ready {
         None => "Unknown",
         Some(ready) if ready["status"] == "True" => "Ready",
@@ -85,24 +87,26 @@ fn readiness(node: &Value) -> String {
 fn state(claim: &Value) -> String {
     let is_deleted = claim["metadata"]["deletionTimestamp"].is_string();
     let is_allocated = claim["status"]["allocation"].is_object();
-    let is_reserved = claim["status"]["reservedFor"].as_array().is_some_and(|it| !it.is_empty());
+    let is_reserved =
+        claim["status"]["reservedFor"].as_array().is_some_and(|consumers| !consumers.is_empty());
     let states = [
         (is_deleted, "deleted"),
         (!is_allocated && !is_deleted, "pending"),
         (is_allocated, "allocated"),
         (is_allocated && is_reserved, "reserved"),
     ];
-    let states: Vec<_> = states.iter().filter(|(is_so, _)| *is_so).map(|(_, word)| *word).collect();
+    let states: Vec<_> =
+        states.iter().filter(|(applies, _)| *applies).map(|(_, word)| *word).collect();
     states.join(",")
 }
 
 /// Age of an object (`duration.HumanDuration` of `k8s.io/apimachinery`, up to a day).
 fn age(object: &Value, now: Timestamp) -> String {
-    let made = object["metadata"]["creationTimestamp"].as_str();
-    let Some(made) = made.and_then(|text| text.parse::<Timestamp>().ok()) else {
+    let created = object["metadata"]["creationTimestamp"].as_str();
+    let Some(created) = created.and_then(|text| text.parse::<Timestamp>().ok()) else {
         return "<unknown>".to_owned();
     };
-    let seconds = now.duration_since(made).max(SignedDuration::ZERO).as_secs();
+    let seconds = now.duration_since(created).max(SignedDuration::ZERO).as_secs();
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     match (seconds, minutes, hours) {
         (..120, ..) => format!("{seconds}s"),
@@ -119,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_written_as_the_real_server_writes_them() {
+    fn ages_have_the_format_of_the_real_server() {
         let now: Timestamp = "2026-01-03T00:00:00Z".parse().expect("a time");
         for (made, expected) in [
             ("2026-01-02T23:59:55Z", "5s"),
@@ -136,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claims_state_has_a_word_for_each_step() {
+    fn the_state_of_a_claim_lists_its_conditions() {
         for (claim, expected) in [
             (json!({}), "pending"),
             (json!({"status": {"allocation": {}}}), "allocated"),

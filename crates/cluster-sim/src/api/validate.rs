@@ -1,6 +1,6 @@
 //! Validation of objects, as in the real server.
 //!
-//! Slices are validated completely, except for the sharing of a node's own resources. Claims are validated on update
+//! Slices are validated completely, except for `nodeAllocatableResourceMappings`. Claims are validated on update
 //! only. Other kinds are not validated.
 
 mod capacity;
@@ -26,5 +26,5 @@ pub(crate) fn causes(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cause
 }
 
 fn typed<T: DeserializeOwned>(object: &Value) -> T {
-    T::deserialize(object).expect("it has the shape of its type, or it would not have been read")
+    T::deserialize(object).expect("the object was deserialised before")
 }

@@ -1,4 +1,4 @@
-//! Watches: initial events, then each change, with bookmarks in between, and the end.
+//! Watches: initial events, then changes with bookmarks in between, until the end.
 //!
 //! ```text
 //!  sendInitialEvents    ADDED for each object, BOOKMARK `k8s.io/initial-events-end`, changes   (KEP-3157)
@@ -21,22 +21,22 @@ use tokio::{
 use tokio_stream::{Stream, wrappers::WatchStream};
 
 use super::{
-    kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector, shape,
-    store::Signal, world::World,
+    kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector,
+    server_state::ServerState, shape, store::Signal,
 };
 
 /// State of a watch.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchState {
     kind: &'static Kind,
     selector: Selector,
     form: Form,
     /// Version after which changes are sent.
     pub(crate) from: u64,
-    /// Initial events: all objects, or the error of a watch that cannot begin.
+    /// Initial events: all objects, or the error of a watch that cannot start.
     pub(crate) first: Vec<Value>,
-    /// True if the watch ends after its initial events, with an error.
-    pub(crate) is_over: bool,
+    /// True if the watch ends after an initial error.
+    pub(crate) is_failed: bool,
     bookmarks: bool,
     timeout: Option<Duration>,
 }
@@ -48,7 +48,7 @@ pub(crate) enum Tick {
     Bookmark,
 }
 
-/// Stream of a watch's ticks. The stream ends when watches are cut, or at the timeout.
+/// Stream of a watch's ticks. The stream ends when all watches are ended, or at the timeout.
 pub(crate) struct Ticks {
     signal: WatchStream<Signal>,
     cuts: u64,
@@ -60,21 +60,21 @@ pub(crate) struct Ticks {
 /// Interval of bookmarks (`defaultBookmarkFrequency` of the real server).
 const BOOKMARK: Duration = Duration::from_secs(60);
 
-/// Time of the last bookmark before the end of a watch (`nextBookmarkTime`).
+/// Interval between the last bookmark and the end of a watch (`nextBookmarkTime`).
 const BEFORE_END: Duration = Duration::from_secs(2);
 
 /// Annotation of the bookmark after the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-// === impl World ===
+// === impl ServerState ===
 
-impl World {
+impl ServerState {
     pub(crate) fn watch(
         &self,
         kind: &'static Kind,
         (selector, form): (Selector, Form),
         options: &Options,
-    ) -> Watched {
+    ) -> WatchState {
         let (now, oldest) = (self.store.version(), self.store.compacted());
         let Options { version, initial, bookmarks, timeout, .. } = *options;
         let version = version.filter(|version| *version != 0);
@@ -89,9 +89,9 @@ impl World {
         };
         let from = if initial { now } else { version.unwrap_or(now) };
         let first = Vec::new();
-        let is_over = refusal.is_some();
+        let is_failed = refusal.is_some();
         let mut watched =
-            Watched { kind, selector, form, from, first, is_over, bookmarks, timeout };
+            WatchState { kind, selector, form, from, first, is_failed, bookmarks, timeout };
         match refusal {
             Some(refusal) => {
                 watched.first.push(json!({"type": "ERROR", "object": refusal.to_json()}));
@@ -102,7 +102,7 @@ impl World {
         watched
     }
 
-    fn initial_events(&self, watched: &Watched) -> Vec<Value> {
+    fn initial_events(&self, watched: &WatchState) -> Vec<Value> {
         let all = self.store.all(watched.kind).map(|(_, object)| object);
         let matching = all.filter(|object| watched.selector.matches(object));
         let mut events: Vec<_> = matching.map(|object| watched.event("ADDED", object)).collect();
@@ -114,10 +114,10 @@ impl World {
         events
     }
 
-    /// Events of a watch for the changes after a version, and the version up to which they go.
+    /// Events of a watch for the changes after a version, and the version of the last change.
     pub(crate) fn events_since(
         &self,
-        watched: &Watched,
+        watched: &WatchState,
         after: u64,
         tick: Tick,
     ) -> (Vec<Value>, u64) {
@@ -144,9 +144,9 @@ impl World {
     }
 }
 
-// === impl Watched ===
+// === impl WatchState ===
 
-impl Watched {
+impl WatchState {
     /// Stream of ticks from now on.
     pub(crate) fn ticks(&self, signal: watch::Receiver<Signal>) -> Ticks {
         let cuts = signal.borrow().cuts;
@@ -159,8 +159,8 @@ impl Watched {
     }
 
     /// One event of the watch.
-    fn event(&self, sort: &str, object: &Value) -> Value {
-        json!({"type": sort, "object": shape::one(self.kind, object, self.form)})
+    fn event(&self, event_type: &str, object: &Value) -> Value {
+        json!({"type": event_type, "object": shape::in_form(self.kind, object, self.form)})
     }
 
     /// Bookmark: an object with only a version.
@@ -198,7 +198,7 @@ impl Stream for Ticks {
             return Poll::Ready(Some(Tick::Bookmark));
         }
         let signal = ready!(Pin::new(&mut self.signal).poll_next(context));
-        let goes_on = signal.is_some_and(|signal| signal.cuts == self.cuts);
-        Poll::Ready(goes_on.then_some(Tick::Change))
+        let is_current = signal.is_some_and(|signal| signal.cuts == self.cuts);
+        Poll::Ready(is_current.then_some(Tick::Change))
     }
 }

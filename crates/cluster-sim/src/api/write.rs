@@ -10,11 +10,11 @@ use super::{
     refusal::{Cause, Refusal},
     request::{ApiRequest, Id, Part},
     selector::Selector,
+    server_state::ServerState,
     shape,
     store::{Entry, Manager, plural},
     strategy::{self, Write},
     strict,
-    world::World,
 };
 
 type Written = Result<Value, Refusal>;
@@ -30,9 +30,9 @@ pub(crate) struct Patched {
 /// Length limit of a generated name without its suffix, in bytes.
 const MAX_GENERATED_BASE: usize = 58;
 
-// === impl World ===
+// === impl ServerState ===
 
-impl World {
+impl ServerState {
     pub(crate) fn find(&self, kind: &Kind, id: &Id) -> Result<&Entry, Refusal> {
         self.store.get(kind, id).ok_or_else(|| Refusal::not_found(kind, &id.name))
     }
@@ -47,16 +47,16 @@ impl World {
         let off: Vec<_> = self.off.iter().copied().collect();
         let mut object =
             strategy::prepare(&Write { kind, old: None, part: Part::Main }, object, &off);
-        self.stamp(&mut object, &id);
+        self.set_server_metadata(&mut object, &id);
         object = read(kind, object)?;
         strategy::check(kind, &object, None)?;
-        Ok(self.store.keep(kind, id, Entry { object, applied: [].into() }))
+        Ok(self.store.insert(kind, id, Entry { object, applied: [].into() }))
     }
 
     fn new_id(&mut self, kind: &Kind, namespace: &str, object: &Value) -> Result<Id, Refusal> {
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default();
-        let given = text("namespace");
-        if !given.is_empty() && given != namespace {
+        let provided = text("namespace");
+        if !provided.is_empty() && provided != namespace {
             let reason = "the namespace of the provided object does not match the namespace sent on \
                        the request";
             return Err(Refusal::bad_request(reason));
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Sets the metadata that the server owns.
-    fn stamp(&mut self, object: &mut Value, id: &Id) {
+    fn set_server_metadata(&mut self, object: &mut Value, id: &Id) {
         let metadata = &mut object["metadata"];
         metadata["name"] = id.name.clone().into();
         metadata["uid"] = self.store.uid().into();
@@ -106,7 +106,7 @@ impl World {
         self.replace(kind, id, (part, new), Entry { object: old, applied })
     }
 
-    /// Replaces the old object. The entry holds the managers' applied configurations too.
+    /// Replaces the old object. The entry also has the managers' applied configurations.
     fn replace(
         &mut self,
         kind: &'static Kind,
@@ -120,10 +120,10 @@ impl World {
         }
         let uid = &new["metadata"]["uid"];
         if !uid.is_null() && *uid != old["metadata"]["uid"] {
-            let (wanted, found) = (uid.as_str().unwrap_or_default(), &old["metadata"]["uid"]);
-            let found = found.as_str().unwrap_or_default();
+            let (expected, actual) = (uid.as_str().unwrap_or_default(), &old["metadata"]["uid"]);
+            let actual = actual.as_str().unwrap_or_default();
             let reason = format!(
-                "Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+                "Precondition failed: UID in precondition: {expected}, UID in object meta: {actual}"
             );
             return Err(Refusal::conflict(kind, &id.name, &reason));
         }
@@ -135,15 +135,15 @@ impl World {
         if new == old && before == Some(&applied) {
             return Ok(old);
         }
-        let is_over = new["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(&new);
-        let kept = self.store.keep(kind, id.clone(), Entry { object: new, applied });
-        if is_over {
-            self.store.forget(plural(kind), id);
+        let is_deleted = new["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(&new);
+        let stored = self.store.insert(kind, id.clone(), Entry { object: new, applied });
+        if is_deleted {
+            self.store.remove(plural(kind), id);
         }
-        Ok(kept)
+        Ok(stored)
     }
 
-    /// Patches an object, or its status. An apply creates a missing object.
+    /// Patches an object, or its status. A server-side apply creates a missing object.
     pub(crate) fn patch(
         &mut self,
         kind: &'static Kind,
@@ -161,8 +161,8 @@ impl World {
         let mut new = old.clone();
         match form {
             "application/json-patch+json" => {
-                let done = patch::carry_out(&mut new, &request.body);
-                done.map_err(|reason| Refusal::new(422, "Invalid", reason))?;
+                let result = patch::apply_operations(&mut new, &request.body);
+                result.map_err(|reason| Refusal::new(422, "Invalid", reason))?;
             }
             "application/strategic-merge-patch+json" => {
                 patch::merge_strategically(&mut new, &request.body, "");
@@ -182,20 +182,20 @@ impl World {
         body["metadata"]["name"] = id.name.clone().into();
         let object = self.create(kind, &id.namespace, body)?;
         let applied = [(manager, request.body.clone())].into();
-        Ok(self.store.keep(kind, id.clone(), Entry { object, applied }))
+        Ok(self.store.insert(kind, id.clone(), Entry { object, applied }))
     }
 
     /// Deletes an object. An object with finalizers is only marked for deletion.
     pub(crate) fn delete(&mut self, kind: &'static Kind, id: &Id, options: &Value) -> Written {
         let Entry { object, applied } = self.find(kind, id)?.clone();
         for (key, field) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
-            let (wanted, found) = (&options["preconditions"][key], &object["metadata"][key]);
-            if !wanted.is_null() && wanted != found {
+            let (expected, actual) = (&options["preconditions"][key], &object["metadata"][key]);
+            if !expected.is_null() && expected != actual {
                 let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let reason = format!(
                     "Precondition failed: {field} in precondition: {}, {field} in object meta: {}",
-                    word(wanted),
-                    word(found)
+                    word(expected),
+                    word(actual)
                 );
                 return Err(Refusal::conflict(kind, &id.name, &reason));
             }
@@ -205,15 +205,15 @@ impl World {
             if marked["metadata"]["deletionTimestamp"].is_null() {
                 marked["metadata"]["deletionTimestamp"] = shape::now().into();
                 marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
-                marked = self.store.keep(kind, id.clone(), Entry { object: marked, applied });
+                marked = self.store.insert(kind, id.clone(), Entry { object: marked, applied });
             }
             return Ok(marked);
         }
-        self.store.forget(plural(kind), id);
+        self.store.remove(plural(kind), id);
         if kind.deletion_returns_object() {
-            let mut gone = object;
-            gone["metadata"]["resourceVersion"] = self.store.version().to_string().into();
-            return Ok(gone);
+            let mut deleted = object;
+            deleted["metadata"]["resourceVersion"] = self.store.version().to_string().into();
+            return Ok(deleted);
         }
         Ok(json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
@@ -238,28 +238,28 @@ impl World {
         Ok(selected.into_iter().map(|(_, object)| object).collect())
     }
 
-    /// Stores an object as given, without gates and validation. An existing object is replaced.
+    /// Stores an object as provided, without gates and validation. An existing object is replaced.
     pub(crate) fn put(&mut self, kind: &'static Kind, object: Value) -> Written {
         let object = read(kind, object)?;
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let id = self.new_id(kind, &namespace, &object)?;
         let mut object = object;
-        let given = object["metadata"].as_object().cloned().unwrap_or_default();
+        let provided = object["metadata"].as_object().cloned().unwrap_or_default();
         match self.store.get(kind, &id) {
-            Some(known) => inherit(&mut object, &known.object),
-            None => self.stamp(&mut object, &id),
+            Some(existing) => copy_server_metadata(&mut object, &existing.object),
+            None => self.set_server_metadata(&mut object, &id),
         }
         for key in ["uid", "deletionTimestamp"] {
-            if let Some(value) = given.get(key) {
+            if let Some(value) = provided.get(key) {
                 object["metadata"][key] = value.clone();
             }
         }
-        Ok(self.store.keep(kind, id, Entry { object, applied: [].into() }))
+        Ok(self.store.insert(kind, id, Entry { object, applied: [].into() }))
     }
 }
 
-/// Copies the metadata that an update cannot change.
-pub(crate) fn inherit(new: &mut Value, old: &Value) {
+/// Copies the metadata that clients cannot change from the old object.
+pub(crate) fn copy_server_metadata(new: &mut Value, old: &Value) {
     for key in [
         "uid",
         "creationTimestamp",
@@ -283,19 +283,19 @@ fn has_finalizers(object: &Value) -> bool {
     object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Applies a configuration. A conflict with another manager fails it, unless `force` is set.
+/// Applies a configuration. Fails on a conflict with another manager, unless `force` is set.
 fn apply(
     (part, request): (Part, &ApiRequest),
     (object, applied): (&mut Value, &mut BTreeMap<Manager, Value>),
 ) -> Result<(), Refusal> {
     let manager = Manager::of(request, part)?;
-    let mut contested = Vec::new();
+    let mut conflicts = Vec::new();
     for (other, theirs) in applied.iter_mut().filter(|(it, _)| it.part == part && **it != manager) {
-        let fields = patch::take_over(theirs, (&request.body, object), "");
-        contested.extend(fields.into_iter().map(|field| (other.name.clone(), field)));
+        let fields = patch::take_ownership(theirs, (&request.body, object), "");
+        conflicts.extend(fields.into_iter().map(|field| (other.name.clone(), field)));
     }
-    if !contested.is_empty() && !request.flag("force").unwrap_or_default() {
-        return Err(Refusal::contested(part, &contested));
+    if !conflicts.is_empty() && !request.flag("force").unwrap_or_default() {
+        return Err(Refusal::apply_conflict(part, &conflicts));
     }
     let before = applied.insert(manager, request.body.clone()).unwrap_or_default();
     patch::apply(object, (&request.body, &before), "");
@@ -322,7 +322,7 @@ fn read(kind: &Kind, body: Value) -> Written {
         body.as_object_mut().map(|fields| fields.remove("status"));
     }
     kind.read(body).map_err(|error| {
-        let what = format!("{} in version {:?}", kind.name, kind.version);
-        Refusal::bad_request(format!("{what} cannot be handled as a {}: {error}", kind.name))
+        let description = format!("{} in version {:?}", kind.name, kind.version);
+        Refusal::bad_request(format!("{description} cannot be handled as a {}: {error}", kind.name))
     })
 }

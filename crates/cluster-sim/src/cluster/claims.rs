@@ -18,15 +18,15 @@ const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// Annotation of a claim from a template: the name of the claim within the pod.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
-/// The claims that a pod names. Missing ones are created from their templates.
+/// The claims that a pod references. Missing ones are created from their templates.
 pub(super) fn of_pod(
     objects: &Objects,
     mut pod: Pod,
 ) -> Result<(Pod, Vec<ResourceClaim>), Unscheduled> {
-    let named = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
-    let named: Vec<PodResourceClaim> = named.cloned().collect();
+    let references = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let references: Vec<PodResourceClaim> = references.cloned().collect();
     let mut claims = Vec::new();
-    for reference in &named {
+    for reference in &references {
         let claim = find(objects, &pod, reference)?;
         if reference.resource_claim_template_name.is_some() {
             let statuses = pod.status.get_or_insert_default();
@@ -49,23 +49,24 @@ fn find(
     pod: &Pod,
     reference: &PodResourceClaim,
 ) -> Result<ResourceClaim, Unscheduled> {
-    let space = namespace(&pod.metadata);
-    let missing = |what: &str, name: &str| Unscheduled::Missing {
+    let namespace_name = namespace(&pod.metadata);
+    let missing = |kind: &str, name: &str| Unscheduled::Missing {
         pod: title(pod),
-        problem: format!("{what} {name:?} not found"),
+        problem: format!("{kind} {name:?} not found"),
     };
     if let Some(name) = &reference.resource_claim_name {
-        return objects.get(&space, name).ok_or_else(|| missing("resourceclaim", name));
+        return objects.get(&namespace_name, name).ok_or_else(|| missing("resourceclaim", name));
     }
     let statuses = pod.status.iter().flat_map(|s| s.resource_claim_statuses.iter().flatten());
-    let made = statuses.into_iter().find(|status| status.name == reference.name);
-    let made = made.and_then(|status| status.resource_claim_name.as_deref());
-    if let Some(claim) = made.and_then(|name| objects.get(&space, name)) {
+    let generated = statuses.into_iter().find(|status| status.name == reference.name);
+    let generated = generated.and_then(|status| status.resource_claim_name.as_deref());
+    if let Some(claim) = generated.and_then(|name| objects.get(&namespace_name, name)) {
         return Ok(claim);
     }
     let template = reference.resource_claim_template_name.as_deref().unwrap_or_default();
-    let template: ResourceClaimTemplate =
-        objects.get(&space, template).ok_or_else(|| missing("resourceclaimtemplate", template))?;
+    let template: ResourceClaimTemplate = objects
+        .get(&namespace_name, template)
+        .ok_or_else(|| missing("resourceclaimtemplate", template))?;
     let refused = |source| Unscheduled::Refused { pod: title(pod), source };
     objects.create(&from_template(pod, reference, template)).map_err(refused)
 }
@@ -80,12 +81,12 @@ fn from_template(
     annotations.insert(POD_CLAIM.to_owned(), reference.name.clone());
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     metadata.generate_name = Some(format!("{name}-{}-", reference.name));
-    own(&mut metadata, pod);
+    set_owner(&mut metadata, pod);
     ResourceClaim { metadata, spec: template.spec.spec, status: None }
 }
 
-/// Makes a pod the owner of an object.
-pub(super) fn own(metadata: &mut ObjectMeta, pod: &Pod) {
+/// Sets the pod as the owner of an object.
+pub(super) fn set_owner(metadata: &mut ObjectMeta, pod: &Pod) {
     metadata.namespace = Some(namespace(&pod.metadata));
     metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),
@@ -97,7 +98,7 @@ pub(super) fn own(metadata: &mut ObjectMeta, pod: &Pod) {
     }]);
 }
 
-/// Writes the allocations, claims before the pod, as the scheduler does.
+/// Writes the allocations as the scheduler does: claims first, then the pod.
 pub(super) fn bind(
     objects: &Objects,
     pod: Pod,
@@ -114,8 +115,9 @@ fn write(
 ) -> Result<Scheduled, Refusal> {
     let mut bound = Vec::new();
     for claim in claims {
-        let of = |(wanting, _): &&(ResourceClaim, _)| wanting.metadata.name == claim.metadata.name;
-        let result = fit.allocated.iter().find(of).map(|(_, result)| result.clone());
+        let is_claim =
+            |(allocated, _): &&(ResourceClaim, _)| allocated.metadata.name == claim.metadata.name;
+        let result = fit.allocated.iter().find(is_claim).map(|(_, result)| result.clone());
         bound.push(reserve(objects, &pod, (claim, result))?);
     }
     if let Some((special, result)) = fit.special {
@@ -132,13 +134,14 @@ fn write(
     Ok(Scheduled { pod: objects.update(&pod)?, claims: bound })
 }
 
+/// Writes a claim's allocation, if it is new, and reserves the claim for the pod.
 fn reserve(
     objects: &Objects,
     pod: &Pod,
     (mut claim, result): (ResourceClaim, Option<AllocationResult>),
 ) -> Result<ResourceClaim, Refusal> {
     let finalizers = claim.metadata.finalizers.get_or_insert_default();
-    if !finalizers.iter().any(|known| known == FINALIZER) {
+    if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         finalizers.push(FINALIZER.to_owned());
     }
     let status = claim.status.clone();
@@ -165,9 +168,9 @@ fn reserve(
 pub(super) fn release(objects: &Objects, pod_uid: &str) -> Result<(), Refusal> {
     for mut claim in objects.list::<ResourceClaim>() {
         let owners = claim.metadata.owner_references.iter().flatten();
-        let is_own = owners.into_iter().any(|owner| owner.uid == pod_uid);
+        let is_owned = owners.into_iter().any(|owner| owner.uid == pod_uid);
         let Some(status) = claim.status.as_mut() else {
-            if is_own {
+            if is_owned {
                 delete(objects, &claim)?;
             }
             continue;
@@ -175,7 +178,7 @@ pub(super) fn release(objects: &Objects, pod_uid: &str) -> Result<(), Refusal> {
         let consumers = status.reserved_for.get_or_insert_default();
         let before = consumers.len();
         consumers.retain(|consumer| consumer.uid != pod_uid);
-        if consumers.len() == before && !is_own {
+        if consumers.len() == before && !is_owned {
             continue;
         }
         if consumers.is_empty() {
@@ -186,7 +189,7 @@ pub(super) fn release(objects: &Objects, pod_uid: &str) -> Result<(), Refusal> {
         } else {
             claim = objects.update_status(&claim)?;
         }
-        if is_own {
+        if is_owned {
             delete(objects, &claim)?;
         }
     }

@@ -1,4 +1,4 @@
-//! Extended resources that a device class serves (KEP-5004): the scheduler makes a claim from a pod's requests.
+//! Extended resources that a device class serves (KEP-5004): the scheduler creates a claim for a pod's requests.
 
 use k8s_openapi::{
     api::{
@@ -12,11 +12,11 @@ use k8s_openapi::{
 };
 use windlass_core::selector::Amount;
 
-use super::claims::own;
+use super::claims::set_owner;
 
 /// Annotation of claims for extended resources.
 const SPECIAL: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Prefix of the implicit resource of every class: prefix and class name.
+/// Prefix of the implicit extended resource of every class. The class name follows.
 const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 
 /// An extended resource that a container requests and a class serves.
@@ -24,14 +24,15 @@ struct ServedResource<'a> {
     resource: &'a str,
     class: &'a str,
     count: i64,
+    /// Name of the request in the claim.
     request: String,
 }
 
-/// Claim for the resources that no device plugin of the node serves; `None` if no class serves one of them.
+/// Claim for the requested resources that a class serves and no device plugin of the node; `None` if there are none.
 pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<ResourceClaim> {
-    let from_plugin = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let from_plugin = |resource: &str| {
-        from_plugin.and_then(|all| all.get(resource)).is_some_and(|quantity| count(quantity) > 0)
+        allocatable.and_then(|all| all.get(resource)).is_some_and(|quantity| count(quantity) > 0)
     };
     let served_resources = served_resources(pod, classes);
     let requests: Vec<_> = served_resources
@@ -57,7 +58,7 @@ pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<R
         annotations: Some([(SPECIAL.to_owned(), "true".to_owned())].into()),
         ..ObjectMeta::default()
     };
-    own(&mut metadata, pod);
+    set_owner(&mut metadata, pod);
     let devices = DeviceClaim { requests: Some(requests), ..DeviceClaim::default() };
     Some(ResourceClaim {
         metadata,
@@ -72,8 +73,8 @@ pub(super) fn mappings(pod: &Pod, claim: &ResourceClaim) -> Vec<ContainerExtende
     let requests: Vec<_> = requests.map(|request| request.name.as_str()).collect();
     let mut mappings = Vec::new();
     for (index, container) in containers(pod).enumerate() {
-        for (number, (resource, _)) in resources(container).enumerate() {
-            let request_name = format!("container-{index}-request-{number}");
+        for (request_index, (resource, _)) in resources(container).enumerate() {
+            let request_name = format!("container-{index}-request-{request_index}");
             if requests.contains(&request_name.as_str()) {
                 mappings.push(ContainerExtendedResourceRequest {
                     container_name: container.name.clone(),
@@ -88,17 +89,17 @@ pub(super) fn mappings(pod: &Pod, claim: &ResourceClaim) -> Vec<ContainerExtende
 
 fn served_resources<'a>(pod: &'a Pod, classes: &'a [DeviceClass]) -> Vec<ServedResource<'a>> {
     let of_container = |(index, container): (usize, &'a Container)| {
-        let numbered = resources(container).enumerate();
-        numbered.filter_map(move |(number, (resource, quantity))| {
+        let indexed = resources(container).enumerate();
+        indexed.filter_map(move |(request_index, (resource, quantity))| {
             let (class, count) = (class_for(resource, classes)?, count(quantity));
-            let request = format!("container-{index}-request-{number}");
+            let request = format!("container-{index}-request-{request_index}");
             (count > 0).then_some(ServedResource { resource, class, count, request })
         })
     };
     containers(pod).enumerate().flat_map(of_container).collect()
 }
 
-/// Containers of a pod in the order of their numbers: init containers first.
+/// Containers of a pod in the order of their indices: init containers first.
 fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
 }
@@ -112,15 +113,15 @@ fn resources(container: &Container) -> impl Iterator<Item = (&String, &Quantity)
 /// Newest class that serves a resource.
 fn class_for<'a>(resource: &str, classes: &'a [DeviceClass]) -> Option<&'a str> {
     let name = |class: &'a DeviceClass| class.metadata.name.as_deref().unwrap_or_default();
-    if let Some(wanted) = resource.strip_prefix(IMPLICIT) {
-        return classes.iter().map(name).find(|class| *class == wanted);
+    if let Some(class_name) = resource.strip_prefix(IMPLICIT) {
+        return classes.iter().map(name).find(|class| *class == class_name);
     }
-    let answers =
+    let serves =
         |class: &&DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
     let age = |class: &&DeviceClass| class.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let newest = classes
         .iter()
-        .filter(answers)
+        .filter(serves)
         .min_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.metadata.name.cmp(&b.metadata.name)));
     newest.map(name)
 }

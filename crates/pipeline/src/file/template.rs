@@ -1,16 +1,17 @@
-//! Fields of Kubernetes that a file has for a stage's pod and container: checked against those that Windlass writes.
+//! Kubernetes fields that a file adds to a stage's pod and container. Fields that Windlass writes are rejected.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use windlass_config::{Diagnostic, document::Spanned};
 
-use super::Found;
+use super::Diagnostics;
 use crate::pipeline::Stage;
 
-/// Fields of a pod's specification that are Windlass' own.
-const OF_POD: [&str; 5] = ["affinity", "containers", "nodeName", "resourceClaims", "resources"];
-/// Fields of a container that are Windlass' own, with the key of the stage that stands for them.
-const OF_CONTAINER: [(&str, &str); 5] = [
+/// Fields of a pod's specification that Windlass writes.
+const RESERVED_POD_FIELDS: [&str; 5] =
+    ["affinity", "containers", "nodeName", "resourceClaims", "resources"];
+/// Fields of a container that Windlass writes, each with the stage's key to use instead.
+const RESERVED_CONTAINER_FIELDS: [(&str, &str); 5] = [
     ("args", "command"),
     ("command", "command"),
     ("image", "image"),
@@ -18,35 +19,38 @@ const OF_CONTAINER: [(&str, &str); 5] = [
     ("ports", "port"),
 ];
 
-/// A map of a file that may be left out.
+/// An optional map of a file.
 pub(super) type Fields = Option<Spanned<Map<String, Value>>>;
 
-/// Takes the fields over into the stage.
-pub(super) fn add(stage: &mut Stage, pod: Fields, container: Fields, found: &mut Found) {
+/// Validates the fields and stores them in the stage.
+pub(super) fn add(stage: &mut Stage, pod: Fields, container: Fields, errors: &mut Diagnostics) {
     if let Some(Spanned { line, value }) = pod {
-        for key in OF_POD.into_iter().filter(|key| value.contains_key(*key)) {
+        for key in RESERVED_POD_FIELDS.into_iter().filter(|key| value.contains_key(*key)) {
             let text = format!("pod: {key} is written by Windlass: remove it");
-            found.push(Diagnostic::new(line, text));
+            errors.push(Diagnostic::new(line, text));
         }
-        stage.node_selector = typed(&value, "nodeSelector", line, found);
-        stage.tolerations = typed(&value, "tolerations", line, found);
+        stage.node_selector = typed(&value, "nodeSelector", line, errors);
+        stage.tolerations = typed(&value, "tolerations", line, errors);
         stage.pod = value;
     }
     if let Some(Spanned { line, value }) = container {
-        for (key, own) in OF_CONTAINER.into_iter().filter(|(key, _)| value.contains_key(*key)) {
-            let text = format!("container: {key} is written by Windlass: use {own} of the stage");
-            found.push(Diagnostic::new(line, text));
+        for (key, stage_key) in
+            RESERVED_CONTAINER_FIELDS.into_iter().filter(|(key, _)| value.contains_key(*key))
+        {
+            let text =
+                format!("container: {key} is written by Windlass: use {stage_key} of the stage");
+            errors.push(Diagnostic::new(line, text));
         }
         if value.get("resources").is_some_and(|resources| !are_limits(resources)) {
-            let text = "container: resources: the plan has to know requests and devices: write cpus, memory and resource \
-                        below on; limits of cpu and memory may be here";
-            found.push(Diagnostic::new(line, text));
+            let text = "container: resources: the plan needs requests and devices: write cpus, memory and resource \
+                        under `on`; here only limits of cpu and memory";
+            errors.push(Diagnostic::new(line, text));
         }
         stage.container = value;
     }
 }
 
-/// True for limits of CPUs and memory alone.
+/// True if the value has only `limits`, and those only of `cpu` and `memory`.
 fn are_limits(resources: &Value) -> bool {
     let has_only = |value: &Value, keys: &[&str]| {
         value.as_object().is_some_and(|all| all.keys().all(|key| keys.contains(&key.as_str())))
@@ -55,16 +59,16 @@ fn are_limits(resources: &Value) -> bool {
         && resources.get("limits").is_none_or(|limits| has_only(limits, &["cpu", "memory"]))
 }
 
-/// A field on which the plan depends.
+/// Deserialises a field that the plan needs; the default if it is missing or invalid.
 fn typed<T: Default + for<'de> Deserialize<'de>>(
     pod: &Map<String, Value>,
     key: &str,
     line: u64,
-    found: &mut Found,
+    errors: &mut Diagnostics,
 ) -> T {
     let Some(value) = pod.get(key) else { return T::default() };
     T::deserialize(value).unwrap_or_else(|error| {
-        found.push(Diagnostic::new(line, format!("pod: {key}: {error}")));
+        errors.push(Diagnostic::new(line, format!("pod: {key}: {error}")));
         T::default()
     })
 }

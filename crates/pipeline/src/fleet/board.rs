@@ -1,32 +1,32 @@
-//! Profiles of edge boards: CPUs, devices, network. Figures are those of the makers' data sheets.
+//! Profiles of edge boards: CPUs, devices and network, from the manufacturers' data sheets.
 
 use super::NodeLink;
 use crate::quantity::{BitRate, Seconds};
 
-/// A kind of board.
+/// Profile of a board.
 #[derive(Clone, Copy, Debug)]
 pub struct BoardProfile {
-    /// Name in files.
+    /// Name in boards files.
     pub name: &'static str,
-    /// The board for people.
+    /// One-line description, for display.
     pub description: &'static str,
     /// CPU cores.
     pub cpus: u32,
-    /// Memory of the usual model, in GiB.
+    /// Memory of the common model, in GiB.
     pub memory_gib: u32,
-    /// Extended resources with the number of devices.
+    /// Extended resources, each with its number of devices.
     pub devices: &'static [(&'static str, u32)],
     /// Rate of the network port in bits per second.
     pub rate: f64,
 }
 
-/// One hop through a switch of an office or a plant.
+/// One-way delay in seconds through a switch on a local network.
 const DELAY: f64 = 0.000_1;
 
 // === impl BoardProfile ===
 
 impl BoardProfile {
-    /// All boards.
+    /// All profiles.
     pub const ALL: [Self; 7] = [
         Self {
             name: "raspberry-pi-5",
@@ -86,13 +86,13 @@ impl BoardProfile {
         },
     ];
 
-    /// A board by its name.
+    /// Looks a profile up by its name.
     pub fn named(name: &str) -> Option<&'static Self> {
         const ALL: &[BoardProfile] = &BoardProfile::ALL;
         ALL.iter().find(|board| board.name == name)
     }
 
-    /// The board's own network port.
+    /// Link through the board's network port.
     pub fn link(&self) -> NodeLink {
         NodeLink { rate: BitRate(self.rate), delay: Seconds(DELAY) }
     }

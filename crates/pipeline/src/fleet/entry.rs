@@ -1,4 +1,4 @@
-//! A file of boards: simulated nodes by profile or key by key.
+//! Parser of the boards file: simulated nodes, each from a profile or from explicit keys.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::{
     taint::Taint,
 };
 
-/// Nodes that are described, and not there.
+/// Simulated nodes.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "Boards of windlass")]
@@ -30,7 +30,7 @@ struct BoardsFile {
     nodes: Vec<Spanned<NodeEntry>>,
 }
 
-/// A node. Its keys outweigh those of its profile.
+/// A node. Its keys override those of its profile.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NodeEntry {
@@ -43,7 +43,7 @@ struct NodeEntry {
     cpus: Option<f64>,
     /// Free memory [default: that of the board, else 4GiB].
     memory: Option<Bytes>,
-    /// Labels besides kubernetes.io/hostname, for node selectors.
+    /// Labels in addition to kubernetes.io/hostname, for node selectors.
     #[serde(default)]
     labels: BTreeMap<String, String>,
     /// Taints, for tolerations.
@@ -53,7 +53,7 @@ struct NodeEntry {
     rate: Option<BitRate>,
     /// Delay between the node and the switch [default: 100us].
     delay: Option<Seconds>,
-    /// Devices besides those of the board.
+    /// Devices in addition to those of the board.
     #[serde(default)]
     devices: Vec<DeviceEntry>,
 }
@@ -62,21 +62,21 @@ struct NodeEntry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct DeviceEntry {
-    /// Extended resource that counts them.
+    /// Extended resource that the devices belong to.
     resource: Option<String>,
     /// DeviceClass that selects them.
     device_class: Option<String>,
     /// DRA driver that publishes them, for expressions.
     #[serde(default)]
     driver: String,
-    /// Attributes of the driver's domain, for expressions.
+    /// Attributes in the driver's domain, for expressions.
     #[serde(default)]
     attributes: BTreeMap<String, AttributeEntry>,
     /// Number of devices [default: 1].
     count: Option<u32>,
 }
 
-/// A taint that keeps pods away.
+/// A taint that keeps pods off the node.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct TaintEntry {
@@ -91,9 +91,9 @@ struct TaintEntry {
 
 #[derive(Deserialize, JsonSchema)]
 enum Effect {
-    /// New pods go elsewhere.
+    /// The scheduler places no new pods on the node.
     NoSchedule,
-    /// Pods that run are evicted too.
+    /// In addition, running pods are evicted.
     NoExecute,
 }
 
@@ -105,11 +105,11 @@ enum AttributeEntry {
     Text(String),
 }
 
-/// A board has some ports, a server some dozen devices.
-const MOST_DEVICES: u32 = 1024;
+/// Upper limit of `count`: servers have some dozen devices.
+const MAX_DEVICES: u32 = 1024;
 const DEFAULT_CPUS: f64 = 4.0;
 const DEFAULT_MEMORY_GIB: u32 = 4;
-/// The label that every node has of its kubelet.
+/// Label that the kubelet sets on its node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 pub(super) fn schema() -> Value {
@@ -118,64 +118,65 @@ pub(super) fn schema() -> Value {
 
 pub(super) fn read(text: &str) -> Result<Fleet, Vec<Diagnostic>> {
     let file: BoardsFile = document::read(text)?;
-    let mut found = Vec::new();
+    let mut errors = Vec::new();
     let mut nodes: Vec<Node> = Vec::new();
     for Spanned { value: entry, .. } in file.nodes {
         let line = entry.name.line;
-        let node = entry.node(&mut found);
+        let node = entry.node(&mut errors);
         if nodes.iter().any(|other| other.name == node.name) {
-            let text = format!("node {:?} is there twice: use two names", node.name);
-            found.push(Diagnostic::new(line, text));
+            let text = format!("node {:?} is defined twice: use different names", node.name);
+            errors.push(Diagnostic::new(line, text));
         }
         nodes.push(node);
     }
-    if found.is_empty() {
+    if errors.is_empty() {
         Ok(Fleet { nodes, is_simulated: true, overhead: Overhead::default() })
     } else {
-        Err(found)
+        Err(errors)
     }
 }
 
 // === impl NodeEntry ===
 
 impl NodeEntry {
-    fn node(self, found: &mut Vec<Diagnostic>) -> Node {
+    fn node(self, errors: &mut Vec<Diagnostic>) -> Node {
         let Spanned { line, value: name } = self.name;
-        let mut wrong = |text: String| found.push(Diagnostic::new(line, text));
+        let mut report = |text: String| errors.push(Diagnostic::new(line, text));
         if !name::is_subdomain(&name) {
-            wrong(format!(
+            report(format!(
                 "name: {name:?}: a node's name has lower-case letters, digits, dashes and dots"
             ));
         }
         let profile = self.board.as_deref().and_then(|board| {
-            let found = BoardProfile::named(board);
-            if found.is_none() {
-                wrong(unknown_board(board));
+            let profile = BoardProfile::named(board);
+            if profile.is_none() {
+                report(unknown_board(board));
             }
-            found
+            profile
         });
         let NodeLink { rate, delay } = profile.map_or_else(NodeLink::default, BoardProfile::link);
         let (rate, delay) = (self.rate.unwrap_or(rate), self.delay.unwrap_or(delay));
         let link = NodeLink { rate, delay };
         if link.rate.0 <= 0.0 {
-            wrong("rate: write a rate of more than 0".to_owned());
+            report("rate: write a rate of more than 0".to_owned());
         }
         let cpus = self.cpus.or(profile.map(|board| f64::from(board.cpus))).unwrap_or(DEFAULT_CPUS);
         if !(0.0..=1024.0).contains(&cpus) {
-            wrong(format!("cpus: {cpus}: write a number of CPUs"));
+            report(format!("cpus: {cpus}: write a number of CPUs"));
         }
         let gib = profile.map_or(DEFAULT_MEMORY_GIB, |board| board.memory_gib);
         let memory = self.memory.unwrap_or(Bytes(u64::from(gib) << 30));
         let mut labels = self.labels;
         labels.entry(HOSTNAME.to_owned()).or_insert_with(|| name.clone());
-        let own = profile.map_or(&[][..], |board| board.devices).iter();
-        let own = own.map(|(resource, count)| DeviceEntry::of_board(resource, *count));
+        let board_devices = profile.map_or(&[][..], |board| board.devices).iter();
+        let board_devices =
+            board_devices.map(|(resource, count)| DeviceEntry::of_board(resource, *count));
         let mut devices = Vec::new();
-        for entry in own.chain(self.devices) {
-            if entry.count.is_some_and(|count| count > MOST_DEVICES) {
-                wrong(format!("count: a node has at most {MOST_DEVICES} devices of one kind"));
+        for entry in board_devices.chain(self.devices) {
+            if entry.count.is_some_and(|count| count > MAX_DEVICES) {
+                report(format!("count: a node has at most {MAX_DEVICES} devices of one kind"));
             } else if entry.resource.is_none() && entry.device_class.is_none() {
-                wrong("a device has a resource or a deviceClass".to_owned());
+                report("a device has a resource or a deviceClass".to_owned());
             } else {
                 entry.add_to(&mut devices, &name);
             }

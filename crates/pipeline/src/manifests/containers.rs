@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::{Source, Workload, fields::overlay};
 use crate::{capacity::Capacity, pipeline::Wanted, placement::Replica};
 
-/// The word after the program of `windlass stage --exec`.
+/// Argument that ends the program of `windlass stage --exec`.
 const END_OF_PROGRAM: &str = ";";
 
-/// The other ways in which a probe asks.
+/// Handlers of a probe other than `tcpSocket`.
 const HANDLERS: [&str; 3] = ["exec", "grpc", "httpGet"];
 
 // === impl Source ===
@@ -20,21 +20,21 @@ impl Source<'_> {
         replica: &Replica,
         workload: &Workload<'_>,
     ) -> Value {
-        let of = &self.pipeline.stages[stage];
+        let spec = &self.pipeline.stages[stage];
         let port = self.pipeline.port(stage);
         let own = &replica.alternative(self.pipeline, stage).command;
-        let command = if own.is_empty() { &of.command } else { own };
+        let command = if own.is_empty() { &spec.command } else { own };
         let mut arguments = self.arguments(stage, workload);
         if is_open_ended(command) {
             arguments.insert(0, END_OF_PROGRAM.to_owned());
         }
         let mut container = json!({
-            "name": of.name,
-            "image": of.image,
+            "name": spec.name,
+            "image": spec.image,
             "args": arguments,
-            "ports": [{ "name": port_name(&of.name), "containerPort": port }],
+            "ports": [{ "name": port_name(&spec.name), "containerPort": port }],
             "resources": self.resources(stage, replica),
-            // A stage listens once it can take items; one that no longer listens has to start anew.
+            // A stage listens while it accepts items. One that stops listening must be restarted.
             "readinessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 2 },
             "livenessProbe": { "tcpSocket": { "port": port }, "periodSeconds": 10, "failureThreshold": 3 },
         });
@@ -42,13 +42,13 @@ impl Source<'_> {
             container["command"] = command.clone().into();
         }
         for probe in ["readinessProbe", "livenessProbe"] {
-            // A probe has one way to ask.
-            let own = of.container.get(probe);
-            if own.is_some_and(|own| HANDLERS.iter().any(|way| own.get(way).is_some())) {
+            // Kubernetes allows one handler per probe.
+            let own = spec.container.get(probe);
+            if own.is_some_and(|own| HANDLERS.iter().any(|handler| own.get(handler).is_some())) {
                 container[probe].as_object_mut().map(|probe| probe.remove("tcpSocket"));
             }
         }
-        overlay(&mut container, &of.container);
+        overlay(&mut container, &spec.container);
         container
     }
 
@@ -91,14 +91,14 @@ impl Source<'_> {
     }
 }
 
-/// True for a command of `windlass stage` that takes all following words for those of its program.
+/// True if the command ends within the program of `--exec`, which would consume all following arguments.
 fn is_open_ended(command: &[String]) -> bool {
     let after = command.iter().skip_while(|word| *word != "--exec");
     command.iter().any(|word| word == "--exec")
         && !after.into_iter().any(|word| word == END_OF_PROGRAM)
 }
 
-/// Names of ports have at most 15 characters, a letter among them.
+/// Name of a container port. Kubernetes requires at most 15 characters with at least one letter.
 fn port_name(stage: &str) -> String {
     let name: String = format!("s-{stage}").chars().take(15).collect();
     name.trim_end_matches('-').to_owned()

@@ -1,22 +1,22 @@
-//! Deployments, and the pods that they make.
+//! Deployments with their pod templates, and ResourceClaimTemplates.
 
 use serde_json::{Map, Value, json};
 
 use super::{ManifestError, Source, Workload, fields, labels};
 use crate::{pipeline::Wanted, placement::Replica, plan::Layout};
 
-/// Time to finish what is in the queues: a little more than a stage takes to drain.
+/// `terminationGracePeriodSeconds`: a little more than the drain deadline of a stage.
 const GRACE_SECONDS: u32 = 40;
-/// Weight of the planned nodes: the largest that Kubernetes knows.
+/// Weight of the planned nodes in the affinity: the maximum of Kubernetes.
 const WEIGHT: u32 = 100;
 const SPREAD: &str = "topologySpreadConstraints";
 
-/// The label by which a Service finds the pods of a stage, which may share them with others.
+/// Label that the Service of a stage selects. A pod has one such label per stage.
 pub(super) fn stage_label(stage: &str) -> String {
     format!("windlass.dev/stage-{stage}")
 }
 
-/// The label by which a Deployment finds its own pods.
+/// Label that a Deployment selects.
 pub(super) fn selector(workload: &str) -> Value {
     json!({ "app.kubernetes.io/name": workload })
 }
@@ -73,22 +73,22 @@ impl Source<'_> {
         if self.plan.layout != Layout::Pods {
             pod.insert("affinity".to_owned(), self.affinity(workload));
         }
-        let added = self.added(workload)?;
-        // Of one topology there is one constraint.
-        if workload.replicas > 1 && !added.contains_key(SPREAD) {
+        let extra_fields = self.extra_fields(workload)?;
+        // A topology key is allowed in one constraint only, so constraints of the file win.
+        if workload.replicas > 1 && !extra_fields.contains_key(SPREAD) {
             pod.insert(SPREAD.to_owned(), spread(&workload.name));
         }
         let mut pod = Value::from(pod);
-        fields::overlay(&mut pod, &added);
+        fields::overlay(&mut pod, &extra_fields);
         Ok(pod)
     }
 
-    /// The fields that the file adds to the pod, of all its stages.
-    fn added(&self, workload: &Workload<'_>) -> Result<Map<String, Value>, ManifestError> {
+    /// Merged pod fields of all stages of the workload.
+    fn extra_fields(&self, workload: &Workload<'_>) -> Result<Map<String, Value>, ManifestError> {
         let mut all = Map::new();
         let stages = || workload.stages.iter().map(|(stage, _)| &self.pipeline.stages[*stage]);
         for stage in stages() {
-            fields::join(&mut all, &stage.pod).map_err(|fields::Conflict(field)| {
+            fields::merge(&mut all, &stage.pod).map_err(|fields::Conflict(field)| {
                 let stages = stages().map(|stage| &*stage.name).collect::<Vec<_>>().join(", ");
                 ManifestError::Conflict { stages, field }
             })?;
@@ -100,7 +100,7 @@ impl Source<'_> {
         let nodes: Vec<_> =
             workload.nodes.iter().map(|node| self.fleet.nodes[*node].name.as_str()).collect();
         let preferred = nodes.iter().map(|node| {
-            // The label kubernetes.io/hostname need not be the node's name. A field has one value.
+            // The label kubernetes.io/hostname can differ from the node's name. `matchFields` allows one value.
             let field = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
             json!({ "weight": WEIGHT, "preference": { "matchFields": [field] } })
         });
@@ -108,28 +108,28 @@ impl Source<'_> {
         json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": preferred } })
     }
 
-    /// A new pod needs the device that the old one has, or the room on its only node: the old one ends first, and its
-    /// items wait at the stage before.
+    /// Rolling update. If the pod has a device or a node selector, the old pod ends first: the new one needs its device
+    /// or its space on the node. Meanwhile items wait at the previous stage.
     fn update(&self, workload: &Workload<'_>) -> Value {
-        let needs_its_place = |(stage, replica): &(usize, &Replica)| {
+        let needs_old_place = |(stage, replica): &(usize, &Replica)| {
             replica.device.is_some() || !self.pipeline.stages[*stage].node_selector.is_empty()
         };
-        if workload.stages.iter().any(needs_its_place) {
+        if workload.stages.iter().any(needs_old_place) {
             json!({ "maxSurge": 0, "maxUnavailable": 1 })
         } else {
             json!({ "maxSurge": 1, "maxUnavailable": 0 })
         }
     }
 
-    /// Templates of the claims that the placed replicas need.
+    /// One ResourceClaimTemplate per alternative with a claim that a replica uses.
     pub(super) fn claim_templates(&self) -> Vec<Value> {
         let mut templates = Vec::new();
-        for (stage, of) in self.pipeline.stages.iter().enumerate() {
-            for (alternative, one) in of.alternatives.iter().enumerate() {
+        for (stage, spec) in self.pipeline.stages.iter().enumerate() {
+            for (alternative, option) in spec.alternatives.iter().enumerate() {
                 let is_used = self.plan.placement.replicas[stage]
                     .iter()
                     .any(|used| used.alternative == alternative);
-                let Wanted::Claim { class, text, .. } = &one.device else { continue };
+                let Wanted::Claim { class, text, .. } = &option.device else { continue };
                 if !is_used {
                     continue;
                 }
@@ -153,7 +153,7 @@ impl Source<'_> {
     }
 }
 
-/// Replicas go to different nodes where they can.
+/// Topology spread constraint: the scheduler prefers different nodes for the replicas.
 fn spread(workload: &str) -> Value {
     json!([{
         "maxSkew": 1,

@@ -1,4 +1,4 @@
-//! Replicas of a node that failed, placed anew; the others stay where they are.
+//! Placement after a node failure: replicas of the failed node move, all others stay.
 
 use super::{Unplaceable, worth};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     placement::{Placement, Replica},
 };
 
-/// Moves the replicas of a node to where the goal is served best, one after the other.
+/// Moves the replicas of the failed node, one after the other, each to the place with the best worth for the goal.
 ///
 /// # Errors
 ///
@@ -22,15 +22,15 @@ pub fn replaced(
     for stage in 0..pipeline.stages.len() {
         for position in 0..placement.replicas[stage].len() {
             if placement.replicas[stage][position].node == failed {
-                placement = moved(pipeline, fleet, &placement, (stage, position), failed)?;
+                placement = move_replica(pipeline, fleet, &placement, (stage, position), failed)?;
             }
         }
     }
     Ok(placement)
 }
 
-/// The best place of one replica, with all others where they are.
-fn moved(
+/// Moves one replica to its best place while all others stay.
+fn move_replica(
     pipeline: &Pipeline,
     fleet: &Fleet,
     placement: &Placement,
@@ -39,14 +39,14 @@ fn moved(
 ) -> Result<Placement, Unplaceable> {
     let mut best: Option<(_, Placement)> = None;
     for place in places(pipeline, fleet, stage).filter(|place| place.node != failed) {
-        let mut other = placement.clone();
-        other.replicas[stage][position] = place;
-        if !other.conflicts(pipeline, fleet).is_empty() {
+        let mut candidate = placement.clone();
+        candidate.replicas[stage][position] = place;
+        if !candidate.conflicts(pipeline, fleet).is_empty() {
             continue;
         }
-        let worth = worth(pipeline, fleet, &other);
+        let worth = worth(pipeline, fleet, &candidate);
         if best.as_ref().is_none_or(|(best, _)| worth.is_above(*best)) {
-            best = Some((worth, other));
+            best = Some((worth, candidate));
         }
     }
     let reason = || format!("no node but {} has room for it", fleet.nodes[failed].name);
@@ -54,17 +54,17 @@ fn moved(
     best.map(|(_, placement)| placement).ok_or_else(|| Unplaceable::stage(name, reason()))
 }
 
-/// All places of a replica, whether or not they are taken.
+/// All places of a replica, including the occupied ones.
 fn places<'a>(
     pipeline: &'a Pipeline,
     fleet: &'a Fleet,
     stage: usize,
 ) -> impl Iterator<Item = Replica> + 'a {
-    let of = &pipeline.stages[stage];
-    of.alternatives.iter().enumerate().flat_map(move |(alternative, one)| {
-        let nodes = fleet.nodes.iter().enumerate().filter(|(_, node)| node.admits(of));
+    let stage = &pipeline.stages[stage];
+    stage.alternatives.iter().enumerate().flat_map(move |(alternative, option)| {
+        let nodes = fleet.nodes.iter().enumerate().filter(|(_, node)| node.admits(stage));
         nodes.flat_map(move |(position, node)| {
-            node.serving(&one.device).map(move |device| Replica {
+            node.candidate_devices(&option.device).map(move |device| Replica {
                 node: position,
                 alternative,
                 device,

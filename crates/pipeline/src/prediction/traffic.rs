@@ -1,4 +1,4 @@
-//! Items on the network ports of the nodes.
+//! Load that a placement puts on the nodes' network ports, and the time of items on the links.
 
 use super::Model;
 use crate::{fleet::Fleet, placement::Replica, quantity::Bytes};
@@ -6,9 +6,9 @@ use crate::{fleet::Fleet, placement::Replica, quantity::Bytes};
 /// Load of all ports.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    /// By node, as it sends.
+    /// Egress by node.
     pub(super) sending: Vec<Port>,
-    /// By node, as it receives.
+    /// Ingress by node.
     pub(super) receiving: Vec<Port>,
     shares: Shares,
 }
@@ -16,21 +16,21 @@ pub(crate) struct Traffic {
 /// One direction of a node's port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Port {
-    /// Seconds in which the port is busy per item of the pipeline.
+    /// Seconds that the port is busy per item of the pipeline.
     pub(super) busy: f64,
 }
 
-/// Bytes that an item has on the wire besides its payload: the message's fields, frames, and headers of TCP and IP.
+/// Bytes per item in addition to its payload: fields of the message, HTTP/2 frames, TCP and IP headers.
 const OVERHEAD: u64 = 200;
-/// Bytes of an Ethernet frame for each byte of payload: 1,448 of a packet of TCP are in 1,514.
+/// Bytes on Ethernet per byte of TCP payload: a frame of 1,514 bytes carries 1,448.
 pub const FRAMING: f64 = 1514.0 / 1448.0;
 
-/// Time in which an item keeps a node's port busy.
+/// Seconds that one item occupies a node's port.
 fn port_time(fleet: &Fleet, node: usize, bytes: Bytes) -> f64 {
     fleet.nodes[node].link.rate.time_of(bytes.0 + OVERHEAD) * FRAMING
 }
 
-/// Time of transmission between two nodes, and the delay.
+/// Transmission time and delay between two nodes, in seconds. The slower link sets the transmission time.
 pub(super) fn path(fleet: &Fleet, (from, to): (usize, usize), bytes: Bytes) -> (f64, f64) {
     let (from, to) = (&fleet.nodes[from].link, &fleet.nodes[to].link);
     let slower = if from.rate < to.rate { from.rate } else { to.rate };
@@ -54,17 +54,17 @@ impl Traffic {
     }
 
     /// Mean time of an item on each link: the wait for both ports, the transmission and the delay. `None` if a port
-    /// cannot carry what comes. `variations` has the squared variation of what leaves each stage.
+    /// cannot carry the arrival rate. `departures` has the squared variation of each stage's departures.
     pub(super) fn link_times(
         &self,
         model: &Model<'_>,
         rate: f64,
-        variations: &[f64],
+        departures: &[f64],
     ) -> Option<Vec<f64>> {
         let mut times = Vec::with_capacity(model.pipeline.links.len());
         for link in &model.pipeline.links {
-            let variation = variations[link.from];
-            let beside: Vec<_> =
+            let variation = departures[link.from];
+            let siblings: Vec<_> =
                 model.pipeline.links_from(link.from).filter(|other| other.to != link.to).collect();
             let mut time = 0.0;
             for (share, (from, to)) in self.shares.pairs((link.from, link.to)) {
@@ -72,10 +72,10 @@ impl Traffic {
                 let time_at = |node| port_time(model.fleet, node, link.bytes);
                 let sent = self.sending[from].wait(rate, variation, time_at(from))?;
                 let received = self.receiving[to].wait(rate, variation, time_at(to))?;
-                // A split sends on all its links at once, and they share the port by turns.
-                let others = beside.iter().map(|other| {
+                // At a split, the stage sends on all its links at once, and the flows share the port.
+                let others = siblings.iter().map(|other| {
                     let bytes = path(model.fleet, (from, to), other.bytes).0;
-                    self.shares.away(other.to, from) * bytes.min(transmission)
+                    self.shares.remote_share(other.to, from) * bytes.min(transmission)
                 });
                 time += share * (sent + received + others.sum::<f64>() + transmission + delay);
             }
@@ -85,7 +85,7 @@ impl Traffic {
     }
 }
 
-/// Shares of each stage's items that its nodes take: replicas are given what they can do.
+/// By stage: its nodes, each with its share of the stage's items. A replica's share is proportional to its rate.
 #[derive(Debug)]
 struct Shares(Vec<Vec<(usize, f64)>>);
 
@@ -93,10 +93,10 @@ struct Shares(Vec<Vec<(usize, f64)>>);
 
 impl Shares {
     fn of(model: &Model<'_>, replicas: &[Vec<Replica>]) -> Self {
-        let stages = replicas.iter().enumerate().map(|(stage, of)| {
-            let total: f64 = of.iter().map(|replica| model.rate(replica, stage)).sum();
-            let mut nodes: Vec<(usize, f64)> = Vec::with_capacity(of.len());
-            for replica in of {
+        let stages = replicas.iter().enumerate().map(|(stage, stage_replicas)| {
+            let total: f64 = stage_replicas.iter().map(|replica| model.rate(replica, stage)).sum();
+            let mut nodes: Vec<(usize, f64)> = Vec::with_capacity(stage_replicas.len());
+            for replica in stage_replicas {
                 let share = model.rate(replica, stage) / total;
                 match nodes.iter_mut().find(|(node, _)| *node == replica.node) {
                     Some((_, sum)) => *sum += share,
@@ -108,7 +108,7 @@ impl Shares {
         Self(stages.collect())
     }
 
-    /// The pairs of different nodes between which a link's items go, each with its share of them.
+    /// Pairs of different nodes (sender, receiver) of a link, each with its share of the link's items.
     fn pairs(
         &self,
         (from, to): (usize, usize),
@@ -119,8 +119,8 @@ impl Shares {
         })
     }
 
-    /// Share of a stage's items that come from another node.
-    fn away(&self, stage: usize, node: usize) -> f64 {
+    /// Share of a stage's items that other nodes than `node` get.
+    fn remote_share(&self, stage: usize, node: usize) -> f64 {
         self.0[stage].iter().filter(|(other, _)| *other != node).map(|(_, share)| share).sum()
     }
 }
@@ -128,11 +128,11 @@ impl Shares {
 // === impl Port ===
 
 impl Port {
-    /// Mean wait of an item whose transmission takes so long; `None` if more comes than the port carries. Flows share the
-    /// port by turns, so a small item does not wait for a whole large one: its wait is in proportion to its own size
-    /// (processor sharing), and to the variation of what comes.
-    fn wait(self, rate: f64, coming: f64, transmission: f64) -> Option<f64> {
+    /// Mean wait in seconds of an item with this transmission time; `None` if the rate exceeds the port's capacity.
+    /// Flows share the port (processor sharing): the wait of an item is proportional to its own size, and to the
+    /// squared variation of the arrivals.
+    fn wait(self, rate: f64, arrivals: f64, transmission: f64) -> Option<f64> {
         let load = rate * self.busy;
-        (load < 1.0).then(|| coming / 2.0 * transmission * load / (1.0 - load))
+        (load < 1.0).then(|| arrivals / 2.0 * transmission * load / (1.0 - load))
     }
 }

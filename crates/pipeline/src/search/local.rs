@@ -1,4 +1,4 @@
-//! A good placement to begin with: each stage at its best place, then one change after another that makes it better.
+//! Local search (hill climbing): places each stage at its best place, then applies single changes that raise the score.
 
 use super::{Score, Search};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     prediction::{Bottleneck, traffic::Traffic},
 };
 
-/// A change of one stage.
+/// A change of one stage. The `usize` is the index of a replica.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Add(Replica),
@@ -15,34 +15,34 @@ enum Change {
     Move(usize, Replica),
 }
 
-/// Places of a stage that are tried however large the pipeline is.
-const LEAST_TRIED: usize = 8;
+/// Minimum number of places that are tried per stage.
+const MIN_CANDIDATES: usize = 8;
 
 // === impl Search ===
 
 impl Search<'_> {
-    /// Finds a placement that no single change makes better, and keeps it.
-    pub(super) fn climb(&mut self) {
+    /// Finds and records a placement that no single change improves, or the last one before the steps run out.
+    pub(super) fn hill_climb(&mut self) {
         for stage in 0..self.chosen.len() {
             if !self.place_one(stage) {
-                // The exact search finds a way where the stages before can make room.
+                // Earlier stages occupy the space. The exact search tries other places for them.
                 return;
             }
         }
         let mut score = self.score();
-        self.note(score);
+        self.record(score);
         while self.steps > 0
-            && let Some(better) = self.change_one(&score)
+            && let Some(better) = self.improve(&score)
         {
             score = better;
-            self.note(score);
+            self.record(score);
         }
     }
 
-    /// Gives a stage its first replica, where that is best. False if there is no place.
+    /// Places the first replica of a stage at its best place. Returns false if no place is free.
     fn place_one(&mut self, stage: usize) -> bool {
         let mut best = None;
-        for place in self.promising(stage) {
+        for place in self.candidates(stage) {
             self.chosen[stage].push(place);
             let score = self.score();
             self.chosen[stage].pop();
@@ -55,44 +55,46 @@ impl Search<'_> {
         true
     }
 
-    /// Free places of a stage, as many as the steps allow to try for each: those beside the stages before it, and the fast
-    /// ones, come first.
-    fn promising(&self, stage: usize) -> Vec<Replica> {
+    /// Free places of a stage: first those on a node of a preceding stage, then the others; the fastest first in both.
+    /// The remaining steps limit their number, with a minimum of [`MIN_CANDIDATES`].
+    fn candidates(&self, stage: usize) -> Vec<Replica> {
         let (pipeline, stages) = (self.model.pipeline, self.chosen.len() as u64);
-        let places = self.room.places(stage).iter().copied();
+        let places = self.free.places(stage).iter().copied();
         let mut free: Vec<_> =
-            places.filter(|place| self.room.is_worth_trying(pipeline, stage, *place)).collect();
-        let before: Vec<_> = pipeline.links_to(stage).map(|link| &self.chosen[link.from]).collect();
-        let is_beside =
-            |place: &Replica| before.iter().any(|of| of.iter().any(|one| one.node == place.node));
+            places.filter(|place| self.free.is_worth_trying(pipeline, stage, *place)).collect();
+        let previous: Vec<_> =
+            pipeline.links_to(stage).map(|link| &self.chosen[link.from]).collect();
+        let is_adjacent = |place: &Replica| {
+            previous.iter().any(|placed| placed.iter().any(|replica| replica.node == place.node))
+        };
         let (batch, step) = (pipeline.stages[stage].batch, self.model.fleet.overhead.step);
         let rate = |place: &Replica| place.alternative(pipeline, stage).rate(batch, step);
-        free.sort_by(|a, b| is_beside(b).cmp(&is_beside(a)).then(rate(b).total_cmp(&rate(a))));
-        let most = self.steps / (stages * stages);
-        free.truncate(usize::try_from(most).unwrap_or(usize::MAX).max(LEAST_TRIED));
+        free.sort_by(|a, b| is_adjacent(b).cmp(&is_adjacent(a)).then(rate(b).total_cmp(&rate(a))));
+        let limit = self.steps / (stages * stages);
+        free.truncate(usize::try_from(limit).unwrap_or(usize::MAX).max(MIN_CANDIDATES));
         free
     }
 
-    /// Makes the first change that helps, and returns its score. `None` if none does.
-    fn change_one(&mut self, before: &Score) -> Option<Score> {
-        for stage in self.critical() {
+    /// Applies the first change that raises the score, and returns the new score. `None` if none does, or out of steps.
+    fn improve(&mut self, before: &Score) -> Option<Score> {
+        for stage in self.relevant_stages() {
             for change in self.changes(stage) {
                 if self.steps == 0 {
                     return None;
                 }
-                let Some(back) = self.apply(stage, change) else { continue };
+                let Some(undo) = self.apply(stage, change) else { continue };
                 let score = self.score();
                 if score.beats(before) {
                     return Some(score);
                 }
-                self.apply(stage, back).expect("it was there before");
+                self.apply(stage, undo).expect("the previous state was valid");
             }
         }
         None
     }
 
-    /// The stages whose change can help: for a throughput those at the bottleneck.
-    fn critical(&self) -> Vec<usize> {
+    /// Stages whose change can raise the score: for the goal throughput, only those at the bottleneck.
+    fn relevant_stages(&self) -> Vec<usize> {
         let all = 0..self.chosen.len();
         if self.model.pipeline.goal != Goal::Throughput {
             return all.collect();
@@ -106,9 +108,9 @@ impl Search<'_> {
             Bottleneck::Stage(stage) => vec![stage],
             Bottleneck::Sending(node) | Bottleneck::Receiving(node) => {
                 let links = self.model.pipeline.links.iter();
-                let touching =
+                let affected =
                     links.filter(|link| is_on(&link.from, node) || is_on(&link.to, node));
-                let mut stages: Vec<_> = touching.flat_map(|link| [link.from, link.to]).collect();
+                let mut stages: Vec<_> = affected.flat_map(|link| [link.from, link.to]).collect();
                 stages.sort_unstable();
                 stages.dedup();
                 stages
@@ -122,9 +124,9 @@ impl Search<'_> {
 
     fn changes(&self, stage: usize) -> Vec<Change> {
         let count = self.chosen[stage].len();
-        let places = self.room.places(stage).iter();
+        let places = self.free.places(stage).iter();
         let places =
-            places.filter(|place| self.room.is_worth_trying(self.model.pipeline, stage, **place));
+            places.filter(|place| self.free.is_worth_trying(self.model.pipeline, stage, **place));
         let places: Vec<_> = places.collect();
         let mut changes = Vec::new();
         for replica in 0..count {
@@ -139,29 +141,29 @@ impl Search<'_> {
         changes
     }
 
-    /// Makes a change, and returns the one that undoes it; `None` where there is no room for it.
+    /// Applies a change, and returns the change that undoes it; `None` if the new place is not free.
     fn apply(&mut self, stage: usize, change: Change) -> Option<Change> {
         let pipeline = self.model.pipeline;
         match change {
             Change::Add(place) => {
-                self.room.is_free(pipeline, stage, place).then_some(())?;
-                self.room.take(pipeline, stage, place);
+                self.free.is_free(pipeline, stage, place).then_some(())?;
+                self.free.allocate(pipeline, stage, place);
                 self.chosen[stage].push(place);
                 Some(Change::Remove(self.chosen[stage].len() - 1))
             }
             Change::Remove(position) => {
                 let place = self.chosen[stage].remove(position);
-                self.room.give_back(pipeline, stage, place);
+                self.free.release(pipeline, stage, place);
                 Some(Change::Add(place))
             }
             Change::Move(position, place) => {
                 let before = self.chosen[stage][position];
-                self.room.give_back(pipeline, stage, before);
-                if before == place || !self.room.is_free(pipeline, stage, place) {
-                    self.room.take(pipeline, stage, before);
+                self.free.release(pipeline, stage, before);
+                if before == place || !self.free.is_free(pipeline, stage, place) {
+                    self.free.allocate(pipeline, stage, before);
                     return None;
                 }
-                self.room.take(pipeline, stage, place);
+                self.free.allocate(pipeline, stage, place);
                 self.chosen[stage][position] = place;
                 Some(Change::Move(position, before))
             }

@@ -1,4 +1,4 @@
-//! The worth of a placement for the goal of its pipeline.
+//! Score of a placement for the goal of its pipeline.
 
 use crate::{
     pipeline::Goal,
@@ -6,16 +6,16 @@ use crate::{
     prediction::{Model, USUAL_LOAD, traffic},
 };
 
-/// The worth of a placement for its goal; more is better.
+/// Worth of a placement for the pipeline's goal; more is better.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Worth {
-    /// False if the rate does not pass, or the latency is too long at any rate.
+    /// False if the pipeline cannot sustain its rate, or exceeds the latency limit at every rate.
     pub meets_goal: bool,
-    /// Items per second, or the latency in seconds below zero: what the goal counts, or what keeps it from being met.
+    /// Items per second, or the negative latency in seconds: the goal's objective, or else the quantity that misses it.
     pub amount: f64,
 }
 
-/// A placement's worth; ties go to fewer replicas, then to less latency.
+/// Worth of a placement; ties go to fewer replicas, then to less latency.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Score {
     pub(crate) worth: Worth,
@@ -23,10 +23,10 @@ pub(crate) struct Score {
     latency: f64,
 }
 
-/// Differences below this share are noise of the arithmetic.
+/// Relative differences below this value are rounding errors.
 const TOLERANCE: f64 = 1e-9;
-/// Halvings of an interval of rates.
-const HALVINGS: u32 = 30;
+/// Bisection steps in the search for the largest rate within a latency limit.
+const BISECTIONS: u32 = 30;
 
 // === impl Score ===
 
@@ -37,44 +37,44 @@ impl Score {
         let latency =
             |rate| model.latency(replicas, rate).map_or(f64::INFINITY, |latency| latency.total);
         let count = replicas.iter().map(Vec::len).sum();
-        let scored = |meets_goal, amount, latency| {
+        let score = |meets_goal, amount, latency| {
             let worth = Worth { meets_goal, amount };
             Self { worth, replicas: count, latency }
         };
-        let usual = model.pipeline.rate.unwrap_or(USUAL_LOAD * throughput);
+        let rate = model.pipeline.rate.unwrap_or(USUAL_LOAD * throughput);
         match model.pipeline.goal {
-            Goal::Throughput => scored(true, throughput, latency(usual)),
-            Goal::Latency if throughput > usual => {
-                let latency = latency(usual);
-                scored(true, -latency, latency)
+            Goal::Throughput => score(true, throughput, latency(rate)),
+            Goal::Latency if throughput > rate => {
+                let latency = latency(rate);
+                score(true, -latency, latency)
             }
-            Goal::Latency => scored(false, throughput, f64::INFINITY),
+            Goal::Latency => score(false, throughput, f64::INFINITY),
             Goal::ThroughputUnder(limit) => {
-                let least = latency(0.0);
-                if least > limit.0 {
-                    return scored(false, -least, least);
+                let minimum = latency(0.0);
+                if minimum > limit.0 {
+                    return score(false, -minimum, minimum);
                 }
                 let (mut low, mut high) = (0.0, throughput);
-                for _ in 0..HALVINGS {
+                for _ in 0..BISECTIONS {
                     let middle = f64::midpoint(low, high);
                     if latency(middle) <= limit.0 { low = middle } else { high = middle }
                 }
-                scored(true, low, latency(low))
+                score(true, low, latency(low))
             }
         }
     }
 
-    /// True if the worth for the goal is more, ties aside.
+    /// True if the worth is higher, without tie-breaking.
     pub(super) fn is_above(&self, other: &Self) -> bool {
         self.worth.is_above(other.worth)
     }
 
-    /// True if the worth for the goal is no less: a branch that reaches this may have the better of two equals.
-    pub(super) fn may_beat(&self, other: &Self) -> bool {
+    /// True if a branch with this bound can beat `other`: its worth is higher, or equal without more replicas.
+    pub(super) fn can_beat(&self, other: &Self) -> bool {
         !other.is_above(self) && (self.is_above(other) || self.replicas <= other.replicas)
     }
 
-    /// True if it is better, ties included.
+    /// True if the score is higher, with tie-breaking.
     pub(super) fn beats(&self, other: &Self) -> bool {
         if self.is_above(other) || other.is_above(self) {
             return self.is_above(other);
@@ -86,7 +86,7 @@ impl Score {
 // === impl Worth ===
 
 impl Worth {
-    /// True if this is more by more than the noise of the arithmetic.
+    /// True if this worth is higher by more than rounding errors. Meeting the goal outweighs the amount.
     pub fn is_above(self, other: Self) -> bool {
         let noise = TOLERANCE * self.amount.abs().max(other.amount.abs());
         (self.meets_goal, self.amount - noise > other.amount) > (other.meets_goal, false)

@@ -1,4 +1,4 @@
-//! A chain of stages that pass payloads on.
+//! A chain of stages that return payloads unchanged.
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -9,7 +9,7 @@ use windlass_stage::{
 
 use super::Chain;
 
-/// Stages on threads of their own, which end with this value.
+/// Stages on their own threads, which end when this value is dropped.
 pub(crate) struct Kit {
     source: Source,
     ends: Ends,
@@ -21,8 +21,8 @@ impl Chain for Kit {
         let shutdown = CancellationToken::new();
         let last = start(stage("0"), shutdown.clone()).await;
         let mut first = Addresses::from(last.clone());
-        for place in 1..stages {
-            let builder = stage(&place.to_string()).next(&(place - 1).to_string(), first);
+        for position in 1..stages {
+            let builder = stage(&position.to_string()).next(&(position - 1).to_string(), first);
             first = start(builder, shutdown.clone()).await.into();
         }
         let ends = Ends::listen(last.into()).await;
@@ -48,16 +48,16 @@ fn stage(name: &str) -> Builder {
     Stage::builder(name).listen("127.0.0.1:0".parse().expect("an address"))
 }
 
-/// Serves on a thread of its own.
+/// Serves on its own thread, and returns the bound address.
 async fn start(builder: Builder, shutdown: CancellationToken) -> Address {
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let bound = builder.bind().await.expect("a free port");
-            tell.send(bound.address().clone()).expect("somebody waits");
+            sender.send(bound.address().clone()).expect("the caller waits");
             bound.serve(shutdown).await.expect("it serves");
         });
     });
-    told.await.expect("it listens")
+    receiver.await.expect("it listens")
 }

@@ -1,10 +1,10 @@
-//! Cost of a stage per item, beside a relay of bare gRPC streams: `cargo bench -p windlass-stage --bench hop`.
+//! Cost of a stage per item, compared with a relay of bare gRPC streams: `cargo bench -p windlass-stage --bench hop`.
 //!
-//! Each stage and each relay has a thread with a runtime of its own, as processes have. The cost of one hop is the
-//! difference between four stages and one, divided by three: the ends of the pipeline cancel out. Ends with 1 where a
-//! budget is missed.
+//! Each stage and each relay has its own thread and runtime, like a process. The cost of one hop is the difference
+//! between four stages and one, divided by three, so the source and the listener cancel out. Exits with 1 if a budget
+//! is missed.
 //!
-//! A relay reads a stream and writes what it reads to the next one: no queue, no custody, no receipts, no times.
+//! A relay copies messages from one stream to the next, without queue, custody, receipts or times.
 
 mod kit;
 mod relay;
@@ -17,52 +17,52 @@ use std::{
 
 use bytes::Bytes;
 
-/// A chain of stages or relays, with an item's way in and out.
+/// A chain of stages or relays.
 trait Chain: Sized {
-    /// Starts a chain of so many on this machine.
+    /// Starts a chain of `stages` stages on this machine.
     fn start(stages: usize) -> impl Future<Output = Self>;
-    /// Sends an item, when there is room.
+    /// Sends an item. Waits while the chain has no capacity.
     fn send(&mut self, payload: Bytes) -> impl Future<Output = ()>;
-    /// Waits for an item at the end.
+    /// Waits for an item at the end of the chain.
     fn receive(&mut self) -> impl Future<Output = ()>;
 }
 
 /// Stages of the longer chain.
 const STAGES: usize = 4;
 
-/// Most time that a stage may take more than a relay, per item.
+/// Budget per item and hop: maximum extra time of a stage over a relay.
 const OVERHEAD: Duration = Duration::from_micros(60);
 
-/// Least throughput of large payloads over one hop.
+/// Budget of the throughput over one hop with large payloads: minimum.
 const MB_PER_SECOND: f64 = 200.0;
 
 const SMALL: usize = 1024;
 const LARGE: usize = 1024 * 1024;
 
-/// Items of one measurement, and items that are left out before it.
+/// Numbers of items per measurement, and of warm-up items before each.
 const ONE_BY_ONE: usize = 3_000;
 const AT_ONCE: usize = 30_000;
 const LARGE_ITEMS: usize = 1_000;
 const WARM: usize = 300;
 
-/// Each measurement is the best of so many: the machine has other work too.
+/// Each measurement is the best of this number of rounds, since the machine can be busy.
 const ROUNDS: usize = 3;
 
-/// Items between the source and the end. More would only wait.
+/// Items in flight in the measurements of rate and throughput. More would only wait in queues.
 const IN_FLIGHT: usize = 64;
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let held = runtime.expect("a runtime").block_on(measure());
-    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_within_budget = runtime.expect("a runtime").block_on(measure());
+    if is_within_budget { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 async fn measure() -> bool {
     print("per item and hop               kit us   relay us   more us   budget us");
     let one = (hop::<kit::Kit>(latency).await, hop::<relay::Relays>(latency).await);
-    let held_one = row("1 KiB, one item in flight", one);
+    let one_passed = row("1 KiB, one item in flight", one);
     let many = (hop::<kit::Kit>(rate).await, hop::<relay::Relays>(rate).await);
-    let held_many = row("1 KiB, at saturation", many);
+    let many_passed = row("1 KiB, at saturation", many);
     print("");
     print("over one hop                 kit MB/s   relay MB/s   budget MB/s");
     let kit = throughput::<kit::Kit>().await;
@@ -71,7 +71,7 @@ async fn measure() -> bool {
     print(&format!(
         "1 MiB                        {kit:8.0}   {relay:10.0}   {MB_PER_SECOND:11.0}{missed}"
     ));
-    held_one && held_many && kit >= MB_PER_SECOND
+    one_passed && many_passed && kit >= MB_PER_SECOND
 }
 
 fn row(name: &str, (kit, relay): (Duration, Duration)) -> bool {
@@ -88,7 +88,7 @@ fn row(name: &str, (kit, relay): (Duration, Duration)) -> bool {
     more <= OVERHEAD
 }
 
-/// Time of one more hop: of the longer chain beyond a chain of one.
+/// Time per additional hop: difference between the longer chain and a chain of one.
 async fn hop<C: Chain>(time: impl AsyncFn(C) -> Duration) -> Duration {
     let mut best = [Duration::MAX; 2];
     for _ in 0..ROUNDS {
@@ -100,28 +100,28 @@ async fn hop<C: Chain>(time: impl AsyncFn(C) -> Duration) -> Duration {
     best[1].saturating_sub(best[0]) / hops
 }
 
-/// Time of an item from end to end, with no other under way.
+/// Time of an item from end to end, with one item in flight.
 async fn latency<C: Chain>(mut chain: C) -> Duration {
     let payload = Bytes::from(vec![7; SMALL]);
-    let mut begun = Instant::now();
+    let mut started = Instant::now();
     for item in 0..WARM + ONE_BY_ONE {
         if item == WARM {
-            begun = Instant::now();
+            started = Instant::now();
         }
         chain.send(payload.clone()).await;
         chain.receive().await;
     }
-    begun.elapsed() / u32::try_from(ONE_BY_ONE).expect("few")
+    started.elapsed() / u32::try_from(ONE_BY_ONE).expect("few")
 }
 
-/// Time between two items at the end, with as many under way as there is room for.
+/// Mean time between two items at the end, with [`IN_FLIGHT`] items in flight.
 async fn rate<C: Chain>(chain: C) -> Duration {
     between(chain, SMALL, AT_ONCE).await
 }
 
 async fn between<C: Chain>(mut chain: C, size: usize, items: usize) -> Duration {
     let payload = Bytes::from(vec![7; size]);
-    let (mut sent, mut received, mut begun) = (0, 0, Instant::now());
+    let (mut sent, mut received, mut started) = (0, 0, Instant::now());
     while received < WARM + items {
         while sent - received < IN_FLIGHT && sent < WARM + items {
             chain.send(payload.clone()).await;
@@ -130,10 +130,10 @@ async fn between<C: Chain>(mut chain: C, size: usize, items: usize) -> Duration 
         chain.receive().await;
         received += 1;
         if received == WARM {
-            begun = Instant::now();
+            started = Instant::now();
         }
     }
-    begun.elapsed() / u32::try_from(items).expect("few")
+    started.elapsed() / u32::try_from(items).expect("few")
 }
 
 async fn throughput<C: Chain>() -> f64 {
@@ -141,11 +141,11 @@ async fn throughput<C: Chain>() -> f64 {
     for _ in 0..ROUNDS {
         best = best.min(between(C::start(1).await, LARGE, LARGE_ITEMS).await);
     }
-    // The units of the budget are millions.
+    // 1 MiB is 1.048576 MB.
     1.048_576 / best.as_secs_f64()
 }
 
 fn print(line: &str) {
-    // A reader that is gone needs no line.
+    // A closed standard output is not an error.
     drop(writeln!(std::io::stdout(), "{line}"));
 }

@@ -1,4 +1,4 @@
-//! A chain of relays: each reads a bidirectional stream and writes what it reads to the next one.
+//! A chain of relays: each copies messages from a bidirectional stream to the next one.
 
 use std::{net::SocketAddr, pin::Pin};
 
@@ -25,40 +25,40 @@ mod wire {
     include!("../../src/generated/windlass.stage.v1.rs");
 }
 
-/// Relays on threads of their own, which end with this value.
+/// Relays on their own threads, which end when this value is dropped.
 pub(crate) struct Relays {
     first: mpsc::Sender<wire::Parcel>,
     last: mpsc::UnboundedReceiver<wire::Parcel>,
-    _answers: Streaming<wire::Receipt>,
+    _receipts: Streaming<wire::Receipt>,
     _shutdown: DropGuard,
 }
 
-/// The way on.
+/// Destination of a relay's messages.
 #[derive(Clone)]
 enum Relay {
     Next(mpsc::Sender<wire::Parcel>),
-    /// Without a bound: who sends receives too, and would wait for itself.
+    /// Unbounded: the benchmark sends and receives in one task, and a full channel would deadlock.
     End(mpsc::UnboundedSender<wire::Parcel>),
 }
 
-/// Messages between a relay and the next stream: as many as a stage's window.
-const ROOM: usize = 8;
+/// Messages between a relay and the next stream: the window of a stage.
+const CHANNEL_CAPACITY: usize = 8;
 
-/// As the kit has it.
+/// Flow-control window, as in the crate.
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Chain for Relays {
     async fn start(stages: usize) -> Self {
         let shutdown = CancellationToken::new();
         let (end, last) = mpsc::unbounded_channel();
-        let mut next = start(Way::End(end), shutdown.clone()).await;
+        let mut next = start(Next::End(end), shutdown.clone()).await;
         for _ in 1..stages {
-            next = start(Way::Next(next), shutdown.clone()).await;
+            next = start(Next::Relay(next), shutdown.clone()).await;
         }
-        let (first, answers) = connect(next).await;
-        Self { first, last, _answers: answers, _shutdown: shutdown.drop_guard() }
+        let (first, receipts) = connect(next).await;
+        Self { first, last, _receipts: receipts, _shutdown: shutdown.drop_guard() }
     }
 
     async fn send(&mut self, payload: Bytes) {
@@ -72,8 +72,9 @@ impl Chain for Relays {
     }
 }
 
-enum Way {
-    Next(SocketAddr),
+/// Address of the next relay, or the end of the chain.
+enum Next {
+    Relay(SocketAddr),
     End(mpsc::UnboundedSender<wire::Parcel>),
 }
 
@@ -84,26 +85,26 @@ async fn connect(to: SocketAddr) -> (mpsc::Sender<wire::Parcel>, Streaming<wire:
         .initial_connection_window_size(STREAM_WINDOW * 2);
     let channel = endpoint.connect().await.expect("it listens");
     let mut client = wire::stage_client::StageClient::new(channel);
-    let (parcels, outgoing) = mpsc::channel(ROOM);
-    let answers = client.pass(ReceiverStream::new(outgoing)).await.expect("a stream");
-    (parcels, answers.into_inner())
+    let (parcels, outgoing) = mpsc::channel(CHANNEL_CAPACITY);
+    let receipts = client.pass(ReceiverStream::new(outgoing)).await.expect("a stream");
+    (parcels, receipts.into_inner())
 }
 
-/// Relays on a thread of its own.
-async fn start(way: Way, shutdown: CancellationToken) -> SocketAddr {
-    let (tell, told) = oneshot::channel();
+/// Runs a relay on its own thread, and returns its address.
+async fn start(next_hop: Next, shutdown: CancellationToken) -> SocketAddr {
+    let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
-            let (relay, _answers) = match way {
-                Way::End(end) => (Relay::End(end), None),
-                Way::Next(next) => {
-                    let (parcels, answers) = connect(next).await;
-                    (Relay::Next(parcels), Some(answers))
+            let (relay, _receipts) = match next_hop {
+                Next::End(end) => (Relay::End(end), None),
+                Next::Relay(next) => {
+                    let (parcels, receipts) = connect(next).await;
+                    (Relay::Next(parcels), Some(receipts))
                 }
             };
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-            tell.send(listener.local_addr().expect("bound")).expect("somebody waits");
+            sender.send(listener.local_addr().expect("bound")).expect("the caller waits");
             let incoming = TcpListenerStream::new(listener)
                 .map(|stream| stream.inspect(|stream| stream.set_nodelay(true).expect("a socket")));
             let service =
@@ -117,11 +118,11 @@ async fn start(way: Way, shutdown: CancellationToken) -> SocketAddr {
             shutdown.cancelled().await;
         });
     });
-    told.await.expect("it listens")
+    receiver.await.expect("it listens")
 }
 
 impl Relay {
-    /// False if nobody takes it.
+    /// Sends a message on. Returns false if the receiver has gone.
     async fn pass(&self, parcel: wire::Parcel) -> bool {
         match self {
             Self::Next(next) => next.send(parcel).await.is_ok(),
@@ -132,8 +133,8 @@ impl Relay {
 
 #[tonic::async_trait]
 impl wire::stage_server::Stage for Relay {
-    type PassStream = Answers<wire::Receipt>;
-    type EndsStream = Answers<wire::End>;
+    type PassStream = ResponseStream<wire::Receipt>;
+    type EndsStream = ResponseStream<wire::End>;
 
     async fn describe(
         &self,
@@ -155,12 +156,12 @@ impl wire::stage_server::Stage for Relay {
                 }
             }
         });
-        // The task ends with the stream of answers, of which there are none.
-        let answers = tokio_stream::pending().map(move |answer| {
+        // The empty stream of receipts owns the reading task, which so ends with the stream.
+        let receipts = tokio_stream::pending().map(move |answer| {
             let _ = &reading;
             answer
         });
-        Ok(Response::new(Box::pin(answers)))
+        Ok(Response::new(Box::pin(receipts)))
     }
 
     async fn ends(

@@ -3,7 +3,7 @@
 pub struct DescribeRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeResponse {
-    /// Version of this protocol. Stages of different versions refuse each other.
+    /// Version of this protocol. Stages with different versions refuse each other.
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
     #[prost(string, tag = "2")]
@@ -11,10 +11,10 @@ pub struct DescribeResponse {
     /// Name of this process among the replicas of its stage.
     #[prost(string, tag = "3")]
     pub replica: ::prost::alloc::string::String,
-    /// Largest payload that this stage takes, in bytes.
+    /// Largest payload that this stage accepts, in bytes.
     #[prost(uint64, tag = "4")]
     pub max_payload: u64,
-    /// The stage waits for a part from each of several stages. All parts of an item go to one replica.
+    /// True for a join, which needs a part from each of several stages. All parts of an item must go to one replica.
     #[prost(bool, tag = "5")]
     pub joins: bool,
 }
@@ -40,10 +40,10 @@ pub struct Ping {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Item {
-    /// Made by the source, unique in the pipeline.
+    /// Assigned by the source, unique in the pipeline.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Number of the item on this stream. Receipts name it: an id may come twice, as a result and as a failure.
+    /// Number of the item on this stream, for receipts. The id can occur twice: as a result and as a failure.
     #[prost(uint64, tag = "2")]
     pub sequence: u64,
     /// Name of the sending stage.
@@ -51,38 +51,38 @@ pub struct Item {
     pub from: ::prost::alloc::string::String,
     #[prost(bytes = "bytes", tag = "4")]
     pub payload: ::prost::bytes::Bytes,
-    /// Time that remains until the deadline. Zero means none.
+    /// Time that remains until the deadline when the item is sent. Zero means no deadline.
     #[prost(uint64, tag = "5")]
     pub remaining_us: u64,
     #[prost(message, repeated, tag = "6")]
     pub visits: ::prost::alloc::vec::Vec<Visit>,
-    /// Present if the item failed. The payload is empty then.
+    /// Set if the item failed. The payload is then empty.
     #[prost(message, optional, tag = "7")]
     pub failure: ::core::option::Option<Failure>,
-    /// The sender's monotonic clock. Only differences on one stream mean something.
+    /// The sender's monotonic clock. Only differences within one stream are meaningful.
     #[prost(uint64, tag = "8")]
     pub sent_ns: u64,
-    /// The smallest estimate of half a round trip that the sender has for this stream.
+    /// The sender's smallest measurement of half a round trip on this stream.
     #[prost(uint64, tag = "9")]
     pub half_round_trip_ns: u64,
 }
-/// One stage on an item's way. Durations only, since clocks of nodes differ.
+/// The times of an item at one stage. All are durations, since the clocks of nodes differ.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Visit {
     #[prost(string, tag = "1")]
     pub stage: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub replica: ::prost::alloc::string::String,
-    /// On the link that led here.
+    /// Estimated time on the link to the stage.
     #[prost(uint64, tag = "3")]
     pub link_us: u64,
-    /// In the stage's queue.
+    /// Wait in the stage's queue.
     #[prost(uint64, tag = "4")]
     pub waited_us: u64,
-    /// In its work; the whole time of the batch.
+    /// Processing time of the whole batch.
     #[prost(uint64, tag = "5")]
     pub worked_us: u64,
-    /// From the end of the work until the next stage had room.
+    /// From the end of processing until the item was sent to the next stage.
     #[prost(uint64, tag = "6")]
     pub sending_us: u64,
 }
@@ -116,28 +116,28 @@ pub mod receipt {
         Closing(super::Closing),
     }
 }
-/// The answer to a ping, with its clock.
+/// The answer to a ping, with the sent_ns of the ping.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pong {
     #[prost(uint64, tag = "1")]
     pub sent_ns: u64,
 }
-/// The item is in the stage's queue.
+/// The item is in the queue of the stage, or in the table of its join.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Taken {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Time between the item's arrival and this receipt.
+    /// Time between the arrival of the item and this receipt.
     #[prost(uint64, tag = "2")]
     pub held_ns: u64,
 }
-/// The next stages have taken the item, or it ended here.
+/// Every next stage has taken the result of the item, or the item ended here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Passed {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
 }
-/// The stage drains: it takes what is on its way, and no more.
+/// The stage drains: it accepts the items in flight, and no more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Closing {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -168,7 +168,7 @@ pub struct Ended {
     #[prost(uint64, tag = "4")]
     pub payload_bytes: u64,
 }
-/// The listener was too slow for this many ends.
+/// Number of ends that were dropped because the listener was too slow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Missed {
     #[prost(uint64, tag = "1")]
@@ -312,7 +312,7 @@ pub mod stage_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Says which stage serves here, before any item is sent.
+        /// Describes the stage. Senders call this before they open a stream.
         pub async fn describe(
             &mut self,
             request: impl tonic::IntoRequest<super::DescribeRequest>,
@@ -337,7 +337,7 @@ pub mod stage_client {
                 .insert(GrpcMethod::new("windlass.stage.v1.Stage", "Describe"));
             self.inner.unary(req, path, codec).await
         }
-        /// Carries items to this stage. Receipts come back.
+        /// Carries items to this stage, and receipts back to the sender.
         pub async fn pass(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Parcel>,
@@ -362,7 +362,7 @@ pub mod stage_client {
                 .insert(GrpcMethod::new("windlass.stage.v1.Stage", "Pass"));
             self.inner.streaming(req, path, codec).await
         }
-        /// The items that leave the pipeline at this stage, while the caller listens.
+        /// Streams the ends of items: those that leave the pipeline at this stage.
         pub async fn ends(
             &mut self,
             request: impl tonic::IntoRequest<super::EndsRequest>,
@@ -402,7 +402,7 @@ pub mod stage_server {
     /// Generated trait containing gRPC methods that should be implemented for use with StageServer.
     #[async_trait]
     pub trait Stage: std::marker::Send + std::marker::Sync + 'static {
-        /// Says which stage serves here, before any item is sent.
+        /// Describes the stage. Senders call this before they open a stream.
         async fn describe(
             &self,
             request: tonic::Request<super::DescribeRequest>,
@@ -416,7 +416,7 @@ pub mod stage_server {
             >
             + std::marker::Send
             + 'static;
-        /// Carries items to this stage. Receipts come back.
+        /// Carries items to this stage, and receipts back to the sender.
         async fn pass(
             &self,
             request: tonic::Request<tonic::Streaming<super::Parcel>>,
@@ -427,7 +427,7 @@ pub mod stage_server {
             >
             + std::marker::Send
             + 'static;
-        /// The items that leave the pipeline at this stage, while the caller listens.
+        /// Streams the ends of items: those that leave the pipeline at this stage.
         async fn ends(
             &self,
             request: tonic::Request<super::EndsRequest>,

@@ -1,8 +1,8 @@
-//! The replica that gets an item: the one with room that is expected to pass it first, or for a join the one that the id
-//! names.
+//! Choice of the replica for an item: the one with capacity that is expected to pass it first. For a join, rendezvous
+//! hashing of the id chooses.
 //!
-//! The parts of an item come to a join from several stages, which do not know each other. Rendezvous hashing lets all
-//! choose the same replica, and moves only the items of a replica that comes or goes.
+//! The parts of an item reach a join from several stages that do not communicate. With rendezvous hashing all of them
+//! choose the same replica, and a replica that joins or leaves moves only its own share of the items.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +11,30 @@ use tokio::time::Instant;
 use super::link::Link;
 use crate::address::Target;
 
-/// The replica for an item; none while it has to wait. A replica that hangs holds the others back only at a join. Those
-/// that drain are used where `last_resort` says so, and no other is there.
+/// The replica for an item; `None` while the item must wait. Only at a join, a replica that hangs blocks items for the
+/// others. With `use_draining`, draining replicas are used if no other replica is open.
 pub(super) fn replica(
     links: &BTreeMap<Target, Link>,
     id: u64,
-    last_resort: bool,
-    has_room: impl Fn(&Link) -> bool,
+    use_draining: bool,
+    has_capacity: impl Fn(&Link) -> bool,
 ) -> Option<Target> {
-    let uses_drained = last_resort && !links.values().any(Link::is_open);
-    let is_used = |link: &Link| link.is_open() || uses_drained && link.draining_since().is_some();
-    let open = || links.iter().filter(|(_, link)| is_used(link));
-    let chosen = if open().any(|(_, link)| link.joins()) {
-        let named = open().max_by_key(|(target, _)| weight(id, &target.to_string()));
-        named.filter(|(_, link)| has_room(link))
+    let falls_back = use_draining && !links.values().any(Link::is_open);
+    let is_usable = |link: &Link| link.is_open() || falls_back && link.draining_since().is_some();
+    let usable = || links.iter().filter(|(_, link)| is_usable(link));
+    let chosen = if usable().any(|(_, link)| link.joins()) {
+        let hashed = usable().max_by_key(|(target, _)| weight(id, &target.to_string()));
+        hashed.filter(|(_, link)| has_capacity(link))
     } else {
         let now = Instant::now();
-        let with_room = open().filter(|(_, link)| has_room(link));
-        with_room.min_by_key(|(_, link)| (link.expected(now), link.count()))
+        let with_capacity = usable().filter(|(_, link)| has_capacity(link));
+        with_capacity.min_by_key(|(_, link)| (link.expected_wait(now), link.pending_count()))
     };
     chosen.map(|(target, _)| target.clone())
 }
 
-/// FNV-1a over the address, mixed with the id by the finalizer of `SplitMix64`: the same in every process.
+/// FNV-1a over the address, mixed with the id by the finalizer of `SplitMix64`. Equal in every process and in the
+/// Python kit.
 fn weight(id: u64, target: &str) -> u64 {
     let hash = target.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_spread_over_replicas_and_few_move_when_one_goes() {
+    fn ids_spread_over_replicas_and_only_those_of_a_removed_replica_move() {
         let targets = ["10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000"];
         let choose = |id: u64, targets: &[&'static str]| {
             targets.iter().copied().max_by_key(|target| weight(id, target)).expect("some")

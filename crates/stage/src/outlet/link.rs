@@ -1,7 +1,7 @@
-//! One stream to a replica: the items on it, and how far each is.
+//! One stream to a replica, and the state of each item on it.
 //!
 //! ```text
-//!  sent ──(Taken)──> taken ──(Passed)──> forgotten
+//! sent ──(Taken)──> taken ──(Passed)──> removed
 //!    │                 │
 //!    └──(the stream ends)──> a failure for another replica
 //! ```
@@ -21,41 +21,43 @@ use crate::{
     wire::{self, parcel::Content},
 };
 
-/// A stream that has opened.
+/// An open stream.
 #[derive(Debug)]
 pub(super) struct Link {
     description: wire::DescribeResponse,
-    /// None once nothing more goes to the replica.
+    /// `None` once the stream is closed for sending.
     parcels: Option<mpsc::UnboundedSender<wire::Parcel>>,
-    /// The time at which the replica said that it drains.
+    /// Time of the replica's receipt `Closing`.
     draining_since: Option<Instant>,
     half_round_trip: Duration,
-    /// Items that the replica has not passed, by their number.
+    /// Items that the replica has not passed, by sequence number.
     pending: BTreeMap<u64, Pending>,
     next_sequence: u64,
-    /// Mean time of an item at the replica, of late; none before the first was passed.
-    pace: Option<Duration>,
+    /// Moving average of the time per item at the replica; `None` before it has passed one.
+    item_time: Option<Duration>,
     last_sent: Instant,
+    /// Number of items without a receipt `Taken`.
     untaken: usize,
+    /// Payload bytes of these items.
     untaken_bytes: usize,
 }
 
-/// An item on the stream. Its payload is gone.
+/// An item that was sent, without its payload.
 #[derive(Debug)]
 struct Pending {
     outgoing: Outgoing,
     sent: Instant,
-    /// Items that were at the replica before.
+    /// Number of items on the stream that were sent before and not passed yet.
     ahead: u32,
-    /// Bytes of its payload while the replica has not taken it.
+    /// Payload bytes; `None` once the replica has taken the item.
     untaken: Option<usize>,
 }
 
-/// The newest item has one part in so many of the mean time.
-const NEWEST: u32 = 8;
+/// Inverse weight of the newest item in the moving average.
+const AVERAGE_WEIGHT: u32 = 8;
 
-/// An idle replica seems twice as fast after this time.
-const HALVED_AFTER: Duration = Duration::from_secs(10);
+/// Half-life of the average of an idle replica: after this time, the replica counts as twice as fast.
+const IDLE_HALF_LIFE: Duration = Duration::from_secs(10);
 
 // === impl Link ===
 
@@ -72,7 +74,7 @@ impl Link {
             half_round_trip,
             pending: BTreeMap::new(),
             next_sequence: 0,
-            pace: None,
+            item_time: None,
             last_sent: Instant::now(),
             untaken: 0,
             untaken_bytes: 0,
@@ -87,18 +89,18 @@ impl Link {
         self.description.joins
     }
 
-    /// True for a replica that is there to stay.
+    /// True if the replica accepts items and does not drain.
     pub(super) fn is_open(&self) -> bool {
         self.parcels.is_some() && self.draining_since.is_none()
     }
 
-    /// The time since which the replica drains and could still be sent to.
+    /// Start of the replica's drain, if it still accepts items.
     pub(super) fn draining_since(&self) -> Option<Instant> {
         self.draining_since.filter(|_| self.parcels.is_some())
     }
 
-    /// The replica drains: others are used where there are any.
-    pub(super) fn drains(&mut self, now: Instant) {
+    /// Records that the replica drains.
+    pub(super) fn set_draining(&mut self, now: Instant) {
         self.draining_since.get_or_insert(now);
     }
 
@@ -106,31 +108,31 @@ impl Link {
         self.pending.is_empty()
     }
 
-    /// Items that are not passed.
-    pub(super) fn count(&self) -> usize {
+    /// Number of items that the replica has not passed.
+    pub(super) fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// Time until the replica would have passed one more item. A replica that has passed none yet is tried first. One that
-    /// gets no items seems faster with time, and so is tried again: it may have been slow because it had just started.
-    pub(super) fn expected(&self, now: Instant) -> Duration {
-        let idle = now.duration_since(self.last_sent).as_secs_f64() / HALVED_AFTER.as_secs_f64();
-        let pace = self.pace.unwrap_or_default().mul_f64(0.5_f64.powf(idle));
-        pace * u32::try_from(self.pending.len() + 1).unwrap_or(u32::MAX)
+    /// Expected time until the replica has passed one more item. It is zero for a replica that has passed none yet. For
+    /// an idle replica it decays, so that a replica that was slow at its start is tried again.
+    pub(super) fn expected_wait(&self, now: Instant) -> Duration {
+        let idle = now.duration_since(self.last_sent).as_secs_f64() / IDLE_HALF_LIFE.as_secs_f64();
+        let item_time = self.item_time.unwrap_or_default().mul_f64(0.5_f64.powf(idle));
+        item_time * u32::try_from(self.pending.len() + 1).unwrap_or(u32::MAX)
     }
 
-    /// Largest payload that both sides take.
+    /// Largest payload in bytes that both sides accept.
     pub(super) fn limit(&self, own: usize) -> usize {
         usize::try_from(self.description.max_payload).map_or(own, |peer| peer.min(own))
     }
 
-    /// True if one more item fits. A payload that is larger than all the room goes alone.
-    pub(super) fn has_room(&self, settings: &Settings, bytes: usize) -> bool {
+    /// True if one more item fits in the window and in [`UNTAKEN_BYTES`]. A larger payload is sent alone.
+    pub(super) fn has_capacity(&self, settings: &Settings, bytes: usize) -> bool {
         self.untaken < settings.window
             && (self.untaken == 0 || self.untaken_bytes + bytes <= UNTAKEN_BYTES)
     }
 
-    /// Sends an item, and keeps its name.
+    /// Sends an item, and keeps it without its payload.
     pub(super) fn send(&mut self, mut outgoing: Outgoing, clock: Instant) {
         let now = Instant::now();
         if let Some(visit) = outgoing.item.visits.last_mut() {
@@ -145,7 +147,7 @@ impl Link {
         };
         let content = Some(Content::Item(outgoing.item.to_wire(stamp, now)));
         if let Some(parcels) = &self.parcels {
-            // The stream's end is told by its receipts.
+            // An error means that the stream has ended. Its receipts show the end.
             drop(parcels.send(wire::Parcel { content }));
         }
         let bytes = outgoing.item.payload_bytes();
@@ -160,7 +162,7 @@ impl Link {
         self.pending.insert(sequence, pending);
     }
 
-    /// The replica has the item: the senders before this stage may forget it.
+    /// Handles the receipt `Taken`: releases the custody of the previous stages.
     pub(super) fn taken(&mut self, sequence: u64, held_ns: u64) {
         let Some(pending) = self.pending.get_mut(&sequence) else { return };
         let Some(bytes) = pending.untaken.take() else { return };
@@ -173,13 +175,13 @@ impl Link {
         }
     }
 
-    /// The item is in the hands of the stages after the replica.
+    /// Handles the receipt `Passed`: the item is done, and its time enters the average.
     pub(super) fn passed(&mut self, sequence: u64) {
         self.taken(sequence, 0);
         let Some(pending) = self.pending.remove(&sequence) else { return };
         let time = pending.sent.elapsed() / (pending.ahead + 1);
-        let pace = self.pace.unwrap_or(time);
-        self.pace = Some((pace * (NEWEST - 1) + time) / NEWEST);
+        let item_time = self.item_time.unwrap_or(time);
+        self.item_time = Some((item_time * (AVERAGE_WEIGHT - 1) + time) / AVERAGE_WEIGHT);
     }
 
     pub(super) fn ping(&self, clock: Instant) {
@@ -193,13 +195,13 @@ impl Link {
         self.half_round_trip = self.half_round_trip.min(round_trip / 2);
     }
 
-    /// Sends nothing more. The replica ends the stream when it has passed everything.
+    /// Closes the stream for sending. The replica ends the stream when it has passed all items.
     pub(super) fn close(&mut self) {
         self.parcels = None;
     }
 
-    /// Items that the replica never passed, in their order.
-    pub(super) fn unpassed(self) -> Vec<Outgoing> {
+    /// Items that the replica has not passed, in the order of sending.
+    pub(super) fn into_unpassed(self) -> Vec<Outgoing> {
         self.pending.into_values().map(|pending| pending.outgoing).collect()
     }
 }

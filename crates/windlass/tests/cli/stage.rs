@@ -169,7 +169,7 @@ fn a_wrong_stage_is_told_its_mistake_and_nothing_listens() {
     for (flags, reason) in [
         (&["--next", "store"][..], "write NAME=ADDRESS"),
         (&["--next", "store=store"], "\"store\" has no port: write host:port, or unix:/path"),
-        (&["--sleep", "12"], "\"12\" is no time: write 200us, 12ms or 1.5s"),
+        (&["--sleep", "12"], "\"12\" is not a duration: write 200us, 12ms or 1.5s"),
         (&["--sleep", "1ms", "--compute", "1ms"], "cannot be used with"),
         (&["--output", "2KiB"], "--variation and --output require --sleep or --compute"),
         (&["--from", "a", "--from", "a"], "--from: a stage is named twice"),

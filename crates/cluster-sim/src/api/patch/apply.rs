@@ -1,9 +1,9 @@
-//! Server-side apply. Each manager's last configuration is kept. A field that a manager no longer names is removed. A
-//! field that another manager applied is a conflict.
+//! Server-side apply. The store has the last configuration of each manager. A field that is missing from a manager's
+//! new configuration is removed. A changed field that another manager applied is a conflict.
 
 use serde_json::{Map, Value};
 
-use super::lists::{Entries, applied, below};
+use super::lists::{Entries, applied, child_path};
 
 /// Applies a configuration at a path, given the previous one of the same manager.
 pub(crate) fn apply(target: &mut Value, (config, before): (&Value, &Value), path: &str) {
@@ -14,14 +14,14 @@ pub(crate) fn apply(target: &mut Value, (config, before): (&Value, &Value), path
     if !target.is_object() {
         *target = Value::Object(Map::new());
     }
-    let target = target.as_object_mut().expect("made so above");
+    let target = target.as_object_mut().expect("made an object above");
     for dropped in before.as_object().into_iter().flatten().map(|(key, _)| key) {
         if !config.contains_key(dropped) {
             remove(target, (dropped, &before[dropped]), path);
         }
     }
     for (key, value) in config {
-        let path = below(path, key);
+        let path = child_path(path, key);
         let (slot, before) = (target.entry(key).or_insert(Value::Null), &before[key]);
         match (applied(&path), value.as_array()) {
             (Some(entries), Some(items)) => apply_items(slot, (items, before), (entries, &path)),
@@ -30,10 +30,10 @@ pub(crate) fn apply(target: &mut Value, (config, before): (&Value, &Value), path
     }
 }
 
-/// Removes a field that a manager owned. Of an object or a list only the manager's own parts go.
+/// Removes a field that a manager owned. In an object or a list, only the manager's own entries are removed.
 fn remove(target: &mut Map<String, Value>, (key, owned): (&str, &Value), path: &str) {
     let Some(slot) = target.get_mut(key) else { return };
-    let path = below(path, key);
+    let path = child_path(path, key);
     match (applied(&path), owned) {
         (Some(entries), Value::Array(_)) => apply_items(slot, (&[], owned), (entries, &path)),
         (_, Value::Object(_)) => apply(slot, (&Value::Object(Map::new()), owned), &path),
@@ -55,23 +55,23 @@ fn apply_items(
     (entries, path): (Entries, &str),
 ) {
     let before = before.as_array().map_or(&[][..], Vec::as_slice);
-    let mut kept = target.as_array().cloned().unwrap_or_default();
-    kept.retain(|known| {
-        let was_mine = before.iter().any(|old| entries.same(old, known));
-        !was_mine || items.iter().any(|item| entries.same(item, known))
+    let mut merged_items = target.as_array().cloned().unwrap_or_default();
+    merged_items.retain(|current| {
+        let was_applied = before.iter().any(|old| entries.same(old, current));
+        !was_applied || items.iter().any(|item| entries.same(item, current))
     });
     for item in items {
         let old = before.iter().find(|old| entries.same(old, item)).unwrap_or(&Value::Null);
-        match kept.iter_mut().find(|known| entries.same(known, item)) {
-            Some(known) => apply(known, (item, old), path),
-            None => kept.push(item.clone()),
+        match merged_items.iter_mut().find(|current| entries.same(current, item)) {
+            Some(current) => apply(current, (item, old), path),
+            None => merged_items.push(item.clone()),
         }
     }
-    *target = Value::Array(kept);
+    *target = Value::Array(merged_items);
 }
 
-/// Removes the fields that this configuration changes from another manager's, and returns their paths.
-pub(crate) fn take_over(
+/// Removes the fields that `config` changes from another manager's configuration, and returns their paths.
+pub(crate) fn take_ownership(
     other: &mut Value,
     (config, live): (&Value, &Value),
     path: &str,
@@ -82,18 +82,19 @@ pub(crate) fn take_over(
     let mut taken = Vec::new();
     for (key, value) in fields {
         let Some(theirs) = others.get_mut(key) else { continue };
-        let (path, live) = (below(path, key), &live[key]);
+        let (path, live) = (child_path(path, key), &live[key]);
         match (applied(&path), value, &mut *theirs) {
             (_, Value::Object(_), Value::Object(_)) => {
-                taken.extend(take_over(theirs, (value, live), &path));
+                taken.extend(take_ownership(theirs, (value, live), &path));
             }
             (Some(entries), Value::Array(items), Value::Array(theirs)) => {
                 for item in items {
-                    let same = |it: &&Value| entries.same(it, item);
+                    let same = |live: &&Value| entries.same(live, item);
                     let live = live.as_array().and_then(|live| live.iter().find(same));
-                    if let Some(theirs) = theirs.iter_mut().find(|it| entries.same(it, item)) {
+                    if let Some(theirs) = theirs.iter_mut().find(|entry| entries.same(entry, item))
+                    {
                         let live = live.unwrap_or(&Value::Null);
-                        taken.extend(take_over(theirs, (item, live), &path));
+                        taken.extend(take_ownership(theirs, (item, live), &path));
                     }
                 }
             }
@@ -112,7 +113,7 @@ pub(crate) fn take_over(
 impl Entries {
     fn same(self, a: &Value, b: &Value) -> bool {
         match self {
-            Self::By(keys) => keys.iter().all(|key| a[*key] == b[*key]),
+            Self::Keyed(keys) => keys.iter().all(|key| a[*key] == b[*key]),
             Self::Set => a == b,
         }
     }
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_a_slice_are_a_list_that_is_replaced_whole() {
+    fn devices_of_a_slice_are_replaced_as_a_whole() {
         let slice = |names: &[&str]| {
             let devices: Vec<_> = names.iter().map(|name| json!({"name": name})).collect();
             json!({"spec": {"devices": devices}})
@@ -158,11 +159,11 @@ mod tests {
     fn fields_that_another_manager_applied_are_taken_over_by_name() {
         let labels = |a: &str, b: &str| json!({"metadata": {"labels": {"a": a, "b": b}}});
         let mut theirs = labels("1", "1");
-        let taken = take_over(&mut theirs, (&labels("1", "2"), &labels("1", "1")), "");
+        let taken = take_ownership(&mut theirs, (&labels("1", "2"), &labels("1", "1")), "");
         assert_eq!(taken, [".metadata.labels.b"]);
         assert_eq!(theirs, json!({"metadata": {"labels": {"a": "1"}}}));
         let mut theirs = status(&[device("mine", 1)]);
         let config = (&status(&[device("mine", 2)]), &status(&[device("mine", 1)]));
-        assert_eq!(take_over(&mut theirs, config, ""), [".status.devices.data.x"]);
+        assert_eq!(take_ownership(&mut theirs, config, ""), [".status.devices.data.x"]);
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::lists::{Entries, below, merged};
+use super::lists::{Entries, child_path, merged};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN: &str = "$retainKeys";
@@ -18,22 +18,22 @@ pub(crate) fn merge(target: &mut Value, changes: &Value, path: &str) {
     if changes.contains_key(DIRECTIVE) || !target.is_object() {
         *target = Value::Object(Map::new());
     }
-    let target = target.as_object_mut().expect("made so above");
+    let target = target.as_object_mut().expect("made an object above");
     if changes.get(DIRECTIVE).is_some_and(|directive| directive == "delete") {
         return;
     }
     if let Some(retained) = changes.get(RETAIN).and_then(Value::as_array) {
-        target.retain(|key, _| retained.iter().any(|it| it == key));
+        target.retain(|key, _| retained.iter().any(|retained| retained == key));
     }
     for (key, value) in changes {
         if let Some(list) = key.strip_prefix(DELETE_VALUES) {
             delete_values(target.get_mut(list), value);
         } else if key.starts_with('$') {
-            // Other directives leave the content unchanged.
+            // Other directives do not change the content.
         } else if value.is_null() {
             target.remove(key);
         } else {
-            let path = below(path, key);
+            let path = child_path(path, key);
             let slot = target.entry(key).or_insert(Value::Null);
             match (merged(&path), value.as_array()) {
                 (Some(entries), Some(items)) => merge_items(slot, items, (entries, &path)),
@@ -51,27 +51,27 @@ fn delete_values(list: Option<&mut Value>, values: &Value) {
 }
 
 fn merge_items(slot: &mut Value, items: &[Value], (entries, path): (Entries, &str)) {
-    let mut kept = slot.as_array().cloned().unwrap_or_default();
+    let mut merged_items = slot.as_array().cloned().unwrap_or_default();
     if items.iter().any(|item| item[DIRECTIVE] == "replace") {
-        kept.clear();
+        merged_items.clear();
     }
     let items = items.iter().filter(|item| item[DIRECTIVE] != "replace");
     for item in items {
-        let same = |known: &Value| match entries {
-            Entries::By(keys) => keys.first().is_some_and(|key| known[*key] == item[*key]),
-            Entries::Set => known == item,
+        let same = |current: &Value| match entries {
+            Entries::Keyed(keys) => keys.first().is_some_and(|key| current[*key] == item[*key]),
+            Entries::Set => current == item,
         };
         if item[DIRECTIVE] == "delete" {
-            kept.retain(|known| !same(known));
-        } else if let Some(known) = kept.iter_mut().find(|known| same(known)) {
-            merge(known, item, path);
+            merged_items.retain(|current| !same(current));
+        } else if let Some(current) = merged_items.iter_mut().find(|current| same(current)) {
+            merge(current, item, path);
         } else {
             let mut new = Value::Null;
             merge(&mut new, item, path);
-            kept.push(new);
+            merged_items.push(new);
         }
     }
-    *slot = Value::Array(kept);
+    *slot = Value::Array(merged_items);
 }
 
 #[cfg(test)]

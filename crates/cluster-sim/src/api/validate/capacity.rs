@@ -12,23 +12,23 @@ use crate::api::refusal::Cause;
 const MAX_VALUES: usize = 10;
 
 pub(super) fn causes(field: &str, device: &Device) -> Vec<Cause> {
-    let shared = device.allow_multiple_allocations == Some(true);
+    let is_shared = device.allow_multiple_allocations == Some(true);
     let mut causes = Vec::new();
     for (name, capacity) in device.capacity.iter().flatten() {
         causes.extend(name::qualified(&format!("{field}.capacity"), name));
         let field = format!("{field}.capacity[{name}].requestPolicy");
         match &capacity.request_policy {
             None => {}
-            Some(_) if !shared => {
+            Some(_) if !is_shared => {
                 causes.push(Cause::forbidden(field, "allowMultipleAllocations must be true"));
             }
-            Some(policy) => causes.extend(of_policy(&field, policy, &capacity.value)),
+            Some(policy) => causes.extend(policy_causes(&field, policy, &capacity.value)),
         }
     }
     causes
 }
 
-fn of_policy(field: &str, policy: &CapacityRequestPolicy, most: &Quantity) -> Vec<Cause> {
+fn policy_causes(field: &str, policy: &CapacityRequestPolicy, max_value: &Quantity) -> Vec<Cause> {
     let values = policy.valid_values.as_deref().unwrap_or_default();
     let default = policy.default.as_ref();
     match (values, &policy.valid_range) {
@@ -37,7 +37,7 @@ fn of_policy(field: &str, policy: &CapacityRequestPolicy, most: &Quantity) -> Ve
             let required = "required when validRange is defined";
             default.map_or_else(
                 || vec![Cause::required(format!("{field}.default"), required)],
-                |default| of_range(&format!("{field}.validRange"), range, (default, most)),
+                |default| range_causes(&format!("{field}.validRange"), range, (default, max_value)),
             )
         }
         (_, Some(_)) => {
@@ -49,16 +49,18 @@ fn of_policy(field: &str, policy: &CapacityRequestPolicy, most: &Quantity) -> Ve
             let required = "required when validValues is defined";
             default.map_or_else(
                 || vec![Cause::required(format!("{field}.default"), required)],
-                |default| of_values(&format!("{field}.validValues"), values, (default, most)),
+                |default| {
+                    value_causes(&format!("{field}.validValues"), values, (default, max_value))
+                },
             )
         }
     }
 }
 
-fn of_values(
+fn value_causes(
     field: &str,
     values: &[Quantity],
-    (default, most): (&Quantity, &Quantity),
+    (default, max_value): (&Quantity, &Quantity),
 ) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (index, pair) in values.windows(2).enumerate() {
@@ -74,8 +76,8 @@ fn of_values(
     causes.extend(too_many(field, values.len(), MAX_VALUES));
     for (index, value) in values.iter().enumerate() {
         let field = format!("{field}[{index}]");
-        if amount(value) > amount(most) {
-            let detail = format!("option is larger than capacity value: {}", most.0);
+        if amount(value) > amount(max_value) {
+            let detail = format!("option is larger than capacity value: {}", max_value.0);
             causes.push(Cause::invalid(&*field, &*value.0, detail));
         }
         if values[..index].iter().any(|before| amount(before) == amount(value)) {
@@ -89,44 +91,49 @@ fn of_values(
     causes
 }
 
-fn of_range(
+fn range_causes(
     field: &str,
     range: &CapacityRequestPolicyRange,
-    (default, most): (&Quantity, &Quantity),
+    (default, max_value): (&Quantity, &Quantity),
 ) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut check =
-        |key: &str, (small, large): (&Quantity, &Quantity), words: (&Quantity, &str)| {
+        |key: &str, (small, large): (&Quantity, &Quantity), report: (&Quantity, &str)| {
             if amount(small) > amount(large) {
-                let (value, what) = words;
+                let (value, detail) = report;
                 let other = if value == small { large } else { small };
-                let detail = format!("{what}: {}", other.0);
+                let detail = format!("{detail}: {}", other.0);
                 causes.push(Cause::invalid(format!("{field}.{key}"), &*value.0, detail));
             }
         };
     let min = &range.min;
-    check("min", (min, most), (min, "min is larger than capacity value"));
+    check("min", (min, max_value), (min, "min is larger than capacity value"));
     check("min", (min, default), (default, "default is less than min"));
     if let Some(max) = &range.max {
         check("max", (min, max), (min, "min is larger than max"));
-        check("max", (max, most), (max, "max is larger than capacity value"));
+        check("max", (max, max_value), (max, "max is larger than capacity value"));
         check("max", (default, max), (default, "default is more than max"));
     }
-    causes.extend(range.step.iter().flat_map(|step| of_step(field, range, (step, default, most))));
+    causes.extend(
+        range.step.iter().flat_map(|step| step_causes(field, range, (step, default, max_value))),
+    );
     causes
 }
 
-fn of_step(
+fn step_causes(
     field: &str,
     range: &CapacityRequestPolicyRange,
-    (step, default, most): (&Quantity, &Quantity, &Quantity),
+    (step, default, max_value): (&Quantity, &Quantity, &Quantity),
 ) -> Vec<Cause> {
     let field = format!("{field}.step");
     let first = amount(&range.min).saturating_add(amount(step));
     let mut causes = Vec::new();
-    if first > amount(most) {
-        let detail =
-            format!("one step {} is larger than capacity value: {}", first.rounded_up(), most.0);
+    if first > amount(max_value) {
+        let detail = format!(
+            "one step {} is larger than capacity value: {}",
+            first.rounded_up(),
+            max_value.0
+        );
         causes.push(Cause::invalid(&*field, &*step.0, detail));
     }
     let (min, width) = (amount(&range.min).rounded_up(), amount(step).rounded_up().max(1));
@@ -140,7 +147,7 @@ fn of_step(
     causes
 }
 
-/// Parses a quantity. The real server refuses an invalid one when it decodes the object; here it is zero.
+/// Parses a quantity; zero if it is invalid. The real server refuses an invalid quantity when it decodes the object.
 fn amount(quantity: &Quantity) -> Amount {
     Amount::parse(&quantity.0).unwrap_or(Amount::ZERO)
 }

@@ -1,4 +1,4 @@
-//! Validation of claims: the changes permitted after creation.
+//! Validation of updates of claims.
 
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim, ResourceClaimStatus};
 use serde_json::Value;
@@ -26,7 +26,7 @@ pub(super) fn causes(new: &ResourceClaim, old: &ResourceClaim) -> Vec<Cause> {
     let devices = status.devices.as_deref().unwrap_or_default();
     for (index, device) in devices.iter().enumerate() {
         let field = format!("status.devices[{index}]");
-        causes.extend(of_device(&field, device, status));
+        causes.extend(device_causes(&field, device, status));
         let key = |d: &AllocatedDeviceStatus| {
             [
                 Some(d.driver.clone()),
@@ -45,7 +45,7 @@ pub(super) fn causes(new: &ResourceClaim, old: &ResourceClaim) -> Vec<Cause> {
 fn reservations(
     status: &ResourceClaimStatus,
     old: &ResourceClaimStatus,
-    is_going: bool,
+    is_deleting: bool,
 ) -> Vec<Cause> {
     let field = "status.reservedFor";
     let reserved = status.reserved_for.as_deref().unwrap_or_default();
@@ -53,7 +53,7 @@ fn reservations(
     let mut causes: Vec<_> = too_many(field, reserved.len(), MAX_RESERVED).into_iter().collect();
     if !reserved.is_empty() && status.allocation.is_none() {
         causes.push(Cause::forbidden(field, "may not be specified when `allocated` is not set"));
-    } else if is_going && reserved.iter().any(|consumer| !before.contains(consumer)) {
+    } else if is_deleting && reserved.iter().any(|consumer| !before.contains(consumer)) {
         let detail = "new entries may not be added while `deallocationRequested` or \
                       `deletionTimestamp` are set";
         causes.push(Cause::forbidden(field, detail));
@@ -115,7 +115,7 @@ fn request_names(claim: &ResourceClaim) -> Vec<String> {
     names.collect()
 }
 
-fn of_device(
+fn device_causes(
     field: &str,
     device: &AllocatedDeviceStatus,
     status: &ResourceClaimStatus,

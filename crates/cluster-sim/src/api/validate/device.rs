@@ -11,20 +11,20 @@ use super::{
 };
 use crate::api::refusal::{Cause, Problem};
 
-const MAX_FACTS: usize = 32;
+const MAX_ATTRIBUTES_AND_CAPACITIES: usize = 32;
 const MAX_VALUES: usize = 48;
-const MAX_VALUE: usize = 64;
+const MAX_VALUE_BYTES: usize = 64;
 const MAX_TAINTS: usize = 16;
 const MAX_CONSUMPTIONS: usize = 2;
 const MAX_CONDITIONS: usize = 4;
 
 const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "None"];
-const WHERE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
-                     `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
-const NOWHERE: &str = "`nodeName`, `nodeSelector` and `allNodes` can only be set if \
-                       `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+const NODE_SELECTION_REQUIRED: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
+     `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+const NODE_SELECTION_FORBIDDEN: &str = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set \
+     to true in the ResourceSlice spec";
 
-/// Problems of a device, without those of its node selection.
+/// Problems of a device, except those of its node selection.
 pub(super) fn causes(field: &str, device: &Device) -> Vec<Cause> {
     let mut causes = name::label(&format!("{field}.name"), &device.name);
     causes.extend(attributes(field, device));
@@ -35,30 +35,33 @@ pub(super) fn causes(field: &str, device: &Device) -> Vec<Cause> {
     causes
 }
 
-/// Problem of a device's node selection. `by_device` is true if the slice leaves the selection to its devices.
-pub(super) fn place(field: &str, device: &Device, by_device: bool) -> Option<Cause> {
+/// Problem of a device's node selection. `by_device` is true if the slice has `perDeviceNodeSelection`.
+pub(super) fn node_selection(field: &str, device: &Device, by_device: bool) -> Option<Cause> {
     let set =
         [device.node_name.is_some(), device.node_selector.is_some(), device.all_nodes.is_some()];
     match (by_device, set.into_iter().filter(|is_set| *is_set).count()) {
         (true, 1) | (false, 0) => None,
-        (true, 0) => Some(Cause::required(field, WHERE)),
-        (true, _) => Some(Cause::invalid(field, "", WHERE)),
-        (false, _) => Some(Cause::invalid(field, serde_json::Value::Null, NOWHERE)),
+        (true, 0) => Some(Cause::required(field, NODE_SELECTION_REQUIRED)),
+        (true, _) => Some(Cause::invalid(field, "", NODE_SELECTION_REQUIRED)),
+        (false, _) => {
+            Some(Cause::invalid(field, serde_json::Value::Null, NODE_SELECTION_FORBIDDEN))
+        }
     }
 }
 
 fn attributes(field: &str, device: &Device) -> Vec<Cause> {
     let attributes = device.attributes.iter().flatten();
-    let facts = attributes.clone().count() + device.capacity.as_ref().map_or(0, BTreeMap::len);
+    let entries = attributes.clone().count() + device.capacity.as_ref().map_or(0, BTreeMap::len);
     let values: usize = attributes.clone().map(|(_, value)| count(value).max(1)).sum();
-    let limit = |found: usize, most: usize, what: &str| {
-        let detail = format!("the total number of {what} must not exceed {most}");
-        (found > most).then(|| Cause::invalid(field, found, detail))
+    let limit = |count: usize, max: usize, items: &str| {
+        let detail = format!("the total number of {items} must not exceed {max}");
+        (count > max).then(|| Cause::invalid(field, count, detail))
     };
-    let mut causes: Vec<_> = limit(facts, MAX_FACTS, "attributes and capacities")
-        .into_iter()
-        .chain(limit(values, MAX_VALUES, "attribute values"))
-        .collect();
+    let mut causes: Vec<_> =
+        limit(entries, MAX_ATTRIBUTES_AND_CAPACITIES, "attributes and capacities")
+            .into_iter()
+            .chain(limit(values, MAX_VALUES, "attribute values"))
+            .collect();
     for (name, value) in attributes {
         causes.extend(name::qualified(&format!("{field}.attributes"), name));
         causes.extend(attribute(&format!("{field}.attributes[{name}]"), value));
@@ -66,7 +69,7 @@ fn attributes(field: &str, device: &Device) -> Vec<Cause> {
     causes
 }
 
-/// Number of values in lists.
+/// Number of values in the lists of an attribute.
 fn count(value: &DeviceAttribute) -> usize {
     value.bools.as_ref().map_or(0, Vec::len)
         + value.ints.as_ref().map_or(0, Vec::len)
@@ -97,13 +100,14 @@ fn attribute(field: &str, value: &DeviceAttribute) -> Vec<Cause> {
     }
     for (kind, text) in strings.map(|s| ("string", s)).chain(versions.map(|v| ("version", v))) {
         causes.extend(
-            (text.len() > MAX_VALUE).then(|| too_long(&format!("{field}.{kind}"), MAX_VALUE)),
+            (text.len() > MAX_VALUE_BYTES)
+                .then(|| too_long(&format!("{field}.{kind}"), MAX_VALUE_BYTES)),
         );
     }
     causes
 }
 
-/// True for three numbers without leading zeros, with identifiers after `-` and `+`.
+/// True for a semantic version: three numbers without leading zeros, optional identifiers after `-` and `+`.
 fn is_version(text: &str) -> bool {
     let (text, build) = text.split_once('+').map_or((text, None), |(t, b)| (t, Some(b)));
     let (numbers, before) = text.split_once('-').map_or((text, None), |(t, b)| (t, Some(b)));
@@ -131,7 +135,7 @@ fn taints(field: &str, taints: &[DeviceTaint]) -> Vec<Cause> {
         let effect = format!("{field}[{index}].effect");
         match taint.effect.as_str() {
             "" => causes.push(Cause::required(effect, "")),
-            known if EFFECTS.contains(&known) => {}
+            effect if EFFECTS.contains(&effect) => {}
             other => {
                 let problem = Problem::Unsupported(other.to_owned(), EFFECTS);
                 causes.push(Cause { field: effect, problem });

@@ -1,6 +1,6 @@
 //! Validation of names: DNS labels and subdomains, drivers, pools, C identifiers.
 //!
-//! The agent has its own implementation of these checks, so that each can reveal errors of the other.
+//! The agent has a separate implementation of these checks, so that each can reveal errors in the other.
 
 use crate::api::refusal::{Cause, Problem};
 
@@ -24,8 +24,8 @@ const MAX_IDENTIFIER: usize = 32;
 /// Checks a DNS label: a device, a counter, a counter set.
 pub(super) fn label(field: &str, name: &str) -> Vec<Cause> {
     if name.len() > MAX_LABEL {
-        let most = format!("must be no more than {MAX_LABEL} bytes");
-        return vec![Cause::invalid(field, name, most)];
+        let max = format!("must be no more than {MAX_LABEL} bytes");
+        return vec![Cause::invalid(field, name, max)];
     }
     refuse_unless(is_label(name), field, name, LABEL)
 }
@@ -38,7 +38,7 @@ pub(super) fn driver(field: &str, name: &str) -> Vec<Cause> {
     if name.len() > MAX_DRIVER {
         return vec![too_long(field, MAX_DRIVER)];
     }
-    // Upper case passes, with a warning.
+    // The real server accepts upper case with a warning.
     refuse_unless(is_subdomain(&name.to_lowercase()), field, name, SUBDOMAIN)
 }
 
@@ -71,7 +71,7 @@ pub(super) fn qualified(field: &str, name: &str) -> Vec<Cause> {
             });
             causes
         }
-        // More slashes pass in the real server.
+        // The real server accepts names with more slashes.
         _ => Vec::new(),
     }
 }
@@ -96,13 +96,13 @@ fn identifier(field: &str, id: &str) -> Vec<Cause> {
     long.into_iter().chain(refuse_unless(fits, field, id, IDENTIFIER)).collect()
 }
 
-pub(super) fn too_long(field: &str, most: usize) -> Cause {
-    Cause { field: field.to_owned(), problem: Problem::TooLong(most) }
+pub(super) fn too_long(field: &str, max: usize) -> Cause {
+    Cause { field: field.to_owned(), problem: Problem::TooLong(max) }
 }
 
-pub(super) fn too_many(field: &str, count: usize, most: usize) -> Option<Cause> {
-    let problem = Problem::TooMany(count, most);
-    (count > most).then(|| Cause { field: field.to_owned(), problem })
+pub(super) fn too_many(field: &str, count: usize, max: usize) -> Option<Cause> {
+    let problem = Problem::TooMany(count, max);
+    (count > max).then(|| Cause { field: field.to_owned(), problem })
 }
 
 fn refuse_unless(fits: bool, field: &str, name: &str, detail: &str) -> Vec<Cause> {

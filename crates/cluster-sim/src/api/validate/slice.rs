@@ -1,4 +1,4 @@
-//! Validation of slices: pool, node selection, and limits of numbers.
+//! Validation of slices: pool, node selection, and maximum numbers of entries.
 
 use k8s_openapi::api::resource::v1::{CounterSet, Device, ResourceSlice, ResourceSliceSpec};
 use serde_json::Value;
@@ -9,14 +9,15 @@ use super::{
 };
 use crate::api::refusal::Cause;
 
-/// Limit of devices in a slice, and the lower one if a device has taints, counters or lists.
+/// Maximum number of devices in a slice.
 const MAX_DEVICES: usize = 128;
+/// Maximum number of devices if one of them has taints, counters or lists.
 const MAX_ADVANCED_DEVICES: usize = 64;
 const MAX_COUNTER_SETS: usize = 8;
 const MAX_COUNTERS: usize = 32;
 
-const WHERE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is \
-                     required";
+const NODE_SELECTION_REQUIRED: &str =
+    "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
 
 pub(super) fn causes(new: &ResourceSlice, old: Option<&ResourceSlice>) -> Vec<Cause> {
     let spec = &new.spec;
@@ -25,10 +26,10 @@ pub(super) fn causes(new: &ResourceSlice, old: Option<&ResourceSlice>) -> Vec<Ca
     causes.extend(name::driver("spec.driver", &spec.driver));
     causes.extend(pool(spec));
     causes.extend(old.into_iter().flat_map(|old| immutable(spec, &old.spec)));
-    causes.extend(place(spec));
+    causes.extend(node_selection(spec));
     if spec.shared_counters.is_some() && spec.devices.is_some() {
-        let one = "only one of `sharedCounters` or `devices` is allowed";
-        causes.push(Cause::invalid("spec", "", one));
+        let detail = "only one of `sharedCounters` or `devices` is allowed";
+        causes.push(Cause::invalid("spec", "", detail));
     }
     causes.extend(devices(spec));
     causes.extend(counter_sets(spec.shared_counters.as_deref().unwrap_or_default()));
@@ -63,7 +64,7 @@ fn immutable(new: &ResourceSliceSpec, old: &ResourceSliceSpec) -> Vec<Cause> {
 }
 
 /// Problems of the node selection.
-fn place(spec: &ResourceSliceSpec) -> Vec<Cause> {
+fn node_selection(spec: &ResourceSliceSpec) -> Vec<Cause> {
     let mut causes = Vec::new();
     if spec.node_name.as_deref() == Some("") {
         let detail = "must be either unset or set to a non-empty string";
@@ -91,10 +92,10 @@ fn place(spec: &ResourceSliceSpec) -> Vec<Cause> {
     ];
     let set: Vec<_> = set.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
     match set.as_slice() {
-        [] => causes.push(Cause::required("spec", WHERE)),
+        [] => causes.push(Cause::required("spec", NODE_SELECTION_REQUIRED)),
         [_] => {}
         many => {
-            let detail = format!("{WHERE}, but multiple fields are set");
+            let detail = format!("{NODE_SELECTION_REQUIRED}, but multiple fields are set");
             causes.push(Cause::invalid("spec", format!("{{{}}}", many.join(", ")), detail));
         }
     }
@@ -104,13 +105,13 @@ fn place(spec: &ResourceSliceSpec) -> Vec<Cause> {
 fn devices(spec: &ResourceSliceSpec) -> Vec<Cause> {
     let devices = spec.devices.as_deref().unwrap_or_default();
     let is_advanced = devices.iter().any(is_advanced);
-    let most = if is_advanced { MAX_ADVANCED_DEVICES } else { MAX_DEVICES };
-    let mut causes: Vec<_> = too_many("spec.devices", devices.len(), most).into_iter().collect();
+    let max = if is_advanced { MAX_ADVANCED_DEVICES } else { MAX_DEVICES };
+    let mut causes: Vec<_> = too_many("spec.devices", devices.len(), max).into_iter().collect();
     let by_device = spec.per_device_node_selection == Some(true);
     for (index, device) in devices.iter().enumerate() {
         let field = format!("spec.devices[{index}]");
         causes.extend(device::causes(&field, device));
-        causes.extend(device::place(&field, device, by_device));
+        causes.extend(device::node_selection(&field, device, by_device));
         if devices[..index].iter().any(|before| before.name == device.name) {
             causes.push(Cause::duplicate(field, &*device.name));
         }
@@ -125,10 +126,10 @@ fn is_advanced(device: &Device) -> bool {
             || value.strings.is_some()
             || value.versions.is_some()
     });
-    let some = |count: Option<usize>| count.is_some_and(|count| count > 0);
+    let is_nonzero = |count: Option<usize>| count.is_some_and(|count| count > 0);
     has_list
-        || some(device.taints.as_ref().map(Vec::len))
-        || some(device.consumes_counters.as_ref().map(Vec::len))
+        || is_nonzero(device.taints.as_ref().map(Vec::len))
+        || is_nonzero(device.consumes_counters.as_ref().map(Vec::len))
 }
 
 fn counter_sets(sets: &[CounterSet]) -> Vec<Cause> {

@@ -1,6 +1,6 @@
-//! The layouts that people use without a plan: a pod for each stage, and one pod for all.
+//! Baseline layouts that need no search over nodes: one pod per stage, and one pod for all stages.
 
-use super::{Layout, Plan, Unplaceable, searched};
+use super::{Layout, Plan, Unplaceable, search_plan};
 use crate::{
     capacity::Capacity,
     fleet::Fleet,
@@ -9,42 +9,43 @@ use crate::{
     search::{Effort, unplaceable},
 };
 
-/// Steps for all nodes together, and at least for each: one node has few placements.
+/// Search steps for all nodes together. A single node has few placements.
 const STEPS: u64 = 200_000;
-const LEAST_STEPS: u64 = 1_000;
+/// Minimum of search steps per node.
+const MIN_STEPS_PER_NODE: u64 = 1_000;
 
-/// Places the stages one by one as kube-scheduler does alone: each with its first alternative that is free, on the node
-/// with the largest mean share of free CPUs and memory (its strategy `LeastAllocated`).
+/// Places the stages one by one as kube-scheduler does: each with its first alternative that fits, on the node with the
+/// largest mean share of free CPUs and memory (the scoring strategy `LeastAllocated`).
 pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placement, Unplaceable> {
     let mut placement = Placement::empty(pipeline.stages.len());
     let mut used =
         Used { taken: vec![Capacity::default(); fleet.nodes.len()], devices: Vec::new() };
-    for (stage, of) in pipeline.stages.iter().enumerate() {
-        for _ in 0..of.max_replicas {
-            match used.next(pipeline, fleet, stage) {
+    for (stage, spec) in pipeline.stages.iter().enumerate() {
+        for _ in 0..spec.max_replicas {
+            match used.place(pipeline, fleet, stage) {
                 Some(replica) => placement.replicas[stage].push(replica),
                 None => break,
             }
         }
         if placement.replicas[stage].is_empty() {
-            // A stage that has no place at all has a better reason.
-            let reason = "all that it could run on is taken by the stages before it";
-            let taken = Unplaceable::stage(&of.name, reason);
-            return Err(unplaceable(pipeline, fleet).unwrap_or(taken));
+            // A stage without a place on an empty fleet has a more specific reason.
+            let reason = "earlier stages occupy all devices, CPUs or memory that it could use";
+            let occupied = Unplaceable::stage(&spec.name, reason);
+            return Err(unplaceable(pipeline, fleet).unwrap_or(occupied));
         }
     }
     Ok(placement)
 }
 
-/// Puts all stages on the best of the nodes that can hold one replica of each.
+/// Places one replica of each stage on a single node: the best of the nodes that can hold all of them.
 pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Unplaceable> {
     let mut single = pipeline.clone();
     single.stages.iter_mut().for_each(|stage| stage.max_replicas = 1);
-    let steps = (STEPS / fleet.nodes.len().max(1) as u64).max(LEAST_STEPS);
+    let steps = (STEPS / fleet.nodes.len().max(1) as u64).max(MIN_STEPS_PER_NODE);
     let mut best: Option<Plan> = None;
     for position in 0..fleet.nodes.len() {
-        let alone = Fleet { nodes: vec![fleet.nodes[position].clone()], ..*fleet };
-        let Ok(mut plan) = searched(&single, &alone, Layout::Pod, Effort { steps }) else {
+        let one_node = Fleet { nodes: vec![fleet.nodes[position].clone()], ..*fleet };
+        let Ok(mut plan) = search_plan(&single, &one_node, Layout::Pod, Effort { steps }) else {
             continue;
         };
         plan.placement.replicas.iter_mut().flatten().for_each(|replica| replica.node = position);
@@ -55,38 +56,41 @@ pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Un
             best = Some(plan);
         }
     }
-    let reason = "no node has the devices, CPUs and memory for all stages at once";
+    let reason = "no node has the devices, CPUs and memory for all stages together";
     best.ok_or_else(|| unplaceable(pipeline, fleet).unwrap_or_else(|| Unplaceable::one_pod(reason)))
 }
 
-/// Capacity and devices of the stages before.
+/// Capacity and devices that earlier stages occupy.
 struct Used {
     taken: Vec<Capacity>,
+    /// Indices of node and device.
     devices: Vec<(usize, usize)>,
 }
 
 // === impl Used ===
 
 impl Used {
-    /// Takes a place for a replica.
-    fn next(&mut self, pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Option<Replica> {
-        let of = &pipeline.stages[stage];
-        for (alternative, one) in of.alternatives.iter().enumerate() {
-            let admitting = (0..fleet.nodes.len()).filter(|node| fleet.nodes[*node].admits(of));
+    /// Allocates a place for the next replica of the stage.
+    fn place(&mut self, pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Option<Replica> {
+        let stage = &pipeline.stages[stage];
+        for (alternative, option) in stage.alternatives.iter().enumerate() {
+            let admitting = (0..fleet.nodes.len()).filter(|node| fleet.nodes[*node].admits(stage));
             let mut nodes: Vec<_> = admitting.collect();
-            // The sort is stable: of equals the first.
+            // The sort is stable: ties go to the first node.
             nodes.sort_by(|a, b| self.free_share(fleet, *b).total_cmp(&self.free_share(fleet, *a)));
             for node in nodes {
-                if !fleet.nodes[node].free.has_room(self.taken[node], one.request) {
+                if !fleet.nodes[node].free.fits_beside(self.taken[node], option.request) {
                     continue;
                 }
                 let is_free = |device: &Option<usize>| {
                     device.is_none_or(|device| !self.devices.contains(&(node, device)))
                 };
-                let Some(device) = fleet.nodes[node].serving(&one.device).find(is_free) else {
+                let Some(device) =
+                    fleet.nodes[node].candidate_devices(&option.device).find(is_free)
+                else {
                     continue;
                 };
-                self.taken[node] += one.request;
+                self.taken[node] += option.request;
                 self.devices.extend(device.map(|device| (node, device)));
                 return Some(Replica { node, alternative, device });
             }

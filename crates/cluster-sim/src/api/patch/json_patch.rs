@@ -2,22 +2,22 @@
 
 use serde_json::Value;
 
-/// Applies the operations of a patch in order. Ends at the first failure, with the API server's message; the
-/// caller then drops `target`.
-pub(crate) fn carry_out(target: &mut Value, operations: &Value) -> Result<(), String> {
+/// Applies the operations of a patch in order. Stops at the first failure with the API server's message; then `target`
+/// is partly patched, and the caller must discard it.
+pub(crate) fn apply_operations(target: &mut Value, operations: &Value) -> Result<(), String> {
     let operations = operations.as_array().ok_or("a JSON patch is a list of operations")?;
-    operations.iter().try_for_each(|operation| carry_out_one(target, operation))
+    operations.iter().try_for_each(|operation| apply_operation(target, operation))
 }
 
-fn carry_out_one(target: &mut Value, operation: &Value) -> Result<(), String> {
+fn apply_operation(target: &mut Value, operation: &Value) -> Result<(), String> {
     let text = |key: &str| operation[key].as_str().unwrap_or_default();
     let (op, path, from) = (text("op"), text("path"), text("from"));
     let missing = || format!("{op} operation does not apply: doc is missing path: {path:?}");
     match op {
         "add" => add(target, path, operation["value"].clone()),
-        "remove" => take(target, path).map(drop),
+        "remove" => remove(target, path).map(drop),
         "replace" => target.pointer_mut(path).map(|slot| *slot = operation["value"].clone()),
-        "move" => take(target, from).and_then(|value| add(target, path, value)),
+        "move" => remove(target, from).and_then(|value| add(target, path, value)),
         "copy" => target.pointer(from).cloned().and_then(|value| add(target, path, value)),
         "test" if target.pointer(path).is_some_and(|value| *value == operation["value"]) => {
             Some(())
@@ -37,21 +37,21 @@ fn add(target: &mut Value, path: &str, value: Value) -> Option<()> {
         Value::Object(fields) => drop(fields.insert(key, value)),
         Value::Array(items) if key == "-" => items.push(value),
         Value::Array(items) => {
-            let place = key.parse().ok().filter(|place| *place <= items.len())?;
-            items.insert(place, value);
+            let index = key.parse().ok().filter(|index| *index <= items.len())?;
+            items.insert(index, value);
         }
         _ => return None,
     }
     Some(())
 }
 
-fn take(target: &mut Value, path: &str) -> Option<Value> {
+fn remove(target: &mut Value, path: &str) -> Option<Value> {
     let (parent, key) = split(path)?;
     match target.pointer_mut(parent)? {
         Value::Object(fields) => fields.remove(&key),
         Value::Array(items) => {
-            let place = key.parse().ok().filter(|place| *place < items.len())?;
-            Some(items.remove(place))
+            let index = key.parse().ok().filter(|index| *index < items.len())?;
+            Some(items.remove(index))
         }
         _ => None,
     }
@@ -81,20 +81,20 @@ mod tests {
             {"op": "copy", "from": "/labels/a", "path": "/copied"},
             {"op": "move", "from": "/copied", "path": "/moved"},
         ]);
-        assert_eq!(carry_out(&mut target, &operations), Ok(()));
+        assert_eq!(apply_operations(&mut target, &operations), Ok(()));
         let expected = json!({"labels": {"a": "3", "x.y/z": "2"}, "list": [2, 3], "moved": "3"});
         assert_eq!(target, expected);
     }
 
     #[test]
-    fn an_operation_that_cannot_be_applied_is_named() {
+    fn a_failed_operation_is_reported() {
         for (operation, expected) in [
             (json!({"op": "remove", "path": "/no"}), "missing path: \"/no\""),
             (json!({"op": "test", "path": "/a", "value": 2}), "testing value /a failed"),
             (json!({"op": "jump", "path": "/a"}), "unexpected kind: jump"),
         ] {
-            let reason =
-                carry_out(&mut json!({"a": 1}), &json!([operation])).expect_err("it cannot");
+            let reason = apply_operations(&mut json!({"a": 1}), &json!([operation]))
+                .expect_err("the operation fails");
             assert!(reason.contains(expected), "{reason}");
         }
     }

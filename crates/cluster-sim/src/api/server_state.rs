@@ -1,11 +1,10 @@
-//! State of the server (objects, gates, faults, log), and its responses to requests.
+//! State of the server (objects, gates, faults, log), and the dispatch of requests.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use super::{
-    answer::Answer,
     discovery,
     fault::{self, Effect, Fault},
     gate::Gate,
@@ -15,6 +14,7 @@ use super::{
     options::Options,
     refusal::Refusal,
     request::{ApiRequest, Id, Part, Target},
+    response::ApiResponse,
     selector::Selector,
     shape,
     store::Store,
@@ -24,7 +24,7 @@ use super::{
 
 /// State of the server at one moment.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct ServerState {
     pub(crate) store: Store,
     pub(crate) log: Vec<ApiRequest>,
     /// Refused requests, with their refusals.
@@ -35,13 +35,13 @@ pub(crate) struct World {
     pub(crate) minor: u32,
 }
 
-type Answered = Result<Answer, Refusal>;
+type Handled = Result<ApiResponse, Refusal>;
 
-// === impl World ===
+// === impl ServerState ===
 
-impl World {
+impl ServerState {
     /// Logs a request and returns the effect of a fault, if one applies.
-    pub(crate) fn note(&mut self, request: &ApiRequest) -> Option<Effect> {
+    pub(crate) fn log_request(&mut self, request: &ApiRequest) -> Option<Effect> {
         self.log.push(request.clone());
         fault::next_effect(&mut self.faults, request)
     }
@@ -62,30 +62,30 @@ impl World {
         }
     }
 
-    pub(crate) fn answer(&mut self, request: &ApiRequest) -> Answer {
-        let answered = Target::of(&request.path).and_then(|target| self.dispatch(&target, request));
-        answered.unwrap_or_else(|refusal| {
-            let answer = Answer::refused(&refusal);
+    pub(crate) fn respond(&mut self, request: &ApiRequest) -> ApiResponse {
+        let handled = Target::of(&request.path).and_then(|target| self.dispatch(&target, request));
+        handled.unwrap_or_else(|refusal| {
+            let response = ApiResponse::refused(&refusal);
             self.refused.push((request.clone(), refusal));
-            answer
+            response
         })
     }
 
-    /// Responds as [`World::answer`] does, except that reads find nothing.
-    pub(crate) fn hide(&mut self, request: &ApiRequest) -> Answer {
+    /// Responds as [`ServerState::respond`] does, except that reads find no objects.
+    pub(crate) fn respond_hidden(&mut self, request: &ApiRequest) -> ApiResponse {
         match Target::of(&request.path) {
             Ok(Target::Many { kind, .. }) if request.method == "GET" && !request.is_watch() => {
                 let form = media::form(request).unwrap_or_default();
-                Answer::ok(list_of(kind, &[], (self.list_metadata(), form)))
+                ApiResponse::ok(list_of(kind, &[], (self.list_metadata(), form)))
             }
             Ok(Target::One { kind, id, .. }) if request.method == "GET" => {
-                Answer::refused(&Refusal::not_found(kind, &id.name))
+                ApiResponse::refused(&Refusal::not_found(kind, &id.name))
             }
-            _ => self.answer(request),
+            _ => self.respond(request),
         }
     }
 
-    fn dispatch(&mut self, target: &Target, request: &ApiRequest) -> Answered {
+    fn dispatch(&mut self, target: &Target, request: &ApiRequest) -> Handled {
         if request.method != "GET" {
             media::check_body(request)?;
         }
@@ -94,15 +94,15 @@ impl World {
             return Err(Refusal::bad_request(reason));
         }
         match target {
-            Target::Version => Ok(Answer::ok(self.version())),
+            Target::Version => Ok(ApiResponse::ok(self.version())),
             Target::Discovery(document) if media::is_aggregated(request)? => {
                 match document.aggregated() {
-                    Some(all) => Ok(Answer::typed(discovery::AGGREGATED, all)),
-                    None => document.answer().map(Answer::ok),
+                    Some(all) => Ok(ApiResponse::typed(discovery::AGGREGATED, all)),
+                    None => document.render().map(ApiResponse::ok),
                 }
             }
-            Target::Discovery(document) => document.answer().map(Answer::ok),
-            Target::OpenApi(document) => document.answer().map(Answer::ok),
+            Target::Discovery(document) => document.render().map(ApiResponse::ok),
+            Target::OpenApi(document) => document.render().map(ApiResponse::ok),
             Target::Many { kind, namespace } => {
                 self.serve_collection(kind, namespace.as_ref(), request)
             }
@@ -121,29 +121,30 @@ impl World {
         kind: &'static Kind,
         namespace: Option<&String>,
         request: &ApiRequest,
-    ) -> Answered {
+    ) -> Handled {
         let form = media::form(request)?;
         match request.method.as_str() {
             "GET" => {
                 let options = Options::of(request)?;
                 let selector = Selector::of(kind, namespace, request)?;
                 if request.is_watch() {
-                    Ok(Answer::Watch(self.watch(kind, (selector, form), &options)))
+                    Ok(ApiResponse::Watch(self.watch(kind, (selector, form), &options)))
                 } else {
-                    self.list(kind, (&selector, form), &options).map(Answer::ok)
+                    self.list(kind, (&selector, form), &options).map(ApiResponse::ok)
                 }
             }
             "POST" if namespace.is_some() || kind.scope == Scope::Cluster => {
                 let namespace = namespace.cloned().unwrap_or_default();
                 let warnings = strict::check(kind, &request.body, request)?;
-                let made = self.create(kind, &namespace, request.body.clone())?;
-                Ok(Answer::new(201, shape::one(kind, &made, form)).with_warnings(warnings))
+                let created = self.create(kind, &namespace, request.body.clone())?;
+                Ok(ApiResponse::new(201, shape::in_form(kind, &created, form))
+                    .with_warnings(warnings))
             }
             "DELETE" => {
                 let selector = Selector::of(kind, namespace, request)?;
-                let gone = self.delete_all(kind, &selector)?;
-                let gone: Vec<_> = gone.iter().collect();
-                Ok(Answer::ok(list_of(kind, &gone, (self.list_metadata(), form))))
+                let deleted = self.delete_all(kind, &selector)?;
+                let deleted: Vec<_> = deleted.iter().collect();
+                Ok(ApiResponse::ok(list_of(kind, &deleted, (self.list_metadata(), form))))
             }
             _ => Err(Refusal::no_such_verb()),
         }
@@ -154,25 +155,25 @@ impl World {
         kind: &'static Kind,
         id: &Id,
         (part, request): (Part, &ApiRequest),
-    ) -> Answered {
+    ) -> Handled {
         if part == Part::Status && kind.status != super::kind::Status::Subresource {
             return Err(Refusal::no_such_path());
         }
         let form = media::form(request)?;
-        let shaped = |object: &Value| shape::one(kind, object, form);
+        let formatted = |object: &Value| shape::in_form(kind, object, form);
         match request.method.as_str() {
-            "GET" => Ok(Answer::ok(shaped(&self.find(kind, id)?.object))),
+            "GET" => Ok(ApiResponse::ok(formatted(&self.find(kind, id)?.object))),
             "PUT" => {
                 let warnings = strict::check(kind, &request.body, request)?;
                 let replaced = self.update(kind, id, (part, request.body.clone()))?;
-                Ok(Answer::ok(shaped(&replaced)).with_warnings(warnings))
+                Ok(ApiResponse::ok(formatted(&replaced)).with_warnings(warnings))
             }
             "PATCH" => {
                 let Patched { code, object, warnings } = self.patch(kind, id, (part, request))?;
-                Ok(Answer::new(code, shaped(&object)).with_warnings(warnings))
+                Ok(ApiResponse::new(code, formatted(&object)).with_warnings(warnings))
             }
             "DELETE" if part == Part::Main => {
-                Ok(Answer::ok(self.delete(kind, id, &request.body)?))
+                Ok(ApiResponse::ok(self.delete(kind, id, &request.body)?))
             }
             _ => Err(Refusal::no_such_verb()),
         }

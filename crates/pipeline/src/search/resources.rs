@@ -8,116 +8,121 @@ use crate::{
     fleet::{Fleet, FreeDevice, Node},
     pipeline::{Pipeline, Wanted},
     placement::{Placement, Replica},
-    prediction::Best,
+    prediction::StageBound,
     quantity::Seconds,
 };
 
-/// All that is free. A replica's `device` is here the position of a group of devices of its node.
+/// Free resources of all nodes. Here, [`Replica::device`] is the index of a [`Group`] of the node, not of a device.
 #[derive(Clone, Debug)]
-pub(crate) struct Room {
-    nodes: Vec<NodeRoom>,
-    /// By stage: where a replica could be if all were free, nodes in their order.
+pub(crate) struct FreeResources {
+    nodes: Vec<FreeNode>,
+    /// By stage: every place of a replica on empty nodes, in the order of the nodes.
     places: Vec<Vec<Replica>>,
 }
 
 #[derive(Clone, Debug)]
-struct NodeRoom {
+struct FreeNode {
     groups: Vec<Group>,
     free: Capacity,
     taken: Capacity,
-    /// Replicas on the node.
+    /// Number of replicas on the node.
     replicas: usize,
-    /// Nodes with the same number are alike.
-    likeness: usize,
+    /// Number of the node's equivalence class: nodes of a class have equal capacity, link, stages and devices.
+    class: usize,
 }
 
-/// Devices that serve the same alternatives of the same stages.
+/// Interchangeable devices of a node: each serves the same alternatives of the same stages.
 #[derive(Clone, Debug)]
 struct Group {
+    /// Indices into the node's devices.
     devices: Vec<usize>,
+    /// Number of allocated devices.
     taken: usize,
 }
 
-/// The alternatives that a device serves, as positions of stage and alternative.
+/// Alternatives that a device serves, as pairs of stage and alternative.
 type Served = Vec<(usize, usize)>;
 
-// === impl Room ===
+// === impl FreeResources ===
 
-impl Room {
-    /// All that is free.
+impl FreeResources {
+    /// The resources of the fleet before any stage is placed.
     ///
     /// # Errors
     ///
-    /// A stage has no place even by itself.
+    /// A stage fits on no empty node.
     pub(super) fn of(pipeline: &Pipeline, fleet: &Fleet) -> Result<Self, Unplaceable> {
         let mut places = vec![Vec::new(); pipeline.stages.len()];
         let mut nodes = Vec::with_capacity(fleet.nodes.len());
-        let mut likenesses = BTreeMap::new();
+        let mut classes = BTreeMap::new();
         for (position, node) in fleet.nodes.iter().enumerate() {
             let mut groups: BTreeMap<Served, Vec<usize>> = BTreeMap::new();
             let admitted = admitted(pipeline, node);
-            for (device, of) in node.devices.iter().enumerate() {
-                groups.entry(served(pipeline, &admitted, of)).or_default().push(device);
+            for (device, free_device) in node.devices.iter().enumerate() {
+                groups.entry(served(pipeline, &admitted, free_device)).or_default().push(device);
             }
             groups.remove(&Vec::new());
             add_places(pipeline, position, &admitted, &groups, &mut places);
             let link = (node.link.rate.0.to_bits(), node.link.delay.0.to_bits());
             let sizes = groups.iter().map(|(served, devices)| (served.clone(), devices.len()));
             let free = (node.free.cpus.to_bits(), node.free.memory);
-            let likeness = (free, link, admitted, sizes.collect::<Vec<_>>());
-            let next = likenesses.len();
-            let likeness = *likenesses.entry(likeness).or_insert(next);
+            let class = (free, link, admitted, sizes.collect::<Vec<_>>());
+            let next = classes.len();
+            let class = *classes.entry(class).or_insert(next);
             let groups = groups.into_values().map(|devices| Group { devices, taken: 0 }).collect();
-            nodes.push(NodeRoom {
+            nodes.push(FreeNode {
                 groups,
                 free: node.free,
                 taken: Capacity::default(),
                 replicas: 0,
-                likeness,
+                class,
             });
         }
-        let room = Self { nodes, places };
+        let resources = Self { nodes, places };
         for stage in 0..pipeline.stages.len() {
-            if !room.places[stage].iter().any(|place| room.is_free(pipeline, stage, *place)) {
-                return Err(room.reason(pipeline, fleet, stage));
+            if !resources.places[stage]
+                .iter()
+                .any(|place| resources.is_free(pipeline, stage, *place))
+            {
+                return Err(resources.reason(pipeline, fleet, stage));
             }
         }
-        Ok(room)
+        Ok(resources)
     }
 
-    /// Where a replica of a stage could be if all were free.
+    /// All places of a replica of the stage, free or not.
     pub(super) fn places(&self, stage: usize) -> &[Replica] {
         &self.places[stage]
     }
 
-    /// True if the place is free, and no earlier node is as good.
+    /// True if the place is free, and its node is not a duplicate of an earlier one.
     pub(super) fn is_worth_trying(
         &self,
         pipeline: &Pipeline,
         stage: usize,
         place: Replica,
     ) -> bool {
-        self.is_free(pipeline, stage, place) && !self.is_twin(place.node)
+        self.is_free(pipeline, stage, place) && !self.is_duplicate(place.node)
     }
 
-    /// True if the place is free.
+    /// True if the node has the device, CPUs and memory for one more replica.
     pub(super) fn is_free(&self, pipeline: &Pipeline, stage: usize, place: Replica) -> bool {
         let node = &self.nodes[place.node];
         let has_device = place.device.is_none_or(|group| {
             let group = &node.groups[group];
             group.taken < group.devices.len()
         });
-        has_device && node.free.has_room(node.taken, place.alternative(pipeline, stage).request)
+        has_device && node.free.fits_beside(node.taken, place.alternative(pipeline, stage).request)
     }
 
-    /// True for an untouched node of which an earlier one, as untouched, is the like.
-    fn is_twin(&self, position: usize) -> bool {
+    /// True for an empty node if an earlier node of the same class is empty too.
+    fn is_duplicate(&self, position: usize) -> bool {
         let node = &self.nodes[position];
-        let is_like = |other: &NodeRoom| other.replicas == 0 && other.likeness == node.likeness;
-        node.replicas == 0 && self.nodes[..position].iter().any(is_like)
+        let is_equivalent = |other: &FreeNode| other.replicas == 0 && other.class == node.class;
+        node.replicas == 0 && self.nodes[..position].iter().any(is_equivalent)
     }
 
-    pub(super) fn take(&mut self, pipeline: &Pipeline, stage: usize, place: Replica) {
+    pub(super) fn allocate(&mut self, pipeline: &Pipeline, stage: usize, place: Replica) {
         let node = &mut self.nodes[place.node];
         node.replicas += 1;
         node.taken += place.alternative(pipeline, stage).request;
@@ -126,7 +131,7 @@ impl Room {
         }
     }
 
-    pub(super) fn give_back(&mut self, pipeline: &Pipeline, stage: usize, place: Replica) {
+    pub(super) fn release(&mut self, pipeline: &Pipeline, stage: usize, place: Replica) {
         let node = &mut self.nodes[place.node];
         node.replicas -= 1;
         node.taken -= place.alternative(pipeline, stage).request;
@@ -135,7 +140,7 @@ impl Room {
         }
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub(super) fn clear(&mut self) {
         for node in &mut self.nodes {
             node.replicas = 0;
@@ -144,10 +149,10 @@ impl Room {
         }
     }
 
-    /// Replaces each group by one of its devices.
+    /// Converts groups to devices: each replica gets a different device of its group.
     pub(super) fn with_devices(&self, chosen: &[Vec<Replica>]) -> Placement {
         let mut used = BTreeMap::new();
-        let mut one_of = |replica: &Replica| {
+        let mut with_device = |replica: &Replica| {
             let device = replica.device.map(|group| {
                 let next: &mut usize = used.entry((replica.node, group)).or_default();
                 *next += 1;
@@ -155,15 +160,15 @@ impl Room {
             });
             Replica { device, ..*replica }
         };
-        let replicas = chosen.iter().map(|stage| stage.iter().map(&mut one_of).collect());
+        let replicas = chosen.iter().map(|stage| stage.iter().map(&mut with_device).collect());
         Placement { replicas: replicas.collect() }
     }
 
-    /// The best of each stage by itself: the fastest free places up to its number of replicas.
-    pub(super) fn best_of_stages(&self, pipeline: &Pipeline, step: Seconds) -> Vec<Best> {
+    /// Bounds of each stage by itself on an empty fleet: the sum of the fastest places up to the maximum of replicas.
+    pub(super) fn stage_bounds(&self, pipeline: &Pipeline, step: Seconds) -> Vec<StageBound> {
         let stages = pipeline.stages.iter().enumerate();
         stages
-            .map(|(stage, of)| {
+            .map(|(stage, spec)| {
                 let mut rates: Vec<f64> = Vec::new();
                 let mut time = f64::INFINITY;
                 for place in &self.places[stage] {
@@ -171,51 +176,52 @@ impl Room {
                     time = time.min(alternative.time.0 + alternative.batch_time.0);
                     let node = &self.nodes[place.node];
                     let devices = place.device.map(|group| node.groups[group].devices.len());
-                    let most =
+                    let count =
                         node.free.parts(alternative.request).min(devices.unwrap_or(usize::MAX));
-                    let most = most.min(of.max_replicas as usize);
-                    rates.extend(std::iter::repeat_n(alternative.rate(of.batch, step), most));
+                    let count = count.min(spec.max_replicas as usize);
+                    rates.extend(std::iter::repeat_n(alternative.rate(spec.batch, step), count));
                 }
                 rates.sort_by(|a, b| b.total_cmp(a));
-                let rate = rates.iter().take(of.max_replicas as usize).sum();
-                Best { rate, time }
+                let rate = rates.iter().take(spec.max_replicas as usize).sum();
+                StageBound { rate, time }
             })
             .collect()
     }
 
-    /// Why a stage has no place.
+    /// The reason that a stage fits on no empty node, with a remedy where there is one.
     fn reason(&self, pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Unplaceable {
-        let of = &pipeline.stages[stage];
-        let admitting: Vec<_> = fleet.nodes.iter().filter(|node| node.admits(of)).collect();
+        let spec = &pipeline.stages[stage];
+        let admitting: Vec<_> = fleet.nodes.iter().filter(|node| node.admits(spec)).collect();
         let reason = if admitting.is_empty() {
-            "no node admits it; label one for its nodeSelector, or add tolerations for the taints of one".to_owned()
+            "no node admits it; label a node for its nodeSelector, or add tolerations for a node's taints".to_owned()
         } else if self.places[stage].is_empty() {
-            let wanted: Vec<_> = of.alternatives.iter().map(|one| one.device.to_string()).collect();
+            let wanted: Vec<_> =
+                spec.alternatives.iter().map(|option| option.device.to_string()).collect();
             let nodes = admitting.len();
             format!(
-                "no device of {nodes} nodes serves {}; add another alternative below on, or such a device",
+                "{nodes} nodes admit it, but none has {}; add an alternative under `on`, or such a device",
                 wanted.join(" or ")
             )
         } else {
-            let least = |a: Capacity, b: Capacity| {
+            let smaller = |a: Capacity, b: Capacity| {
                 if (b.cpus, b.memory) < (a.cpus, a.memory) { b } else { a }
             };
-            let requests = of.alternatives.iter().map(|one| one.request);
-            let Capacity { cpus, memory } = requests.reduce(least).unwrap_or_default();
+            let requests = spec.alternatives.iter().map(|option| option.request);
+            let Capacity { cpus, memory } = requests.reduce(smaller).unwrap_or_default();
             let memory =
                 if memory.0 > 0 { format!(" and {memory} of free memory") } else { String::new() };
-            format!("no node with its device has {cpus} free CPUs{memory}")
+            format!("no node with a suitable device has {cpus} free CPUs{memory}")
         };
-        Unplaceable::stage(&of.name, reason)
+        Unplaceable::stage(&spec.name, reason)
     }
 
-    /// The stages fit one by one, and not all together.
-    pub(super) fn no_room(pipeline: &Pipeline, is_cut_short: bool) -> Unplaceable {
+    /// Error for stages that fit one by one, but not together. Names the last stage.
+    pub(super) fn no_combination(pipeline: &Pipeline, is_out_of_steps: bool) -> Unplaceable {
         let last = pipeline.stages.last().map_or("", |stage| &stage.name);
-        let reason = if is_cut_short {
-            "no way was found to place all stages; add an alternative below on, or a node"
+        let reason = if is_out_of_steps {
+            "the search found no placement of all stages; add an alternative under `on`, or a node"
         } else {
-            "the stages before it need all free devices, CPUs or memory; add an alternative below on, or a node"
+            "earlier stages need all free devices, CPUs or memory; add an alternative under `on`, or a node"
         };
         Unplaceable::stage(last, reason)
     }
@@ -227,13 +233,14 @@ fn admitted(pipeline: &Pipeline, node: &Node) -> Vec<usize> {
     stages.filter(|(_, stage)| node.admits(stage)).map(|(position, _)| position).collect()
 }
 
+/// Alternatives of the admitted stages that the device serves.
 fn served(pipeline: &Pipeline, admitted: &[usize], device: &FreeDevice) -> Served {
     let mut served = Vec::new();
     for &stage in admitted {
-        let of = &pipeline.stages[stage];
-        for (alternative, one) in of.alternatives.iter().enumerate() {
-            // A device for which the expression has no answer is not selected, as in DRA.
-            if device.serves(&one.device).unwrap_or(false) {
+        let spec = &pipeline.stages[stage];
+        for (alternative, option) in spec.alternatives.iter().enumerate() {
+            // A device whose expression cannot be evaluated is not selected, as in DRA.
+            if device.serves(&option.device).unwrap_or(false) {
                 served.push((stage, alternative));
             }
         }
@@ -241,6 +248,7 @@ fn served(pipeline: &Pipeline, admitted: &[usize], device: &FreeDevice) -> Serve
     served
 }
 
+/// Adds all places on one node to `places`, by stage.
 fn add_places(
     pipeline: &Pipeline,
     node: usize,
@@ -249,9 +257,9 @@ fn add_places(
     places: &mut [Vec<Replica>],
 ) {
     for &stage in admitted {
-        let of = &pipeline.stages[stage];
-        for (alternative, one) in of.alternatives.iter().enumerate() {
-            if one.device == Wanted::Cpu {
+        let spec = &pipeline.stages[stage];
+        for (alternative, option) in spec.alternatives.iter().enumerate() {
+            if option.device == Wanted::Cpu {
                 places[stage].push(Replica { node, alternative, device: None });
             }
             for (group, served) in groups.keys().enumerate() {

@@ -1,40 +1,40 @@
-//! Response to a request: a document or a watch.
+//! Response to an API request: a document or a watch.
 
 use serde_json::{Value, json};
 
-use super::{refusal::Refusal, watch::Watched};
+use super::{refusal::Refusal, watch::WatchState};
 
-/// Response to a request.
+/// Response to an API request.
 #[derive(Debug)]
-pub(crate) enum Answer {
-    Whole(Whole),
-    Watch(Watched),
+pub(crate) enum ApiResponse {
+    Document(DocumentResponse),
+    Watch(WatchState),
 }
 
-/// Document with its headers.
+/// Document response with its headers.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct DocumentResponse {
     pub(crate) code: u16,
     pub(crate) document: Value,
     pub(crate) media: &'static str,
-    /// Warnings that clients print, each in a header of its own.
+    /// Warnings for the client, each in its own header `Warning`.
     pub(crate) warnings: Vec<String>,
 }
 
-// === impl Answer ===
+// === impl ApiResponse ===
 
-impl Answer {
+impl ApiResponse {
     pub(crate) fn new(code: u16, document: Value) -> Self {
         let (media, warnings) = ("application/json", Vec::new());
-        Self::Whole(Whole { code, document, media, warnings })
+        Self::Document(DocumentResponse { code, document, media, warnings })
     }
 
     pub(crate) fn ok(document: Value) -> Self {
         Self::new(200, document)
     }
 
-    /// Success of a subresource that creates no object: a binding or an eviction.
-    pub(crate) fn done() -> Self {
+    /// Success of a subresource without an object of its own: a binding or an eviction.
+    pub(crate) fn created() -> Self {
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
         });
@@ -47,13 +47,13 @@ impl Answer {
 
     /// Document with a media type whose parameters name the form that the client requested.
     pub(crate) fn typed(media: &'static str, document: Value) -> Self {
-        Self::Whole(Whole { code: 200, document, media, warnings: Vec::new() })
+        Self::Document(DocumentResponse { code: 200, document, media, warnings: Vec::new() })
     }
 
     #[must_use]
     pub(crate) fn with_warnings(self, warnings: Vec<String>) -> Self {
         match self {
-            Self::Whole(whole) => Self::Whole(Whole { warnings, ..whole }),
+            Self::Document(document) => Self::Document(DocumentResponse { warnings, ..document }),
             watch @ Self::Watch(_) => watch,
         }
     }
