@@ -21,8 +21,8 @@ use super::{
 };
 use crate::facts::attributes;
 
-/// Data that all devices of one scan share.
-pub(super) struct Describe<'a> {
+/// Builder of inventory devices, with the data that all devices of one probe share.
+pub(super) struct Describer<'a> {
     pub(super) host: &'a Host,
     pub(super) driver: &'a DriverFacts,
     pub(super) now: Timestamp,
@@ -30,6 +30,7 @@ pub(super) struct Describe<'a> {
 
 const DOMAIN: &str = "nvidia.com";
 
+/// Attribute in NVIDIA's domain.
 pub(super) const fn named(name: &'static str) -> AttributeName {
     AttributeName::new(DOMAIN, name)
 }
@@ -59,9 +60,9 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
     format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
 }
 
-// === impl Describe ===
+// === impl Describer ===
 
-impl Describe<'_> {
+impl Describer<'_> {
     /// A GPU and its instances, the GPU first.
     pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Vec<Device> {
         let place = self.place(facts);
@@ -82,7 +83,7 @@ impl Describe<'_> {
         std::iter::once(gpu).chain(parts).collect()
     }
 
-    /// A GPU that NVML cannot describe, with the facts of kernel module and sysfs.
+    /// A GPU that NVML cannot describe, with data from the kernel module and sysfs.
     pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
         let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
         Device {
@@ -100,7 +101,7 @@ impl Describe<'_> {
     }
 
     /// Reason why a listed instance is unusable: without its capability nodes a container sees the GPU but
-    /// cannot open it.
+    /// cannot open the instance.
     pub(super) fn obstacle(&self, facts: &GpuFacts, part: &InstanceFacts) -> Option<String> {
         let Some(minor) = facts.minor else { return Some(NO_NODE.to_owned()) };
         let missing = capabilities(minor, part)
@@ -194,7 +195,7 @@ impl Describe<'_> {
     }
 }
 
-/// Names of an instance's capabilities in the driver's table.
+/// Names of an instance's two capabilities in the driver's table `mig-minors`.
 fn capabilities(minor: u32, part: &InstanceFacts) -> [String; 2] {
     let (gi, ci) = (part.gpu_instance, part.compute_instance);
     [format!("gpu{minor}/gi{gi}/access"), format!("gpu{minor}/gi{gi}/ci{ci}/access")]
@@ -236,7 +237,7 @@ fn nvlinks(links: &LinkFacts) -> NvLinks {
     sum
 }
 
-/// Substitute id of a GPU that reports none: kernel module's UUID, PCI address, or index.
+/// Id of a GPU that does not report its UUID: the UUID from the kernel module, else PCI address, else index.
 fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> DeviceId {
     if let Some(id) = listed.and_then(|gpu| gpu.id.clone()) {
         return id;

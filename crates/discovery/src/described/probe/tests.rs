@@ -22,7 +22,7 @@ fn device() -> Device {
 
 fn probe(test: Test, failures: u32) -> Probe {
     let limit = Duration::from_millis(300);
-    Probe { test, every: Some(SHORTEST), timeout: limit, failures, quiet_period: None }
+    Probe { test, every: Some(MIN_INTERVAL), timeout: limit, failures, quiet_period: None }
 }
 
 /// A prober on this thread, with its handle.
@@ -50,7 +50,7 @@ impl Probing {
     async fn until(&self, expected: &str) {
         let observed = async {
             loop {
-                let news = self.handle.news.clone();
+                let change = self.handle.change_notifier.clone();
                 let observed = match self.handle.observation(&device()) {
                     Observation::Passed => "passed".to_owned(),
                     Observation::Failed(reason, detail) => format!("{reason}, {detail}"),
@@ -59,7 +59,7 @@ impl Probing {
                 if observed == expected {
                     return;
                 }
-                news.notified().await;
+                change.notified().await;
             }
         };
         let last = || self.handle.observation(&device());
@@ -91,7 +91,7 @@ async fn a_file_with_an_unexpected_value_fails_and_recovers() {
 }
 
 #[tokio::test]
-async fn failures_count_when_there_are_enough_in_a_row() {
+async fn a_probe_fails_after_enough_failures_in_a_row() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("an address");
     let mut server = JoinSet::new();
