@@ -206,9 +206,9 @@ fn check_size(pools: &[Pool], required: usize, size: usize) -> Result<(), ShareE
 impl ShareChoice {
     fn of(filling: &Filling<'_>) -> Self {
         let topology = filling.topology;
-        let held: Vec<_> = filling.pools.iter().filter(|pool| pool.is_held()).collect();
-        let devices: Vec<_> = held.iter().map(|pool| pool.at).collect();
-        let with_id = || held.iter().map(|pool| (pool, topology.id(pool.at)));
+        let chosen: Vec<_> = filling.pools.iter().filter(|pool| pool.has_chosen()).collect();
+        let devices: Vec<_> = chosen.iter().map(|pool| pool.at).collect();
+        let with_id = || chosen.iter().map(|pool| (pool, topology.id(pool.at)));
         Self {
             replicas: with_id().flat_map(|(pool, id)| pool.replicas(id)).collect(),
             shares: with_id().map(|(pool, id)| pool.share(id)).collect(),

@@ -149,9 +149,9 @@ impl<'a> JointSearch<'a> {
         let mut exact = true;
         for taken in (least..=eligible.min(step.missing)).rev() {
             let missing = step.missing - taken;
-            self.taken(step.side).take(kind, class, taken);
+            self.chosen_mut(step.side).take(kind, class, taken);
             exact &= self.branch(JointBranch { class: class + 1, missing, left, ..step });
-            self.taken(step.side).give_back(kind, class, taken);
+            self.chosen_mut(step.side).give_back(kind, class, taken);
         }
         exact
     }
@@ -163,7 +163,7 @@ impl<'a> JointSearch<'a> {
         }
     }
 
-    fn taken(&mut self, side: Side) -> &mut Chosen {
+    fn chosen_mut(&mut self, side: Side) -> &mut Chosen {
         match side {
             Side::Gpus => &mut self.gpus,
             Side::Nics => &mut self.nics,
@@ -266,7 +266,7 @@ impl<'a> JointSearch<'a> {
 /// Value of a term from packed affinities and pair distances; `None` for terms of the remainder.
 fn value(term: Term, weight: i64, far: &FarPairs) -> Option<i64> {
     Some(match term {
-        Term::Links => Affinity::unpacked(weight).first,
+        Term::Links => Affinity::unpacked(weight).primary,
         Term::Pcie => Affinity::unpacked(weight).pcie,
         Term::SysPairs => far[0],
         Term::NodePairs => far[1] - far[0],

@@ -252,7 +252,7 @@ fn one_kind_alone_is_chosen_by_the_aligned_policy() {
 }
 
 #[test]
-fn impossible_questions_are_refused_with_the_numbers() {
+fn impossible_requests_are_refused_with_the_numbers() {
     let topology = Topology::from_devices(&l40s());
     let gpus = |required: &'static [&str], size| Wanted {
         available: &["GPU-1", "GPU-0", "GPU-1", "GPU-99"],

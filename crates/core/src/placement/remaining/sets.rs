@@ -59,8 +59,8 @@ impl Sets {
         if (set.count_ones() as usize) < devices {
             return 0;
         }
-        if let Some(known) = self.divided[size][set as usize] {
-            return known;
+        if let Some(affinity) = self.divided[size][set as usize] {
+            return affinity;
         }
         let (lowest, others) = (set & set.wrapping_neg(), set & (set - 1));
         // The lowest device is in some set or left over.

@@ -61,11 +61,11 @@ impl Case {
 
     fn is_allowed(&self, set: &[usize]) -> bool {
         let node = |index: &usize| self.devices[*index].place.numa_node;
-        let tells_none = self.free.iter().all(|index| node(index).is_none());
+        let are_all_unknown = self.free.iter().all(|index| node(index).is_none());
         let first = node(&set[0]);
         self.policy != Policy::NumaStrict
             || set.len() == 1
-            || tells_none
+            || are_all_unknown
             || (first.is_some() && set.iter().all(|index| node(index) == first))
     }
 
@@ -237,7 +237,7 @@ prop_compose! {
         numa in prop::collection::vec(prop::option::weighted(0.9, 0..3_u32), 12),
         links in prop::collection::vec((0..12_usize, 0..12_usize, 1..4_u32), 0..20),
         switched in prop::collection::vec(prop::bool::weighted(0.3), 12),
-        seats in prop::collection::vec(prop::option::of((0..2_u8, 0..2_u8)), 12),
+        slots in prop::collection::vec(prop::option::of((0..2_u8, 0..2_u8)), 12),
         wholes in prop::option::of(prop::collection::vec(0..4_u8, 12)),
         nics in prop::collection::vec(0..3_u32, 0..3),
     ) -> Vec<Device> {
@@ -247,8 +247,8 @@ prop_compose! {
             let mut device = gpu(bus.into(), bus, numa.unwrap_or(7));
             device.place.numa_node = *numa;
             device.place.nvlinks.to_switches = u32::from(switched[index]) * 2;
-            if let Some(seat) = seats[index] {
-                device.place.path = below_a_switch(seat, bus);
+            if let Some(slot) = slots[index] {
+                device.place.path = below_a_switch(slot, bus);
             }
             device
         }).collect();
@@ -270,7 +270,7 @@ prop_compose! {
 }
 
 /// Free devices, and the container's other devices.
-fn scene() -> impl Strategy<Value = (Vec<Device>, Vec<usize>, Vec<usize>)> {
+fn setup() -> impl Strategy<Value = (Vec<Device>, Vec<usize>, Vec<usize>)> {
     machine().prop_flat_map(|devices| {
         let nics: Vec<_> = (12..devices.len()).collect();
         let free = prop::sample::subsequence((0..12_usize).collect::<Vec<_>>(), 1..=12);
@@ -280,14 +280,14 @@ fn scene() -> impl Strategy<Value = (Vec<Device>, Vec<usize>, Vec<usize>)> {
 }
 
 prop_compose! {
-    fn case()(scene in scene())(
-        size in 1..=scene.1.len(),
-        required in prop::sample::subsequence(scene.1.clone(), 0..=scene.1.len().min(3)),
+    fn case()(setup in setup())(
+        size in 1..=setup.1.len(),
+        required in prop::sample::subsequence(setup.1.clone(), 0..=setup.1.len().min(3)),
         policy in prop::sample::select(Policy::ALL.to_vec()),
-        scene in Just(scene),
+        setup in Just(setup),
     ) -> Case {
         let required = required.into_iter().take(size).collect();
-        let (devices, free, near) = scene;
+        let (devices, free, near) = setup;
         Case { devices, free, required, near, size, policy }
     }
 }
