@@ -21,7 +21,7 @@ pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> 
         all.extend(problem.map(|problem| located(&comparison.reference, problem)));
     }
     for reference in expression.references() {
-        let problem = unknown(&reference, sample);
+        let problem = unknown_attribute(&reference, sample);
         all.extend(problem.map(|problem| located(&reference, problem)));
     }
     let mut seen = BTreeSet::new();
@@ -32,7 +32,7 @@ pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> 
     all
 }
 
-/// Type error that an expression has for every such device.
+/// Type error that an expression has for every device like the sample.
 fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<EvaluationError> {
     expression.matches(&sample.device).err().filter(EvaluationError::is_type_error)
 }
@@ -61,9 +61,12 @@ fn type_mismatch(
         (ValueType::Quantity, _) => "write quantity(\"3\"), or quantity(\"40Gi\")".to_owned(),
         (ValueType::Other, _) => return None,
     };
-    let such = EXAMPLES.iter().find(|(known, _)| *known == name && expected == ValueType::Text);
-    let such = such.map(|(_, such)| format!(" such as \"{such}\"")).unwrap_or_default();
-    Some(format!("{name} is {expected}{such}, and {literal} is {}: {advice}", literal.value_type()))
+    let example = EXAMPLES.iter().find(|(it, _)| *it == name && expected == ValueType::Text);
+    let example = example.map(|(_, text)| format!(" such as \"{text}\"")).unwrap_or_default();
+    Some(format!(
+        "{name} is {expected}{example}, and {literal} is {}: {advice}",
+        literal.value_type()
+    ))
 }
 
 /// Attributes whose strings look like numbers, with an example.
@@ -82,11 +85,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("usbVendor", "0403"),
 ];
 
-/// Error message for an attribute that no such device has.
-fn unknown(reference: &Reference, sample: &SampleDevice) -> Option<String> {
+/// Error message for an attribute that no device like the sample has.
+fn unknown_attribute(reference: &Reference, sample: &SampleDevice) -> Option<String> {
     let Reference::Attribute(domain, name) = reference else { return None };
     let attributes = sample.device.attributes.keys().map(|key| (key.domain(), key.name()));
-    let known: BTreeSet<_> = attributes.chain(sample.either.iter().copied()).collect();
+    let known: BTreeSet<_> = attributes.chain(sample.varying.iter().copied()).collect();
     let domains: BTreeSet<_> = known.iter().map(|(domain, _)| *domain).collect();
     if !domains.contains(domain.as_str()) {
         let problem = format!("no such device has attributes of {domain}");

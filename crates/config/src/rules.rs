@@ -17,7 +17,7 @@ use crate::{
 pub type SpannedRule = Spanned<ResourceRule>;
 
 /// Advice for a source with a danger.
-const MEANT: &str = "if it is intended, write allowDangerous: true";
+const DANGER_ADVICE: &str = "if it is intended, write allowDangerous: true";
 
 /// The contradictions between rules. The default for devices that match no rule counts as a rule at the end.
 pub fn contradictions(
@@ -66,7 +66,7 @@ pub(super) fn wrong_sources(
 ) -> Vec<Diagnostic> {
     let alone = sources.iter().flat_map(|Spanned { line, value }| {
         let SourceFindings { wrong, dangerous } = source::check_source(value, kubelet_dir);
-        let dangerous = dangerous.into_iter().map(|text| format!("{text}; {MEANT}"));
+        let dangerous = dangerous.into_iter().map(|text| format!("{text}; {DANGER_ADVICE}"));
         wrong.into_iter().chain(dangerous).map(|text| Diagnostic::new(*line, text))
     });
     let together =
@@ -140,7 +140,7 @@ fn unreachable(
     Some(Diagnostic::new(rule.line, text))
 }
 
-/// Error message for a shared resource whose name unmatched devices get by default, unshared.
+/// Error message for a shared resource whose name is also the default name of unmatched devices, which are not shared.
 fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnostic> {
     let name = &rule.value.name;
     let shared = rule.value.sharing != Sharing::Exclusive;

@@ -18,7 +18,7 @@ pub(super) struct SampleDevice {
     /// A device with every attribute of a known type.
     pub(super) device: Device,
     /// Domains and names of attributes whose type varies by device.
-    pub(super) either: Vec<(&'static str, &'static str)>,
+    pub(super) varying: Vec<(&'static str, &'static str)>,
     /// Further attributes that devices may have.
     pub(super) others: Others,
 }
@@ -47,27 +47,27 @@ impl SampleDevice {
             (standard::NUMA_NODE, AttributeValue::Int(0)),
         ];
         let attributes = place.into_iter().chain(attributes).collect();
-        Self { device: Device { attributes, ..new }, either: Vec::new(), others }
+        Self { device: Device { attributes, ..new }, varying: Vec::new(), others }
     }
 
-    /// A device of a built-in source; `None` if nothing is known of its attributes.
+    /// A device of a built-in source; `None` if the source declares no attributes.
     pub(super) fn built_in(source: &SourceName) -> Option<Self> {
-        let known: Vec<_> = source.family().attributes.iter().copied().flatten().collect();
-        if known.is_empty() {
+        let groups: Vec<_> = source.family().attributes.iter().copied().flatten().collect();
+        if groups.is_empty() {
             return None;
         }
-        let (mut either, mut attributes) = (Vec::new(), Attributes::new());
-        for AttributeGroup { domain, names, value_type } in known {
+        let (mut varying, mut attributes) = (Vec::new(), Attributes::new());
+        for AttributeGroup { domain, names, value_type } in groups {
             for name in names.iter().copied() {
                 match value_type {
-                    AttributeType::Either => either.push((*domain, name)),
+                    AttributeType::Either => varying.push((*domain, name)),
                     value_type => {
                         drop(attributes.insert(AttributeName::new(domain, name), one(*value_type)));
                     }
                 }
             }
         }
-        Some(Self { either, ..Self::new(source.clone(), attributes, Others::Few) })
+        Some(Self { varying, ..Self::new(source.clone(), attributes, Others::Few) })
     }
 }
 

@@ -136,7 +136,7 @@ fn an_empty_file_is_refused_and_braces_are_the_defaults() {
 }
 
 #[test]
-fn every_key_is_taken() {
+fn every_key_is_read() {
     let config = parse(EVERYTHING).expect("valid");
     assert_eq!(config.places.kubelet_dir, Path::new("/k"));
     assert_eq!(config.places.nvml_library.as_deref(), Some(Path::new("/l")));
@@ -380,7 +380,7 @@ fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
         let error = parse(&text).expect_err(&text);
         assert!(error.starts_with(&format!("w.yaml:{line}: ")), "{text}\n{error}");
         assert!(error.contains(expected), "{text}\n{error}");
-        assert_eq!(error.lines().count(), 1, "one mistake is told once: {text}\n{error}");
+        assert_eq!(error.lines().count(), 1, "one mistake is reported once: {text}\n{error}");
     }
 }
 
@@ -433,7 +433,7 @@ fn mistakes_are_refused_with_line_and_correction() {
             1,
             "is not a file in the device's",
         ),
-        ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect is what an FPGA says after prepare"),
+        ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect lists attributes after prepare"),
         (
             "gpu: {release: [{memory: overwrite, atMost: 1Mi}]}\n".to_owned(),
             1,
@@ -505,7 +505,7 @@ fn memory_is_not_overwritten_on_gpus_under_mps() {
     let step = "gpu: {release: [{memory: overwrite, timeout: 1m}]}\n";
     let sliced = rule("a.com/x", "kind: gpu", "method: timeSlicing, replicas: 2");
     let config =
-        parse(&format!("{step}{sliced}")).expect("nobody has it when the last one lets go");
+        parse(&format!("{step}{sliced}")).expect("no container has the GPU during the step");
     assert!(config.policy.families.gpu.overwrites());
     assert!(to_yaml(&config).contains("memory: overwrite"), "{}", to_yaml(&config));
     let by_mps = rule("a.com/x", "kind: gpu", "method: mps, replicas: 2");

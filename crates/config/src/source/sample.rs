@@ -41,14 +41,14 @@ const OF_ENDPOINTS: [&str; 4] = ["name", "endpoint", "host", "port"];
 impl SourceRule {
     /// A device with every attribute that a device of the source may have.
     pub(crate) fn sample(&self) -> SampleDevice {
-        let (known, others) = match &self.find {
+        let (names, others) = match &self.find {
             Find::Bus(_) | Find::Class(_) | Find::Nodes(_) => (OF_DEVICES, Others::None),
             Find::Files(_) => (&OF_FILES[..], Others::Any),
             Find::Endpoints(_) => (&OF_ENDPOINTS[..], Others::None),
         };
-        let texts = known.iter().map(|name| (AttributeName::new(DOMAIN, name), any()));
+        let texts = names.iter().map(|name| (AttributeName::new(DOMAIN, name), any()));
         let mut attributes: Attributes = texts.collect();
-        if known == OF_DEVICES {
+        if names == OF_DEVICES {
             attributes.extend([
                 (AttributeName::new(DOMAIN, "isSriovVf"), AttributeValue::Bool(false)),
                 (AttributeName::new(DOMAIN, "sriovVfs"), AttributeValue::Int(0)),

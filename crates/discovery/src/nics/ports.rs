@@ -52,8 +52,9 @@ impl PortReader {
         let bare: Vec<_> =
             host.names(&folder).into_iter().map(|it| Port::new(host, &folder, it)).collect();
         let (host_clone, ports) = (host.clone(), bare.clone());
-        let read =
-            move || ports.into_iter().map(|port| port.with_attributes(&host_clone, &folder)).collect();
+        let read = move || {
+            ports.into_iter().map(|port| port.with_attributes(&host_clone, &folder)).collect()
+        };
         self.scanned.insert(rdma.clone());
         let function = rdma.ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
         let is_unresponsive = self.is_unresponsive(host, &function);
