@@ -111,7 +111,7 @@ mod tests {
         tokio::select! {
             biased;
             () = std::future::ready(()) => {}
-            _ = tasks.next() => panic!("it has not begun"),
+            _ = tasks.next() => panic!("no task has run yet"),
         }
         assert_eq!(tasks.next().await, Some(("a", 1)));
         assert_eq!(tasks.next().await, Some(("a", 2)));

@@ -42,15 +42,14 @@ impl Host {
         self.link_name(folder.join("driver")).is_some_and(|driver| is_vfio(&driver))
     }
 
-    /// Node of the function's group. Its proof is the folder of the function, which names the current group.
+    /// Node of the function's group. Its `proof` is the folder of the function, which names the current group.
     fn group_node(&self, folder: &Path, group: &str) -> DeviceNode {
         let (path, inside) = self.group_paths(group);
         DeviceNode { inside, proof: Some(folder.to_owned()), ..DeviceNode::new(path) }
     }
 
     /// Path of a group node on the host, and in the container if it differs: without an IOMMU, the host's name begins
-    /// with
-    /// `noiommu-`, but programs expect the usual name. The node itself is checked too, because the group's `name`
+    /// with `noiommu-`, but programs expect the usual name. The node itself is checked too, because the group's `name`
     /// file is not readable everywhere.
     fn group_paths(&self, group: &str) -> (PathBuf, Option<PathBuf>) {
         let usual = Path::new("/dev/vfio").join(group);
