@@ -289,7 +289,8 @@ impl Nvidia {
             }
             Ended::NvmlRelease(_) => tracing::info!("NVML is shut down while a GPU is reset"),
             Ended::Lost => {
-                tracing::info!(after = ?self.lost_gpu_delay, "a GPU stays lost; initialising NVML again");
+                let after = self.lost_gpu_delay;
+                tracing::info!(?after, "a GPU stays lost; initialising NVML again");
                 self.lost_gpu_delay = (self.lost_gpu_delay * 2).min(MAX_LOST_GPU_DELAY);
             }
         }

@@ -190,7 +190,7 @@ mod tests {
         }
 
         #[test]
-        fn matching_ends_for_any_pattern(pattern in "[*?a\\[\\]!-]{0,24}", name in "[ab\\[\\]-]{0,24}") {
+        fn any_pattern_terminates(pattern in "[*?a\\[\\]!-]{0,24}", name in "[ab\\[\\]-]{0,24}") {
             let _ = fits(&pattern, &name);
         }
     }

@@ -1,5 +1,4 @@
-//! Hardware fingerprints of devices: nodes, PCI function and place. By these, two ids of the same hardware are
-//! recognised.
+//! Hardware fingerprints of devices: nodes, PCI function and place. They show that two ids belong to the same hardware.
 //!
 //! Ids change while containers run: another mode repartitions devices, a source is renamed, or two USB devices
 //! with the same serial number swap places. Hardware that a container holds under an old id must not be
@@ -67,7 +66,8 @@ pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, h
     }
 }
 
-/// Earlier ids of each present device or of its parts. Present parents and parts are left out: the inventory has them.
+/// Earlier ids of each present device or of its parts. Present parents and parts are omitted, because the inventory has
+/// them.
 pub fn earlier_ids(
     recorded: &Fingerprints,
     inventory: &Inventory,
@@ -94,7 +94,7 @@ pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &
 impl Fingerprint {
     fn of(device: &Device) -> Self {
         let nodes: BTreeSet<_> = own_nodes(device).collect();
-        // The place does not identify a device that shares all its nodes with others.
+        // A place does not identify a device that shares all its nodes with other devices.
         let is_own = device.nodes.is_empty() || !nodes.is_empty();
         let place = device.origin.clone().filter(|_| is_own).map(Hardware::Place);
         let function = device.place.pci.map(Hardware::Function);
@@ -107,7 +107,7 @@ impl Fingerprint {
         }
     }
 
-    /// Memory in MiB of the replicas that containers may hold; of several the largest.
+    /// Memory in MiB of the replicas that containers may hold; the largest of several values.
     pub fn replica_memory(&self) -> Option<u64> {
         self.replica_memory.last().copied()
     }
@@ -224,7 +224,7 @@ mod tests {
         Device { place, nodes: node.map(DeviceNode::new).into_iter().collect(), ..new }
     }
 
-    /// True if a present device has hardware of another.
+    /// True if a present device has hardware of the former one.
     fn is_found(former: &Device, now: &[Device]) -> bool {
         let recorded = Fingerprints::from([(former.id.clone(), Fingerprint::of(former))]);
         let inventory = Inventory { devices: now.to_vec(), ..Inventory::default() };

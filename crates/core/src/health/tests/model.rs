@@ -32,7 +32,8 @@ fn steps() -> impl Strategy<Value = Step> {
     let detail = || "as it was seen".to_owned();
     prop_oneof![
         6 => Just(Step::Observed(Observation::Passed)),
-        2 => reasons().prop_map(move |reason| Step::Observed(Observation::Failed(reason, detail()))),
+        2 => reasons()
+            .prop_map(move |reason| Step::Observed(Observation::Failed(reason, detail()))),
         2 => reasons().prop_map(move |reason| Step::Observed(Observation::Fault(reason, detail()))),
         1 => Just(Step::Observed(Observation::Overdue(detail()))),
         1 => Just(Step::Observed(Observation::Awaited)),
