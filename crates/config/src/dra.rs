@@ -8,7 +8,7 @@ use windlass_core::{
     device::{Device, Family, MemoryLimiter},
     enforcement::Enforcement,
     name::is_subdomain,
-    partition::switches_at_once,
+    partition::switches_mig_without_reset,
 };
 
 use crate::{
@@ -168,7 +168,8 @@ impl DraPolicy {
 
     /// True if MIG may be turned on and off on this GPU, provided that instances are created for claims.
     pub fn may_switch(&self, gpu: &Device) -> bool {
-        self.mig_mode == DraMigMode::OnDemand && switches_at_once(gpu.compute_capability())
+        self.mig_mode == DraMigMode::OnDemand
+            && switches_mig_without_reset(gpu.compute_capability())
     }
 
     /// Method and limits by which claims share a device; `None` if claims do not share it.

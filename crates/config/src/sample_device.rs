@@ -60,7 +60,7 @@ impl SampleDevice {
         for AttributeGroup { domain, names, value_type } in groups {
             for name in names.iter().copied() {
                 match value_type {
-                    AttributeType::Either => varying.push((*domain, name)),
+                    AttributeType::VersionOrText => varying.push((*domain, name)),
                     value_type => {
                         drop(attributes.insert(AttributeName::new(domain, name), one(*value_type)));
                     }
@@ -74,7 +74,7 @@ impl SampleDevice {
 /// Placeholder for any value of a type.
 fn one(value_type: AttributeType) -> AttributeValue {
     match value_type {
-        AttributeType::Text | AttributeType::Either => any(),
+        AttributeType::Text | AttributeType::VersionOrText => any(),
         AttributeType::Int => AttributeValue::Int(0),
         AttributeType::Bool => AttributeValue::Bool(false),
         AttributeType::Version => AttributeValue::version("1.0"),

@@ -71,7 +71,7 @@ impl Selector {
     }
 
     /// True for a device of the selector's kind and source.
-    pub fn is_about(&self, device: &Device) -> bool {
+    pub fn applies_to(&self, device: &Device) -> bool {
         self.kind.is_none_or(|kind| kind == device.kind)
             && self.source().is_none_or(|source| *source == device.source)
     }
@@ -95,7 +95,7 @@ impl Selector {
         device: &Device,
         mig_profile: Option<&str>,
     ) -> Result<bool, EvaluationError> {
-        let fits = self.is_about(device)
+        let fits = self.applies_to(device)
             && (self.index.is_empty() || self.index.contains(&device.index))
             && (self.ids.is_empty() || self.ids.contains(device.id.as_str()))
             && (self.mig_profiles.is_empty()

@@ -43,7 +43,7 @@ const MAX_PER_GPU: u32 = 1000;
 
 impl Default for ShareResources {
     fn default() -> Self {
-        let source = SourceName::USUAL_GPUS;
+        let source = SourceName::DEFAULT_GPUS;
         Self { source, memory: None, compute: None, gpus: None, per_gpu: PER_GPU }
     }
 }

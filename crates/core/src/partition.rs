@@ -64,7 +64,7 @@ pub fn instance_at<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'
 }
 
 /// True if the MIG mode changes without a GPU reset.
-pub fn switches_at_once(compute_capability: Option<(u32, u32)>) -> bool {
+pub fn switches_mig_without_reset(compute_capability: Option<(u32, u32)>) -> bool {
     compute_capability.is_some_and(|capability| capability >= HOPPER)
 }
 

@@ -103,9 +103,9 @@ pub enum MigTask {
     /// Turn MIG off.
     TurnOff(DeviceId),
     /// List the compute processes of a device.
-    Look(DeviceId),
+    ListProcesses(DeviceId),
     /// Measure the used memory of a device.
-    Measure(DeviceId),
+    ReadMemory(DeviceId),
 }
 
 /// Reason why a MIG task failed.
@@ -231,7 +231,7 @@ impl MigHandle {
 
     /// Compute processes on a GPU or MIG device, by their process ids on the host.
     pub async fn computing(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
-        let task = MigTask::Look(device.clone());
+        let task = MigTask::ListProcesses(device.clone());
         let device = device.clone();
         let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.computing()?);
         self.request(task, job).await
@@ -240,7 +240,7 @@ impl MigHandle {
     /// Used memory of a device in bytes, excluding memory that the driver reserves. Fails before driver 510, and on
     /// GPUs that share the host's memory.
     pub async fn memory_used(&self, device: &DeviceId) -> Result<u64, PartitionError> {
-        let task = MigTask::Measure(device.clone());
+        let task = MigTask::ReadMemory(device.clone());
         let device = device.clone();
         let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.memory_used()?);
         self.request(task, job).await
@@ -285,8 +285,8 @@ impl MigTask {
             Self::RemoveDevice { gpu, .. }
             | Self::TurnOn(gpu)
             | Self::TurnOff(gpu)
-            | Self::Look(gpu)
-            | Self::Measure(gpu) => gpu,
+            | Self::ListProcesses(gpu)
+            | Self::ReadMemory(gpu) => gpu,
         }
     }
 }
@@ -298,8 +298,8 @@ impl fmt::Display for MigTask {
             Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
             Self::TurnOn(gpu) => write!(f, "turn MIG on for {gpu}"),
             Self::TurnOff(gpu) => write!(f, "turn MIG off for {gpu}"),
-            Self::Look(device) => write!(f, "list the processes on {device}"),
-            Self::Measure(device) => write!(f, "read the memory use of {device}"),
+            Self::ListProcesses(device) => write!(f, "list the processes on {device}"),
+            Self::ReadMemory(device) => write!(f, "read the memory use of {device}"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
         }
     }

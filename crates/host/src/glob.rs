@@ -53,7 +53,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// For each component of a pattern with a wildcard, the matched text between the component's fixed prefix and suffix.
-pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
+pub fn wildcard_texts(pattern: &str, path: &str) -> Vec<String> {
     let parts = pattern.split('/').zip(path.split('/'));
     let texts = parts.filter(|(part, _)| is_pattern(part)).map(|(part, name)| {
         let (begin, end) = fixed(part);
@@ -62,8 +62,8 @@ pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
     texts.collect()
 }
 
-/// The path of a pattern with these texts in place of its wildcards: the inverse of [`open_parts`].
-pub fn closed(pattern: &str, parts: &[String]) -> String {
+/// The path of a pattern with these texts in place of its wildcards: the inverse of [`wildcard_texts`].
+pub fn fill_wildcards(pattern: &str, parts: &[String]) -> String {
     let mut parts = parts.iter();
     let mut fill = |part: &str| {
         let (begin, end) = fixed(part);
@@ -81,7 +81,7 @@ fn fixed(part: &str) -> (&str, &str) {
 }
 
 /// A pattern that matches only this text.
-pub fn literally(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let letter = |letter: char| match letter {
         '*' | '?' | '[' => format!("[{letter}]"),
         other => other.to_string(),
@@ -177,16 +177,16 @@ mod tests {
             ("/dev/kvm", "/dev/kvm", vec![]),
             ("/dev/tx*", "/dev/tx", vec![""]),
         ] {
-            assert_eq!(open_parts(pattern, path), texts, "{pattern}");
-            assert_eq!(closed(pattern, &open_parts(pattern, path)), path);
+            assert_eq!(wildcard_texts(pattern, path), texts, "{pattern}");
+            assert_eq!(fill_wildcards(pattern, &wildcard_texts(pattern, path)), path);
         }
     }
 
     proptest! {
         #[test]
         fn a_literal_pattern_matches_only_its_text(text in ".{0,20}", other in ".{0,20}") {
-            prop_assert!(fits(&literally(&text), &text));
-            prop_assert_eq!(fits(&literally(&text), &other), text == other);
+            prop_assert!(fits(&escaped(&text), &text));
+            prop_assert_eq!(fits(&escaped(&text), &other), text == other);
         }
 
         #[test]

@@ -17,7 +17,7 @@ pub enum Absence {
     Missing(PathBuf),
     /// The node no longer belongs to the device.
     #[error("{0}")]
-    Another(String),
+    Unconfirmed(String),
 }
 
 /// Checks all nodes in `/dev` and sysfs, which the kernel serves from memory.
@@ -29,6 +29,6 @@ pub fn check<'a>(
         if !roots.dev.has(&node.path) {
             return Err(Absence::Missing(node.path.clone()));
         }
-        roots.host.proves(node).map_err(Absence::Another)
+        roots.host.check_node(node).map_err(Absence::Unconfirmed)
     })
 }

@@ -95,7 +95,7 @@ pub enum Unreadable {
     },
     /// The checksum is missing.
     #[error("{0} is not as it was written: it has no checksum")]
-    Unsealed(PathBuf),
+    NoChecksum(PathBuf),
     /// The file has an unknown version.
     #[error("{0} has version {1}, this agent knows {VERSION}")]
     Version(PathBuf, u32),
@@ -278,7 +278,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         match head.checksum {
             Some(found) if found == computed => Ok(()),
             Some(found) => Err(Unreadable::Corrupt { path, found, computed }),
-            None => Err(Unreadable::Unsealed(path)),
+            None => Err(Unreadable::NoChecksum(path)),
         }
     }
 }
@@ -291,7 +291,7 @@ impl Unreadable {
         match self {
             Self::Read(..) => true,
             Self::Version(_, found) => *found > VERSION,
-            Self::Parse(..) | Self::Corrupt { .. } | Self::Unsealed(_) => false,
+            Self::Parse(..) | Self::Corrupt { .. } | Self::NoChecksum(_) => false,
         }
     }
 }

@@ -64,7 +64,7 @@ impl Host {
 
     /// Checks that a node still belongs to its device: the sysfs folder in its `proof` must name the node. Device
     /// numbers change when a driver is bound and at every boot.
-    pub fn proves(&self, node: &DeviceNode) -> Result<(), String> {
+    pub fn check_node(&self, node: &DeviceNode) -> Result<(), String> {
         let Some(folder) = &node.proof else { return Ok(()) };
         let path = node.path.display();
         let own_group = node.path.strip_prefix("/dev/vfio").ok().and_then(Path::to_str);

@@ -96,11 +96,11 @@ mod tests {
             let nodes = host.vfio_nodes(Path::new(FOLDER));
             assert_eq!(nodes[0].path, Path::new("/dev/vfio/12"));
             assert!(nodes[1].shared);
-            assert_eq!(host.proves(&nodes[0]), Ok(()));
+            assert_eq!(host.check_node(&nodes[0]), Ok(()));
             let link = root.path().join(&FOLDER[1..]).join("iommu_group");
             fs::remove_file(&link).expect("removed");
             symlink("../../../kernel/iommu_groups/13", &link).expect("linked");
-            let why = host.proves(&nodes[0]).expect_err("renumbered");
+            let why = host.check_node(&nodes[0]).expect_err("renumbered");
             assert_eq!(why, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
         }
         let (_root, host) = host("mlx5_core", "12");

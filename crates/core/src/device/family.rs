@@ -75,7 +75,7 @@ pub enum AttributeType {
     /// A version.
     Version,
     /// A version if it parses, else text.
-    Either,
+    VersionOrText,
 }
 
 const WINDLASS: &str = "windlass.dev";
@@ -126,7 +126,7 @@ static FAMILIES: &[Family] = &[
                 "thermalSlowdown", "powerSlowdown", "fabricDegraded",
             ]),
             group("nvidia.com", AttributeType::Version, &["cudaComputeCapability", "cudaDriverVersion"]),
-            group("nvidia.com", AttributeType::Either, &["driverVersion"]),
+            group("nvidia.com", AttributeType::VersionOrText, &["driverVersion"]),
             group(WINDLASS, AttributeType::Text, &["simulated"]),
         ]],
     },
@@ -153,7 +153,7 @@ static FAMILIES: &[Family] = &[
                 "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
                 "gfxTarget", "family",
             ]),
-            group("amd.com", AttributeType::Either, &["driverVersion", "firmware"]),
+            group("amd.com", AttributeType::VersionOrText, &["driverVersion", "firmware"]),
         ], FUNCTION],
         ..NO_FAMILY
     },
@@ -193,7 +193,7 @@ impl SourceName {
     /// NVIDIA's GPUs and their MIG instances.
     pub const NVIDIA: Self = Self::fixed("nvidia");
     /// Source of GPUs for a rule that names no source.
-    pub const USUAL_GPUS: Self = Self::NVIDIA;
+    pub const DEFAULT_GPUS: Self = Self::NVIDIA;
     /// Network interfaces.
     pub const NICS: Self = Self::fixed("nics");
     /// AMD's GPUs and their partitions.

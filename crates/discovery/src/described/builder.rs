@@ -10,7 +10,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
-    glob::literally,
+    glob::escaped,
     template::{fill, fill_with},
 };
 
@@ -78,7 +78,7 @@ impl DeviceBuilder<'_> {
     }
 
     fn add_node(&self, built: &mut BuiltDevice, given: &GivenNode, group: &Group) {
-        let pattern = match fill_with(&given.path, &built.device, literally) {
+        let pattern = match fill_with(&given.path, &built.device, escaped) {
             Ok(pattern) => pattern,
             Err(_) if given.optional => return,
             Err(missing) => return built.withhold(format!("{}: {missing}", given.path)),

@@ -16,7 +16,7 @@ use windlass_config::denylist;
 use windlass_core::device::DeviceNode;
 use windlass_host::{
     Host,
-    glob::{fits, is_pattern, literally, open_parts},
+    glob::{escaped, fits, is_pattern, wildcard_texts},
 };
 
 use super::{
@@ -60,7 +60,7 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindRes
             let mut named = nodes.at(&path, &target)?;
             named.retain(|it| seen.insert(it.node.clone()));
             let candidate = nodes.candidate(&path, &target, named);
-            let wildcards = open_parts(text, path.to_str().unwrap_or_default());
+            let wildcards = wildcard_texts(text, path.to_str().unwrap_or_default());
             found.candidates.extend(candidate.map(|it| Candidate { pattern, wildcards, ..it }));
         }
     }
@@ -243,7 +243,7 @@ impl<'a> Nodes<'a> {
     pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
         let block = || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));
-        denylist::of_nodes(&literally(path)).or_else(block)
+        denylist::of_nodes(&escaped(path)).or_else(block)
     }
 
     /// True for a block device, by sysfs or by file type.

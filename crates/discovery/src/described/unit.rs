@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_config::{Find, SourceRule, Unit};
-use windlass_host::glob::closed;
+use windlass_host::glob::fill_wildcards;
 
 use super::find::{Candidate, natural};
 
@@ -181,7 +181,7 @@ impl Key {
             (Self::Device(device), _) => device.clone(),
             (Self::Wildcards(_), Some(first)) => first.identity.clone(),
             (Self::Wildcards(parts), None) => {
-                closed(first, parts).trim_start_matches("/dev/").to_owned()
+                fill_wildcards(first, parts).trim_start_matches("/dev/").to_owned()
             }
         }
     }
@@ -190,7 +190,7 @@ impl Key {
     fn node(&self, pattern: &str) -> String {
         match self {
             Self::Device(_) => pattern.to_owned(),
-            Self::Wildcards(parts) => closed(pattern, parts),
+            Self::Wildcards(parts) => fill_wildcards(pattern, parts),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use windlass_core::{
     device::{Device, DeviceId, PossiblePartition},
     health::Reason,
-    partition::switches_at_once,
+    partition::switches_mig_without_reset,
 };
 use windlass_host::Roots;
 use windlass_nvml::{Gpu, Nvml, NvmlError};
@@ -121,7 +121,7 @@ impl Probe {
     ) -> Option<Arc<[PossiblePartition]>> {
         let can_have_partitions = match mig {
             MigFacts::Unsupported => false,
-            MigFacts::Disabled => switches_at_once(gpu.compute_capability().ok()),
+            MigFacts::Disabled => switches_mig_without_reset(gpu.compute_capability().ok()),
             MigFacts::Enabled(_) => true,
         };
         if !can_have_partitions {

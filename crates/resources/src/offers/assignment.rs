@@ -178,7 +178,7 @@ impl<'a> Assigner<'a> {
         if let Some(target) = self.by_source(device) {
             return Assignment::Resource(target);
         }
-        let has_applicable_rule = rules.iter().any(|rule| rule.devices.is_about(device));
+        let has_applicable_rule = rules.iter().any(|rule| rule.devices.applies_to(device));
         match self.policy.unmatched {
             Unmatched::Default => self.by_default(device),
             Unmatched::Withheld if has_applicable_rule => {

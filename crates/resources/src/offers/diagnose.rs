@@ -83,7 +83,7 @@ impl Outcome<'_> {
 
     /// Reason why a selector matches no device.
     fn why_none(self, selector: &Selector) -> String {
-        let devices = self.inventory.devices.iter().filter(|it| selector.is_about(it));
+        let devices = self.inventory.devices.iter().filter(|it| selector.applies_to(it));
         let (selected, mut first) = (selector_text(selector), None);
         let mut count = 0_usize;
         for device in devices {
