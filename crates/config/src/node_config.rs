@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_and_its_absence_are_remembered() {
+    fn a_label_and_its_absence_are_stored() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let memory = LabelMemory::new(&dir.path().join("state"));
         assert_eq!(memory.recall(), LabelValue::Unknown);

@@ -176,11 +176,11 @@ impl Fpga {
 }
 
 fn state(fpgas: usize, limits: &EntryLimits) -> SourceState {
-    let more = limits.to_string();
-    let more = if more.is_empty() { more } else { format!("; {more}") };
+    let limit_note = limits.to_string();
+    let limit_note = if limit_note.is_empty() { limit_note } else { format!("; {limit_note}") };
     match fpgas {
-        0 => SourceState::Absent(format!("no driver shows an FPGA{more}")),
-        count => SourceState::Ready(counted(count, "FPGA") + &more),
+        0 => SourceState::Absent(format!("no driver shows an FPGA{limit_note}")),
+        count => SourceState::Ready(counted(count, "FPGA") + &limit_note),
     }
 }
 

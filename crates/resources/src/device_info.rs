@@ -187,32 +187,32 @@ impl DeviceInfoFiles {
     /// Writes these files and removes other files of the agent. One file's failure does not affect other files; without
     /// the list, no new file is written. Blocks.
     pub fn keep(&mut self, wanted: &DeviceInfos) -> OutdatedFiles {
-        let known = self.recorded();
-        if wanted.is_empty() && known.is_empty() {
+        let listed = self.recorded();
+        if wanted.is_empty() && listed.is_empty() {
             self.may_have_files = false;
             return OutdatedFiles::default();
         }
         self.may_have_files = true;
         let now: BTreeSet<_> = wanted.values().map(|file| file.name.clone()).collect();
-        let recorded = self.record_names(&known | &now);
+        let list_written = self.record_names(&listed | &now);
         let folder = self.folder();
         let mut outdated = OutdatedFiles::default();
         for (id, file) in wanted {
-            let written = match &recorded {
+            let written = match &list_written {
                 // A file that is not on the list would never be removed, so it is not written.
-                Err(error) if !known.contains(&file.name) => Err(error.clone()),
+                Err(error) if !listed.contains(&file.name) => Err(error.clone()),
                 _ => write(&folder.join(&file.name), &file.document),
             };
             outdated.devices.extend(written.err().map(|error| (id.clone(), error)));
         }
         let mut remaining = now.clone();
-        for name in known.difference(&now) {
+        for name in listed.difference(&now) {
             if let Err(error) = remove(&folder.join(name)) {
                 outdated.not_removed.push(error);
                 remaining.insert(name.clone());
             }
         }
-        if recorded.is_ok() {
+        if list_written.is_ok() {
             outdated
                 .not_removed
                 .extend(self.record_names(remaining).err().map(DeviceInfoError::of_outdated_list));

@@ -370,8 +370,8 @@ fn rule(name: &str, devices: &str, sharing: &str) -> String {
 }
 
 /// An expression about an attribute.
-fn asks(domain: &str, question: &str) -> String {
-    format!("device.attributes[\"{domain}\"].{question}")
+fn expression_on(domain: &str, condition: &str) -> String {
+    format!("device.attributes[\"{domain}\"].{condition}")
 }
 
 /// Checks documents of one mistake each: its line and its message.
@@ -570,20 +570,26 @@ fn an_expression_without_an_answer_for_any_device_is_refused() {
         (
             format!(
                 "resources:\n{}",
-                gpus("a.com/x", &format!(", match: '{}'", asks("nvidia.com", "brand > 5")))
+                gpus(
+                    "a.com/x",
+                    &format!(", match: '{}'", expression_on("nvidia.com", "brand > 5"))
+                )
             ),
             3,
             "brand is a string, and 5 is a number: write a string in quotes",
         ),
         (
-            format!("exclude:\n- {{kind: nic, match: '{}'}}\n", asks("windlass.dev", "driver > 5")),
+            format!(
+                "exclude:\n- {{kind: nic, match: '{}'}}\n",
+                expression_on("windlass.dev", "driver > 5")
+            ),
             2,
             "driver is a string, and 5 is a number: write a string in quotes",
         ),
         (
             format!(
                 "resources:\n- name: a.com/x\n  devices: {{source: fpga, match: '{}'}}\n",
-                asks("amd.com", "shell > 5")
+                expression_on("amd.com", "shell > 5")
             ),
             3,
             "shell is a string, and 5 is a number: write a string in quotes",
@@ -601,10 +607,10 @@ fn asked_of(devices: &str, asked: &str) -> String {
 
 #[test]
 fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
-    let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
-    let cuda = asks("nvidia.com", "cudaComputeCapability == \"9.0\"");
+    let k8s = |asked: &str| expression_on("resource.kubernetes.io", asked);
+    let cuda = expression_on("nvidia.com", "cudaComputeCapability == \"9.0\"");
     let memory = "device.capacity[\"nvidia.com\"].memory == 80".to_owned();
-    let domain = asks("nvidia.co", "brand == \"x\"");
+    let domain = expression_on("nvidia.co", "brand == \"x\"");
     for (devices, asked, expected) in [
         (
             "kind: gpu",
@@ -613,7 +619,7 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         (
             "kind: gpu",
-            &asks("nvidia.com", "migCapable != \"true\""),
+            &expression_on("nvidia.com", "migCapable != \"true\""),
             "migCapable is a boolean, and \"true\" is a string: write true, without quotes",
         ),
         (
@@ -629,7 +635,7 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         (
             "kind: gpu",
-            &asks("nvidia.com", "prodctName == \"x\""),
+            &expression_on("nvidia.com", "prodctName == \"x\""),
             "column 33: no such device has prodctName of nvidia.com: did you mean productName?",
         ),
         (
@@ -639,10 +645,10 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         (
             "source: s",
-            &asks("windlass.dev", "firmware == 2"),
+            &expression_on("windlass.dev", "firmware == 2"),
             "match: column 35: firmware is a string, and 2 is a number",
         ),
-        ("source: s", &asks("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
+        ("source: s", &expression_on("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
     ] {
         check_mistakes([(asked_of(devices, asked), 5, expected)]);
     }
@@ -650,13 +656,13 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
 
 #[test]
 fn expressions_may_use_attributes_of_some_devices_only() {
-    let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
+    let k8s = |asked: &str| expression_on("resource.kubernetes.io", asked);
     for (devices, asked) in [
-        ("kind: gpu", asks("nvidia.com", "whatever == 3")),
-        ("kind: gpu", asks("nvidia.com", "driverVersion == \"580\"")),
+        ("kind: gpu", expression_on("nvidia.com", "whatever == 3")),
+        ("kind: gpu", expression_on("nvidia.com", "driverVersion == \"580\"")),
         ("kind: gpu", k8s("numaNode == 0.0")),
-        ("source: nics", asks("windlass.dev", "pciClass == \"0x020000\"")),
-        ("source: s", format!("has({})", asks("windlass.dev", "usbSerial"))),
+        ("source: nics", expression_on("windlass.dev", "pciClass == \"0x020000\"")),
+        ("source: s", format!("has({})", expression_on("windlass.dev", "usbSerial"))),
     ] {
         let text = asked_of(devices, &asked);
         parse(&text).expect(&text);

@@ -132,8 +132,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A pattern is not judged if the source has a `match`, which may exclude dangerous nodes. Discovery judges each
-    /// node that it finds again.
+    /// Checks a pattern of nodes, unless the source has a `match`, which may exclude dangerous nodes. Discovery checks
+    /// each node that it finds again.
     fn found_nodes(&mut self, pattern: &str) {
         match denylist::not_a_node(pattern) {
             Some(wrong) => self.add_mistake(wrong),
@@ -225,7 +225,7 @@ impl<'a> Checker<'a> {
     fn given_node(&mut self, node: &GivenNode) {
         self.text(&node.path);
         let pattern = fill_all(&node.path, ANY);
-        // A path that begins with a placeholder is judged when the device is known.
+        // A path that begins with a placeholder is checked when the device is known.
         if !pattern.starts_with(ANY) {
             self.nodes(&pattern);
         }
@@ -245,7 +245,7 @@ impl<'a> Checker<'a> {
             self.text(path);
             self.wrong.extend(denylist::not_a_plain_path(path));
         }
-        // A path with placeholders is judged when the device is known.
+        // A path with placeholders is checked when the device is known.
         if fill_all(&mount.host, ANY) == mount.host {
             let path = Path::new(&mount.host);
             self.add_danger(self.rule.refused_mount(mount, path, self.kubelet_dir));

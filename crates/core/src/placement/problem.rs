@@ -53,7 +53,7 @@ pub(super) struct Traits {
     /// Packed affinity with the required devices and the container's other devices.
     pub(super) fixed: i64,
     pub(super) near_nics: i64,
-    /// Shares that others hold.
+    /// Shares that other containers hold.
     pub(super) shares: i64,
     /// Index into the groups.
     pub(super) group: usize,
@@ -78,7 +78,7 @@ pub(super) struct Positions<'a> {
     pub(super) required: &'a [usize],
     /// The container's other devices.
     pub(super) near: &'a [usize],
-    /// Shares that others hold of each available device; empty for unshared devices.
+    /// Shares of each available device that other containers hold; empty for unshared devices.
     pub(super) shares: &'a [i64],
     /// Devices of another kind in a joint choice: distances to them distinguish classes.
     pub(super) other_kind: &'a [usize],

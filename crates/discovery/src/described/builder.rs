@@ -123,7 +123,7 @@ impl DeviceBuilder<'_> {
         group: &Group,
     ) {
         let NamedNode { name, node: target } = named;
-        let inside = match given.inside.as_deref().map(|text| fill(text, &built.device)) {
+        let path_inside = match given.inside.as_deref().map(|text| fill(text, &built.device)) {
             None => name,
             Some(Ok(text)) => {
                 let last = path.file_name().filter(|_| text.ends_with('/')).map(Path::new);
@@ -133,7 +133,7 @@ impl DeviceBuilder<'_> {
             }
             Some(Err(missing)) => return built.withhold(missing.to_string()),
         };
-        let inside = Some(inside).filter(|inside| *inside != target);
+        let inside = Some(path_inside).filter(|inside| *inside != target);
         if built.device.nodes.iter().any(|other| other.path == target && other.inside == inside) {
             return;
         }
@@ -253,8 +253,8 @@ impl BuiltDevice {
 
 /// The device with its nodes at their paths inside the container.
 fn with_container_paths(device: &Device) -> Device {
-    let inside = |node: &DeviceNode| DeviceNode::new(node.inside());
-    let nodes = device.own_nodes().map(inside);
+    let as_in_container = |node: &DeviceNode| DeviceNode::new(node.inside());
+    let nodes = device.own_nodes().map(as_in_container);
     Device { nodes: nodes.collect(), ..device.clone() }
 }
 

@@ -100,15 +100,16 @@ impl Conditions {
         links: &LinkFacts,
     ) -> impl Iterator<Item = (AttributeName, AttributeValue)> {
         let has_links = !(links.up.is_empty() && links.lost.is_empty());
-        let own = [
+        let flags = [
             (PENDING_ROW, self.pending_row),
             (PENDING_PAGE, self.pending_page),
             (NVLINK_DEGRADED, has_links.then_some(!links.lost.is_empty())),
             (THERMAL, self.thermal.map(|slowed| slowed.is_recent)),
             (POWER, self.power.map(|slowed| slowed.is_recent)),
         ];
-        let own = own.into_iter().filter_map(|(name, is)| Some((name, AttributeValue::Bool(is?))));
-        own.chain(self.fabric.iter().flat_map(fabric::attributes))
+        let flags =
+            flags.into_iter().filter_map(|(name, is)| Some((name, AttributeValue::Bool(is?))));
+        flags.chain(self.fabric.iter().flat_map(fabric::attributes))
     }
 
     /// The worst condition that is a failure. Reduced clocks and pending repairs are no failures: results stay correct.

@@ -121,31 +121,31 @@ impl Describer<'_> {
     fn common(&self, kind: &str) -> Attributes {
         let driver = self.driver;
         let simulated = driver.simulated.as_deref().map(AttributeValue::string);
-        let own = [
+        let values = [
             ("type", Some(AttributeValue::string(kind))),
             ("driverVersion", Some(AttributeValue::version(&driver.version))),
             ("cudaDriverVersion", driver.cuda.as_deref().map(AttributeValue::version)),
         ];
         let simulated = simulated.map(|profile| (SIMULATED, profile));
-        attributes(DOMAIN, own).into_iter().chain(simulated).collect()
+        attributes(DOMAIN, values).into_iter().chain(simulated).collect()
     }
 
     /// Attributes that a GPU and its instances share.
     fn model(&self, kind: &str, facts: &GpuFacts, place: &Place) -> Attributes {
         let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
         let function = place.pci.map(|address| self.host.pci_function(address).attributes());
-        let own = [
+        let values = [
             ("productName", Some(AttributeValue::string(&facts.name))),
             ("brand", facts.brand.as_deref().map(AttributeValue::string)),
             ("architecture", facts.architecture.map(AttributeValue::string)),
             ("cudaComputeCapability", capability.as_deref().map(AttributeValue::version)),
         ];
-        let own = attributes(DOMAIN, own);
-        self.common(kind).into_iter().chain(own).chain(function.into_iter().flatten()).collect()
+        let values = attributes(DOMAIN, values);
+        self.common(kind).into_iter().chain(values).chain(function.into_iter().flatten()).collect()
     }
 
     fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Place) -> Attributes {
-        let own = [
+        let values = [
             ("uuid", Some(AttributeValue::string(facts.id.as_str()))),
             ("index", Some(AttributeValue::Int(index.into()))),
             ("minor", facts.minor.map(|minor| AttributeValue::Int(minor.into()))),
@@ -154,13 +154,13 @@ impl Describer<'_> {
             ("migEnabled", Some(AttributeValue::Bool(facts.is_in_mig_mode()))),
             ("nvlinkGeneration", place.nvlinks.generation.map(|it| AttributeValue::Int(it.into()))),
         ];
-        let own = attributes(DOMAIN, own);
+        let values = attributes(DOMAIN, values);
         let conditions = facts.conditions.attributes(&facts.links);
-        self.model("gpu", facts, place).into_iter().chain(own).chain(conditions).collect()
+        self.model("gpu", facts, place).into_iter().chain(values).chain(conditions).collect()
     }
 
     fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Device {
-        let own = [
+        let values = [
             (named("uuid"), AttributeValue::string(part.id.as_str())),
             (named("parentUUID"), AttributeValue::string(gpu.id.as_str())),
             (named("parentIndex"), AttributeValue::Int(gpu.index.into())),
@@ -171,7 +171,7 @@ impl Describer<'_> {
         let has_graphics = part.profile.contains(GRAPHICS);
         Device {
             index: gpu.index,
-            attributes: model.into_iter().chain(own).collect(),
+            attributes: model.into_iter().chain(values).collect(),
             capacity: capacities(&part.share),
             place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
             nodes: self.instance_nodes(facts.minor, part),

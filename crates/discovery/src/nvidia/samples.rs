@@ -128,15 +128,15 @@ impl Target {
 
     fn read(self, index: usize, at: Timestamp, until: Timestamp) -> Reading {
         let energy = self.energy(at);
-        let whole = Sample { energy_millijoules: energy.millijoules, ..self.sample() };
-        let whole = (self.id.clone(), whole);
+        let gpu_sample = Sample { energy_millijoules: energy.millijoules, ..self.sample() };
+        let gpu_sample = (self.id.clone(), gpu_sample);
         let parts = self.instances.into_iter().filter_map(|part| {
             let device = self.gpu.mig_device(part.index).ok()?;
             let is_same = id_of(&device).is_ok_and(|id| id == part.id);
             // Instances measure only their memory.
             is_same.then(|| (part.id, memory(&device)))
         });
-        let all = std::iter::once(whole).chain(parts);
+        let all = std::iter::once(gpu_sample).chain(parts);
         let samples = all.map(|(id, sample)| (id, Sample { at, until, ..sample })).collect();
         Reading { index, samples, energy: (self.id, energy) }
     }

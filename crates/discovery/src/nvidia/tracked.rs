@@ -147,8 +147,8 @@ impl TrackedDevices {
         let mut gone: Vec<_> =
             gone.map(|it| (it.tracker.health().since, it.device.id.clone())).collect();
         gone.sort();
-        let kept = gone.len().min(MAX_VANISHED_PARTS);
-        for (_, id) in gone.drain(..gone.len() - kept) {
+        let count = gone.len().min(MAX_VANISHED_PARTS);
+        for (_, id) in gone.drain(..gone.len() - count) {
             self.devices.remove(&id);
         }
     }
@@ -234,9 +234,9 @@ mod tests {
             let id = instance(&mut tracked, number);
             tracked.vanish(&id, "gone");
         }
-        let kept = tracked.devices();
-        assert_eq!(kept.len(), MAX_VANISHED_PARTS);
-        assert!(kept.iter().all(|device| device.health.has_vanished()));
-        assert!(kept.iter().any(|device| device.id.as_str() == "MIG-999"));
+        let remaining = tracked.devices();
+        assert_eq!(remaining.len(), MAX_VANISHED_PARTS);
+        assert!(remaining.iter().all(|device| device.health.has_vanished()));
+        assert!(remaining.iter().any(|device| device.id.as_str() == "MIG-999"));
     }
 }

@@ -81,11 +81,12 @@ pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &
     if before.devices == now.devices {
         return false;
     }
-    let (then, now) = (Present::new(before), Present::new(now));
-    let known = then.earlier_ids(recorded);
-    let is_as_before = |id: &DeviceId| then.fingerprints.get(id) == now.fingerprints.get(id);
+    let (before, now) = (Present::new(before), Present::new(now));
+    let earlier_before = before.earlier_ids(recorded);
+    let is_as_before = |id: &DeviceId| before.fingerprints.get(id) == now.fingerprints.get(id);
     !now.earlier_ids(recorded).iter().all(|(id, ids)| {
-        known.get(id).is_some_and(|known| ids.is_subset(known)) && ids.iter().all(is_as_before)
+        earlier_before.get(id).is_some_and(|earlier| ids.is_subset(earlier))
+            && ids.iter().all(is_as_before)
     })
 }
 
@@ -277,13 +278,15 @@ mod tests {
         let vanished = Observation::Failed(Reason::Vanished, "gone".into());
         let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
         tracker.observe(&vanished, Timestamp::UNIX_EPOCH);
-        let gone = ["one", "two"].map(|id| Device {
+        let vanished_parts = ["one", "two"].map(|id| Device {
             parent: Some(whole.id.clone()),
             health: tracker.health().clone(),
             ..device(id, "nvidia", None)
         });
-        let recorded = gone.iter().map(|part| (part.id.clone(), Fingerprint::of(part))).collect();
-        let earlier = earlier_ids(&recorded, &inventory(&[&whole, &gone[0], &gone[1]]));
+        let recorded =
+            vanished_parts.iter().map(|part| (part.id.clone(), Fingerprint::of(part))).collect();
+        let earlier =
+            earlier_ids(&recorded, &inventory(&[&whole, &vanished_parts[0], &vanished_parts[1]]));
         assert_eq!(earlier, [(whole.id, recorded.into_keys().collect())].into());
     }
 

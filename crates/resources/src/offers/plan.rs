@@ -450,10 +450,10 @@ impl Planner<'_> {
     /// agent.
     fn other_memory(&self, device: &Device, target: &Target) -> Option<String> {
         let is_held = self.held_accounts(&device.id).next().is_some();
-        let known = self.inputs.fingerprints.get(&device.id).filter(|_| is_held)?;
+        let fingerprint = self.inputs.fingerprints.get(&device.id).filter(|_| is_held)?;
         let memory_mib = memory_of(target.sharing);
         let other = || "containers hold replicas of it that have other memory".to_owned();
-        (!known.has_replicas_of(memory_mib)).then(other)
+        (!fingerprint.has_replicas_of(memory_mib)).then(other)
     }
 
     /// True if a container may hold hardware of this device under another id. A parent or part counts while a resource

@@ -47,9 +47,9 @@ impl Bounds {
         for class in 0..classes {
             order.sort_by_key(|&other| -problem.weight(class, other));
             let weights = order.iter().flat_map(|&other| {
-                let others = problem.classes[other].eligible;
-                let others = others.saturating_sub(usize::from(other == class));
-                std::iter::repeat_n(problem.weight(class, other), others)
+                let eligible = problem.classes[other].eligible;
+                let eligible = eligible.saturating_sub(usize::from(other == class));
+                std::iter::repeat_n(problem.weight(class, other), eligible)
             });
             let mut sum = 0;
             best_sums.push(sum);

@@ -96,9 +96,9 @@ impl Connection {
         match outcome {
             Ok(probed) => self.apply_report(index, probed, tracked),
             Err(error) => {
-                let lost = error.is_lost();
-                let reason = if lost { Reason::Lost } else { Reason::ProbeFailed };
-                self.slots[index].outcome = if lost { Outcome::Lost } else { Outcome::Failed };
+                let is_lost = error.is_lost();
+                let reason = if is_lost { Reason::Lost } else { Reason::ProbeFailed };
+                self.slots[index].outcome = if is_lost { Outcome::Lost } else { Outcome::Failed };
                 self.fail(index, Observation::Failed(reason, error.to_string()), tracked);
             }
         }
@@ -124,7 +124,7 @@ impl Connection {
             slot.ids.iter().for_each(|id| tracked.observe(id, &fault));
         }
         // The driver reports no faults of a GPU outside the event set, so the GPU is not healthy before it has joined.
-        let is_unwatched = slot.is_left_out(&self.event_set);
+        let is_unwatched = slot.is_unwatched(&self.event_set);
         for (id, observation) in slot.observations(probed.failure.as_ref()) {
             if !(is_unwatched && observation == Observation::Passed) {
                 tracked.observe(id, &observation);
@@ -193,14 +193,14 @@ impl Connection {
 
     /// Updates `lost_since` and the event wait after each step.
     pub(super) fn check_lost_gpus(&mut self) {
-        let lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
-        self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
+        let is_lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
+        self.lost_since = is_lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
         self.direct_event_wait();
     }
 
     /// Starts event waits once every GPU that answers is in the event set, and pauses them while one is not.
     fn direct_event_wait(&mut self) {
-        if self.slots.iter().any(|slot| slot.is_left_out(&self.event_set)) {
+        if self.slots.iter().any(|slot| slot.is_unwatched(&self.event_set)) {
             return self.events.pause();
         }
         if !self.has_seen_every_gpu() || self.slots.iter().any(Slot::is_joining) {

@@ -71,7 +71,7 @@ impl Connection {
     }
 
     /// Probes the GPUs that are to join the event set.
-    pub(super) fn probe_left_out(&mut self, tracked: &TrackedDevices) {
+    pub(super) fn probe_unwatched(&mut self, tracked: &TrackedDevices) {
         for index in 0..self.slots.len() {
             if self.slots[index].is_missing_in(&self.event_set) {
                 self.probe_gpu(index, Instant::now(), tracked);

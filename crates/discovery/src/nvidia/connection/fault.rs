@@ -23,7 +23,7 @@ impl Connection {
     pub(super) fn handle_message(&mut self, message: EventMessage, tracked: &mut TrackedDevices) {
         match message {
             EventMessage::Event(event) => self.apply_fault(event, tracked),
-            EventMessage::Paused => self.probe_left_out(tracked),
+            EventMessage::Paused => self.probe_unwatched(tracked),
             EventMessage::Failed(error) => {
                 // NVML does not name the GPU at fault. A new event set leaves out lost GPUs.
                 tracing::warn!(%error, "NVML event wait failed, registering again: probes find faults meanwhile");

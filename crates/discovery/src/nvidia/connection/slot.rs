@@ -61,7 +61,7 @@ impl Slot {
     }
 
     /// True if the GPU answers but is not in the event set.
-    pub(super) fn is_left_out(&self, current: &NumberedSet) -> bool {
+    pub(super) fn is_unwatched(&self, current: &NumberedSet) -> bool {
         self.outcome == Outcome::Answered && self.is_missing_in(current)
     }
 
