@@ -8,7 +8,7 @@ use windlass_core::selector::{
     Comparison, DeviceExpression, EvaluationError, Literal, Reference, ValueType, nearest,
 };
 
-use crate::sample_device::{Others, SampleDevice};
+use crate::sample_device::{OtherAttributes, SampleDevice};
 
 /// The mistakes in an expression about devices like the sample, each with its place.
 pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
@@ -27,13 +27,13 @@ pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> 
     let mut seen = BTreeSet::new();
     all.retain(|text| seen.insert(text.clone()));
     if all.is_empty() {
-        all.extend(misuse(expression, sample).map(|misuse| misuse.to_string()));
+        all.extend(type_error_of(expression, sample).map(|error| error.to_string()));
     }
     all
 }
 
 /// Type error that an expression has for every device like the sample.
-fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<EvaluationError> {
+fn type_error_of(expression: &DeviceExpression, sample: &SampleDevice) -> Option<EvaluationError> {
     expression.matches(&sample.device).err().filter(EvaluationError::is_type_error)
 }
 
@@ -93,21 +93,31 @@ fn unknown_attribute(reference: &Reference, sample: &SampleDevice) -> Option<Str
     let domains: BTreeSet<_> = known.iter().map(|(domain, _)| *domain).collect();
     if !domains.contains(domain.as_str()) {
         let problem = format!("no such device has attributes of {domain}");
-        return advised(&problem, domain, &domains, sample.others);
+        return problem_with_advice(&problem, domain, &domains, sample.others);
     }
     let names: BTreeSet<_> = known.iter().filter(|it| it.0 == domain).map(|it| it.1).collect();
     if names.contains(name.as_str()) {
         return None;
     }
-    advised(&format!("no such device has {name} of {domain}"), name, &names, sample.others)
+    problem_with_advice(
+        &format!("no such device has {name} of {domain}"),
+        name,
+        &names,
+        sample.others,
+    )
 }
 
-/// The problem with advice; `None` if devices may have such an attribute ([`Others`]).
-fn advised(problem: &str, word: &str, known: &BTreeSet<&str>, others: Others) -> Option<String> {
+/// The problem with advice; `None` if devices may have such an attribute ([`OtherAttributes`]).
+fn problem_with_advice(
+    problem: &str,
+    word: &str,
+    known: &BTreeSet<&str>,
+    others: OtherAttributes,
+) -> Option<String> {
     match (nearest(word, known.iter().copied()), others) {
-        (_, Others::Any) | (None, Others::Few) => None,
+        (_, OtherAttributes::Any) | (None, OtherAttributes::Few) => None,
         (Some(near), _) => Some(format!("{problem}: did you mean {near}?")),
-        (None, Others::None) => {
+        (None, OtherAttributes::None) => {
             let known: Vec<_> = known.iter().copied().collect();
             Some(format!("{problem}: there are {}", known.join(", ")))
         }

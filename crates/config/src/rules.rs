@@ -28,7 +28,7 @@ pub fn contradictions(
     let mut found = Vec::new();
     for (index, rule) in rules.iter().enumerate() {
         let earlier = &rules[..index];
-        found.extend(earlier.iter().find_map(|earlier| two_meanings(earlier, rule)));
+        found.extend(earlier.iter().find_map(|earlier| conflicting_rules(earlier, rule)));
         found.extend(unreachable(rule, earlier, exclude));
     }
     if unmatched == Unmatched::Default {
@@ -89,7 +89,7 @@ pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Diagno
 const OVERWRITTEN_UNDER_MPS: &str = "memory: overwrite takes a GPU that no program is on, and MPS keeps \
     its own on those that it shares: share by time slices, or leave the step out";
 
-fn two_meanings(earlier: &SpannedRule, later: &SpannedRule) -> Option<Diagnostic> {
+fn conflicting_rules(earlier: &SpannedRule, later: &SpannedRule) -> Option<Diagnostic> {
     let first = &earlier.value;
     let second = &later.value;
     let name = &second.name;

@@ -20,12 +20,12 @@ pub(super) struct SampleDevice {
     /// Domains and names of attributes whose type varies by device.
     pub(super) varying: Vec<(&'static str, &'static str)>,
     /// Further attributes that devices may have.
-    pub(super) others: Others,
+    pub(super) others: OtherAttributes,
 }
 
 /// Attributes that devices may have besides the known ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Others {
+pub(super) enum OtherAttributes {
     /// None.
     None,
     /// Attributes of a driver or a later version. A name close to a known one is a typing error.
@@ -38,7 +38,7 @@ pub(super) enum Others {
 
 impl SampleDevice {
     /// A device of a source, with these attributes and Kubernetes' standard ones.
-    pub(super) fn new(source: SourceName, attributes: Attributes, others: Others) -> Self {
+    pub(super) fn new(source: SourceName, attributes: Attributes, others: OtherAttributes) -> Self {
         let id = DeviceId::from_str("any-device").expect("letters and a dash");
         let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
         let place = [
@@ -67,7 +67,7 @@ impl SampleDevice {
                 }
             }
         }
-        Some(Self { varying, ..Self::new(source.clone(), attributes, Others::Few) })
+        Some(Self { varying, ..Self::new(source.clone(), attributes, OtherAttributes::Few) })
     }
 }
 

@@ -207,13 +207,13 @@ impl IntelGpu<'_> {
 
     fn failure(&self, nodes: &[DeviceNode]) -> Option<Failure> {
         failure::of_driver(self.function, &DRIVERS)
-            .or_else(|| self.off_the_bus())
+            .or_else(|| self.power_state_failure())
             .or_else(|| failure::of_nodes(self.host, nodes))
             .or_else(|| self.condition.clone())
     }
 
     /// The kernel reports the power state `error` for a function that does not respond.
-    fn off_the_bus(&self) -> Option<Failure> {
+    fn power_state_failure(&self) -> Option<Failure> {
         let state = self.host.text(self.function.folder().join("power_state"))?;
         let detail = format!("its power state is {state}");
         (state == "error").then_some((Reason::Lost, detail))

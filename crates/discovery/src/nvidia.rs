@@ -111,7 +111,7 @@ enum ConnectError {
 }
 
 /// Reason for the end of a connection.
-enum Ended {
+enum ConnectionEnd {
     Stopped,
     /// The driver or its set of GPUs changed.
     Changed,
@@ -210,9 +210,9 @@ impl Nvidia {
             };
             match attempt {
                 Ok(connection) => match self.serve(connection, &publisher, &stop).await {
-                    Ended::Stopped => return,
-                    Ended::Changed | Ended::Lost => continue,
-                    Ended::NvmlRelease(request) => {
+                    ConnectionEnd::Stopped => return,
+                    ConnectionEnd::Changed | ConnectionEnd::Lost => continue,
+                    ConnectionEnd::NvmlRelease(request) => {
                         self.release(request, &stop).await;
                         continue;
                     }
@@ -268,7 +268,7 @@ impl Nvidia {
         mut connection: Connection,
         publisher: &Publisher,
         stop: &CancellationToken,
-    ) -> Ended {
+    ) -> ConnectionEnd {
         let driver = connection.driver();
         let DriverFacts { version, cuda, simulated } = driver;
         tracing::info!(version, cuda, simulated, "NVIDIA driver found");
@@ -279,16 +279,18 @@ impl Nvidia {
         self.library_in_use.send_replace(None);
         self.baselines = connection.baselines();
         match ended {
-            Ended::Stopped => {
+            ConnectionEnd::Stopped => {
                 connection.abandon();
-                return Ended::Stopped;
+                return ConnectionEnd::Stopped;
             }
-            Ended::Changed => {
+            ConnectionEnd::Changed => {
                 tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
                 self.lost_gpu_delay = self.quiet_period();
             }
-            Ended::NvmlRelease(_) => tracing::info!("NVML is shut down while a GPU is reset"),
-            Ended::Lost => {
+            ConnectionEnd::NvmlRelease(_) => {
+                tracing::info!("NVML is shut down while a GPU is reset")
+            }
+            ConnectionEnd::Lost => {
                 let after = self.lost_gpu_delay;
                 tracing::info!(?after, "a GPU stays lost; initialising NVML again");
                 self.lost_gpu_delay = (self.lost_gpu_delay * 2).min(MAX_LOST_GPU_DELAY);
@@ -304,10 +306,10 @@ impl Nvidia {
         ready: &SourceState,
         publisher: &Publisher,
         stop: &CancellationToken,
-    ) -> Ended {
+    ) -> ConnectionEnd {
         loop {
             let ended = tokio::select! {
-                () = stop.cancelled() => Some(Ended::Stopped),
+                () = stop.cancelled() => Some(ConnectionEnd::Stopped),
                 () = self.policy.changed() => {
                     self.tracked.set_quiet_period(self.quiet_period());
                     connection.adopt(self.policy.current());
@@ -320,7 +322,7 @@ impl Nvidia {
                     }
                     None
                 }
-                Some(request) = self.release_requests.recv() => Some(Ended::NvmlRelease(request)),
+                Some(request) = self.release_requests.recv() => Some(ConnectionEnd::NvmlRelease(request)),
                 ended = connection.step(&mut self.tracked) => ended,
             };
             if let Some(ended) = ended {
@@ -366,9 +368,13 @@ impl Nvidia {
 }
 
 /// Shuts NVML down before the next initialisation, unless the agent stops first.
-async fn shut_down(connection: Connection, ended: Ended, stop: &CancellationToken) -> Ended {
+async fn shut_down(
+    connection: Connection,
+    ended: ConnectionEnd,
+    stop: &CancellationToken,
+) -> ConnectionEnd {
     tokio::select! {
-        () = stop.cancelled() => Ended::Stopped,
+        () = stop.cancelled() => ConnectionEnd::Stopped,
         () = connection.shut_down() => ended,
     }
 }

@@ -385,7 +385,7 @@ fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
 }
 
 /// A document whose nested aliases multiply its size by a thousand several times.
-fn bomb() -> String {
+fn alias_bomb() -> String {
     let levels = (1..9).map(|level| {
         let below = format!("*a{}, ", level - 1).repeat(10);
         format!("a{level}: &a{level} [{below}]\n")
@@ -467,7 +467,7 @@ fn mistakes_are_refused_with_line_and_correction() {
             1,
             "too large: more than 250,000 values",
         ),
-        (bomb(), 7, "too large: more than 250,000 values"),
+        (alias_bomb(), 7, "too large: more than 250,000 values"),
         ("just text\n".to_owned(), 1, "\"just text\" is not valid here: write keys with values"),
     ]);
 }
@@ -598,7 +598,7 @@ fn an_expression_without_an_answer_for_any_device_is_refused() {
 }
 
 /// A rule with an expression, beside a source of the configuration.
-fn asked_of(devices: &str, asked: &str) -> String {
+fn rule_with_expression(devices: &str, asked: &str) -> String {
     format!(
         "sources:\n- {{name: s, find: {{bus: pci}}, match: 'true', attributes: {{firmware: fw}}}}\n\
          resources:\n- name: a.com/x\n  devices: {{{devices}, match: '{asked}'}}\n"
@@ -650,7 +650,7 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         ("source: s", &expression_on("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
     ] {
-        check_mistakes([(asked_of(devices, asked), 5, expected)]);
+        check_mistakes([(rule_with_expression(devices, asked), 5, expected)]);
     }
 }
 
@@ -664,7 +664,7 @@ fn expressions_may_use_attributes_of_some_devices_only() {
         ("source: nics", expression_on("windlass.dev", "pciClass == \"0x020000\"")),
         ("source: s", format!("has({})", expression_on("windlass.dev", "usbSerial"))),
     ] {
-        let text = asked_of(devices, &asked);
+        let text = rule_with_expression(devices, &asked);
         parse(&text).expect(&text);
     }
 }

@@ -193,8 +193,9 @@ impl BoardReader<'_> {
         let functions = [Some(user), board.management.as_ref()];
         let firewall = functions.into_iter().flatten().find_map(|function| self.firewall(function));
         let power = || self.power(&folder);
-        let heat = || self.heat(&folder).or_else(|| failure::of_heat(self.host, &folder));
-        let failure = firewall.or_else(power).or_else(heat);
+        let overheating =
+            || self.overheating(&folder).or_else(|| failure::of_heat(self.host, &folder));
+        let failure = firewall.or_else(power).or_else(overheating);
         failure::observation(failure.or_else(|| failure::of_nodes(self.host, nodes)))
     }
 
@@ -219,7 +220,7 @@ impl BoardReader<'_> {
 
     /// Overheating. XRT's drivers expose no sensor limits (`xmc.c`, `hwmon_sdm.c`). Some controllers report
     /// the clock shutdown threshold; most report `N/A`.
-    fn heat(&self, user: &Path) -> Option<Failure> {
+    fn overheating(&self, user: &Path) -> Option<Failure> {
         let mut controllers =
             CONTROLLERS.iter().flat_map(|begin| self.entries_with_prefix(user, begin));
         controllers.find_map(|folder| {

@@ -15,7 +15,7 @@ use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 pub(super) use self::slot::NumberedSet;
 use self::slot::Slot;
 use super::{
-    ConnectError, Ended,
+    ConnectError, ConnectionEnd,
     baseline::Baselines,
     events::EventWatch,
     facts::DriverFacts,
@@ -172,7 +172,7 @@ impl Connection {
     }
 
     /// Waits for the next event and handles it. Returns the reason if the connection ends.
-    pub(super) async fn step(&mut self, tracked: &mut TrackedDevices) -> Option<Ended> {
+    pub(super) async fn step(&mut self, tracked: &mut TrackedDevices) -> Option<ConnectionEnd> {
         let wake = self.next_wake(tracked);
         let ended = tokio::select! {
             Some(answer) = self.answers.join_next() => self.handle_answer(answer, tracked),
@@ -226,10 +226,10 @@ impl Connection {
         [overdue, recovery, lost_gpu].into_iter().flatten().fold(self.round.next, Instant::min)
     }
 
-    fn wake(&mut self, tracked: &mut TrackedDevices) -> Option<Ended> {
+    fn wake(&mut self, tracked: &mut TrackedDevices) -> Option<ConnectionEnd> {
         let now = Instant::now();
         if self.lost_since.is_some_and(|since| now >= since + self.lost_gpu_delay) {
-            return Some(Ended::Lost);
+            return Some(ConnectionEnd::Lost);
         }
         self.mark_overdue(now, tracked);
         if now >= self.round.next {

@@ -122,7 +122,7 @@ impl TrackedDevices {
     }
 
     /// Marks a device as vanished. Drops one that was never healthy, or that the agent removed.
-    pub(super) fn vanish(&mut self, id: &DeviceId, why: &str) {
+    pub(super) fn mark_vanished(&mut self, id: &DeviceId, why: &str) {
         if self.devices.get(id).is_some_and(|entry| !entry.was_healthy || entry.is_removed) {
             self.devices.remove(id);
             return;
@@ -218,9 +218,9 @@ mod tests {
             // The scan may miss the instance before or after the notice of its removal.
             if number % 2 == 0 {
                 tracked.forget(&id);
-                tracked.vanish(&id, "gone");
+                tracked.mark_vanished(&id, "gone");
             } else {
-                tracked.vanish(&id, "gone");
+                tracked.mark_vanished(&id, "gone");
                 tracked.forget(&id);
             }
         }
@@ -232,7 +232,7 @@ mod tests {
         let mut tracked = tracked();
         for number in 0..1000 {
             let id = instance(&mut tracked, number);
-            tracked.vanish(&id, "gone");
+            tracked.mark_vanished(&id, "gone");
         }
         let remaining = tracked.devices();
         assert_eq!(remaining.len(), MAX_VANISHED_PARTS);

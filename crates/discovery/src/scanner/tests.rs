@@ -27,7 +27,7 @@ impl Scanner for Counting {
 }
 
 /// A running scanner with a probe interval of an hour.
-struct Rig {
+struct RunningScanner {
     scans: watch::Receiver<u32>,
     events_sender: watch::Sender<u64>,
     stop: CancellationToken,
@@ -35,7 +35,7 @@ struct Rig {
     _policies: watch::Sender<Arc<Policy>>,
 }
 
-impl Rig {
+impl RunningScanner {
     fn start() -> Self {
         let (counting, scans) = watch::channel(0);
         Self::of(Counting(counting), scans)
@@ -67,7 +67,7 @@ impl Rig {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_with_constant_events_is_scanned_twice_a_second() {
-    let rig = Rig::start();
+    let rig = RunningScanner::start();
     sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.scans(), 1);
     rig.notify_event();
@@ -85,7 +85,7 @@ async fn a_host_with_constant_events_is_scanned_twice_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pending_event_does_not_delay_the_stop() {
-    let mut rig = Rig::start();
+    let mut rig = RunningScanner::start();
     sleep(Duration::from_millis(1)).await;
     rig.notify_event();
     sleep(Duration::from_millis(1)).await;
@@ -172,7 +172,7 @@ fn a_tracked_device_needs_no_second_scan_when_it_is_back() {
 #[tokio::test(start_paused = true)]
 async fn a_host_that_always_has_a_new_device_is_scanned_twice_a_second() {
     let (counting, scans) = watch::channel(0);
-    let rig = Rig::of(Restless(counting), scans);
+    let rig = RunningScanner::of(NewDevicePerScan(counting), scans);
     // Devices of the first scan are tracked at once.
     sleep(Duration::from_secs(1)).await;
     rig.notify_event();
@@ -183,9 +183,9 @@ async fn a_host_that_always_has_a_new_device_is_scanned_twice_a_second() {
 }
 
 /// Finds another device at each scan.
-struct Restless(watch::Sender<u32>);
+struct NewDevicePerScan(watch::Sender<u32>);
 
-impl Scanner for Restless {
+impl Scanner for NewDevicePerScan {
     fn names(&self) -> Vec<SourceName> {
         vec![NAME]
     }
@@ -200,9 +200,9 @@ impl Scanner for Restless {
 }
 
 /// A host with unreadable paths, for root too: a link to itself cannot be followed.
-struct Sealed(tempfile::TempDir);
+struct UnreadableHost(tempfile::TempDir);
 
-impl Sealed {
+impl UnreadableHost {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a temporary folder"))
     }
@@ -226,13 +226,13 @@ impl Sealed {
     }
 }
 
-fn watcher(scanner: Box<dyn Scanner>, sealed: &Sealed) -> Watcher {
+fn watcher(scanner: Box<dyn Scanner>, sealed: &UnreadableHost) -> Watcher {
     Watcher::new(scanner, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
 }
 
 /// Checks a scanner's states while each of its folders is unreadable, and after the folder is readable again.
 fn check_unreadable_folders(scanner: Box<dyn Scanner>) {
-    let sealed = Sealed::new();
+    let sealed = UnreadableHost::new();
     let (folders, mut watcher) = (scanner.folders(), watcher(scanner, &sealed));
     for folder in folders {
         sealed.seal(folder);
@@ -254,7 +254,7 @@ fn an_unreadable_folder_is_a_failure_and_a_missing_one_is_absence() {
 
 #[test]
 fn an_unreadable_function_is_a_failure_only_if_no_device_is_found() {
-    let sealed = Sealed::new();
+    let sealed = UnreadableHost::new();
     let state = |watcher: &Watcher| watcher.states[&NAME].clone();
     sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
     let scanned = watcher(Box::new(crate::nvme::Nvme), &sealed).scan_and_apply();
@@ -280,7 +280,7 @@ fn a_described_source_fails_on_an_unreadable_folder() {
         // The kernel refuses names of this length.
         (node, "/dev/xxx"),
     ] {
-        let sealed = Sealed::new();
+        let sealed = UnreadableHost::new();
         let sources = vec![SourceRule::new(name.clone(), find)];
         let policy = Policy { sources, ..Policy::default() };
         let (described, _) =

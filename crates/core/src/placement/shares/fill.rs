@@ -10,7 +10,7 @@ use crate::placement::{
 
 /// Candidates during the choice.
 #[derive(Debug)]
-pub(super) struct Filling<'a> {
+pub(super) struct FillState<'a> {
     pub(super) topology: &'a Topology,
     /// In the inventory's order.
     pub(super) pools: Vec<Pool>,
@@ -22,9 +22,9 @@ pub(super) struct Filling<'a> {
     pub(super) exact: bool,
 }
 
-// === impl Filling ===
+// === impl FillState ===
 
-impl<'a> Filling<'a> {
+impl<'a> FillState<'a> {
     pub(super) fn new(
         topology: &'a Topology,
         pools: Vec<Pool>,

@@ -34,9 +34,9 @@ impl World {
         shared.collect()
     }
 
-    fn ask(&self, ask: &Ask) -> Result<ShareChoice, ShareError> {
+    fn ask(&self, ask: &TestRequest) -> Result<ShareChoice, ShareError> {
         let required: Vec<_> = ask.required.iter().map(|id| id.parse().expect("valid")).collect();
-        let Ask { size, policy, span, .. } = *ask;
+        let TestRequest { size, policy, span, .. } = *ask;
         let request = ShareRequest {
             devices: &self.shared(),
             required: &required,
@@ -48,15 +48,15 @@ impl World {
         choose(&self.topology(), request)
     }
 
-    fn explain(&self, ask: &Ask) -> ShareExplanation {
-        let Ask { size, policy, span, .. } = *ask;
+    fn explain(&self, ask: &TestRequest) -> ShareExplanation {
+        let TestRequest { size, policy, span, .. } = *ask;
         let request =
             ShareRequest { devices: &self.shared(), required: &[], near: &[], size, policy, span };
         explain(&self.topology(), request).expect("an answer")
     }
 
     /// `0x2 3x1`: two replicas of GPU 0 and one of GPU 3.
-    fn chosen(&self, ask: &Ask) -> String {
+    fn chosen(&self, ask: &TestRequest) -> String {
         let choice = self.ask(ask).expect("an answer");
         let share = |share: &Share| {
             format!("{}x{}", share.device.as_str().trim_start_matches("GPU-"), share.chosen)
@@ -66,23 +66,23 @@ impl World {
 }
 
 #[derive(Clone, Copy)]
-struct Ask {
+struct TestRequest {
     size: usize,
     required: &'static [&'static str],
     policy: Policy,
     span: Span,
 }
 
-fn distributed(size: usize) -> Ask {
-    Ask { size, required: &[], policy: Policy::Distributed, span: Span::AnyDevices }
+fn distributed(size: usize) -> TestRequest {
+    TestRequest { size, required: &[], policy: Policy::Distributed, span: Span::AnyDevices }
 }
 
-fn packed(size: usize) -> Ask {
-    Ask { policy: Policy::Packed, ..distributed(size) }
+fn packed(size: usize) -> TestRequest {
+    TestRequest { policy: Policy::Packed, ..distributed(size) }
 }
 
-fn of_one(ask: Ask) -> Ask {
-    Ask { span: Span::OneDevice, ..ask }
+fn of_one(ask: TestRequest) -> TestRequest {
+    TestRequest { span: Span::OneDevice, ..ask }
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn distributed_takes_from_the_devices_with_the_fewest_in_use() {
 fn two_replicas_come_from_two_devices_of_equal_load() {
     // One replica of GPU 0 is required: the other comes from a new GPU.
     let world = World::new(switched(), 4, &[0, 1]);
-    let ask = Ask { required: &["GPU-0::3"], ..distributed(2) };
+    let ask = TestRequest { required: &["GPU-0::3"], ..distributed(2) };
     assert_eq!(world.chosen(&ask), "0x1 1x1");
 }
 
@@ -129,7 +129,7 @@ fn one_device_gives_all_replicas_if_the_span_requires_it() {
         (of_one(distributed(2)), "0x2"),
         (of_one(packed(2)), "3x2"),
         (of_one(packed(3)), "1x3"),
-        (Ask { required: &["GPU-1::3"], ..of_one(distributed(2)) }, "1x2"),
+        (TestRequest { required: &["GPU-1::3"], ..of_one(distributed(2)) }, "1x2"),
     ] {
         assert_eq!(world.chosen(&ask), expected);
     }
@@ -149,7 +149,7 @@ fn an_explanation_shows_every_device_and_the_next_one() {
 #[test]
 fn each_policy_spreads_or_packs_replicas() {
     let world = World::new(linked(&[(0, 5, 4)]), 4, &[3, 1, 2, 0, 1, 3, 2, 2]);
-    let by = |policy, size| world.chosen(&Ask { policy, ..distributed(size) });
+    let by = |policy, size| world.chosen(&TestRequest { policy, ..distributed(size) });
     assert_eq!(by(Policy::Aligned, 2), "0x1 5x1", "the pair that is linked, whatever its load");
     assert_eq!(by(Policy::Aligned, 1), "3x1", "of equals the one with the fewest in use");
     assert_eq!(by(Policy::First, 3), "0x1 1x2");
@@ -159,7 +159,7 @@ fn each_policy_spreads_or_packs_replicas() {
 #[test]
 fn the_lowest_free_numbers_are_taken_beside_the_required() {
     let world = World::new(switched(), 5, &[1]);
-    let ask = Ask { required: &["GPU-0::3"], ..distributed(3) };
+    let ask = TestRequest { required: &["GPU-0::3"], ..distributed(3) };
     let ids: Vec<_> =
         world.ask(&ask).expect("an answer").replicas.iter().map(ToString::to_string).collect();
     assert_eq!(ids, ["GPU-0::1", "GPU-0::2", "GPU-0::3"]);
@@ -168,7 +168,7 @@ fn the_lowest_free_numbers_are_taken_beside_the_required() {
 #[test]
 fn impossible_requests_are_refused_with_the_numbers() {
     let world = World::new(switched(), 4, &[2, 1]);
-    let requiring = |required, ask| Ask { required, ..ask };
+    let requiring = |required, ask| TestRequest { required, ..ask };
     let both: &[&str] = &["GPU-0::3", "GPU-1::3"];
     for (ask, expected) in [
         (distributed(0), "0 replicas requested"),

@@ -12,7 +12,7 @@ use windlass_nvml::NvmlError;
 
 use super::{
     super::{
-        ConnectError, Ended,
+        ConnectError, ConnectionEnd,
         describe::Describer,
         probe::ProbeReport,
         procfs::{Fingerprint, ListedGpu},
@@ -27,7 +27,7 @@ impl Connection {
         &mut self,
         answer: Result<CallResult, JoinError>,
         tracked: &mut TrackedDevices,
-    ) -> Option<Ended> {
+    ) -> Option<ConnectionEnd> {
         match answer.expect("a blocking task neither panics nor is cancelled while this lives") {
             CallResult::Round(fingerprint, count) => self.apply_round(&fingerprint, count, tracked),
             CallResult::Gpu(index, outcome) => {
@@ -51,15 +51,15 @@ impl Connection {
         fingerprint: &Fingerprint,
         count: Result<u32, NvmlError>,
         tracked: &mut TrackedDevices,
-    ) -> Option<Ended> {
+    ) -> Option<ConnectionEnd> {
         self.round.call.settle();
         if *fingerprint != self.fingerprint {
-            return Some(Ended::Changed);
+            return Some(ConnectionEnd::Changed);
         }
         match count {
             Ok(count) if self.slots.is_empty() => self.open_slots(count, tracked),
             // After a change of the count, the indices of this initialisation may stand for other GPUs.
-            Ok(count) if count as usize != self.slots.len() => return Some(Ended::Changed),
+            Ok(count) if count as usize != self.slots.len() => return Some(ConnectionEnd::Changed),
             Ok(_) => self.round.error = None,
             Err(error) => self.count_failed(error.to_string(), tracked),
         }
@@ -216,7 +216,7 @@ impl Connection {
     fn vanish_unless_present(&self, ids: &[DeviceId], tracked: &mut TrackedDevices) {
         let present: BTreeSet<_> = self.slots.iter().flat_map(|slot| &slot.ids).collect();
         for id in ids.iter().filter(|id| !present.contains(id)) {
-            tracked.vanish(id, "the driver lists it no longer");
+            tracked.mark_vanished(id, "the driver lists it no longer");
         }
     }
 
