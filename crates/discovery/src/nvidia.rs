@@ -322,7 +322,8 @@ impl Nvidia {
                     }
                     None
                 }
-                Some(request) = self.release_requests.recv() => Some(ConnectionEnd::NvmlRelease(request)),
+                Some(request) = self.release_requests.recv() =>
+                    Some(ConnectionEnd::NvmlRelease(request)),
                 ended = connection.step(&mut self.tracked) => ended,
             };
             if let Some(ended) = ended {

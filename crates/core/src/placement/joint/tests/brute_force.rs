@@ -204,7 +204,8 @@ prop_compose! {
                 gpus[a].place.nvlinks.peers.insert(peer, links);
             }
         }
-        let nic = |(index, location): (u8, &Location)| at(nic(index.into(), 0), *location, 8 + index);
+        let nic =
+            |(index, location): (u8, &Location)| at(nic(index.into(), 0), *location, 8 + index);
         (gpus, (0_u8..).zip(&nics).map(nic).collect())
     }
 }
