@@ -41,7 +41,7 @@ impl Finding {
         Self::new(Severity::Ok, area, subject, detail)
     }
 
-    /// A check that could not be made, with the reason.
+    /// A check that could not run, with the reason.
     pub fn skipped(
         area: &'static str,
         subject: impl Into<String>,

@@ -19,7 +19,7 @@
 //! # Guarantees
 //!
 //! - Making a partition that exists returns its device; removing a missing partition succeeds.
-//! - A half-made instance is removed before the task returns. If the removal fails, the error reports the instance,
+//! - An incomplete instance is removed before the task returns. If the removal fails, the error reports the instance,
 //!   and the next task for the placement continues from there.
 //! - Instances in use are not removed, nor are instances that an administrator divided. The MIG mode of a GPU without
 //!   compute processes and instances changes at once. Otherwise it does not change: no change stays pending until a
@@ -199,7 +199,7 @@ impl MigHandle {
         self.request(MigTask::Remove(partition.clone()), job).await
     }
 
-    /// Removes this MIG device, if it exists, but no other device that has its placement now. A half-made instance
+    /// Removes this MIG device, if it exists, but no other device that has its placement now. An incomplete instance
     /// has no UUID; [`Self::remove`] handles it.
     pub async fn remove_device(
         &self,

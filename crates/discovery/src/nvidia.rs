@@ -130,7 +130,7 @@ const MAX_LOST_GPU_DELAY: Duration = Duration::from_secs(600);
 /// Channel capacity of MIG notices. If one is dropped, the next regular probe finds the change.
 const MAX_NOTICES: usize = 64;
 
-/// Driver calls that the limit of a MIG task allows for: two to make an instance and two to revert it. The rest is
+/// Driver calls that the limit of a MIG task allows for: two to create an instance and two to revert it. The rest is
 /// time for another task before it.
 const CALLS_PER_MIG_TASK: u32 = 4;
 
@@ -318,7 +318,7 @@ impl Nvidia {
                 Some(notice) = self.mig_notices.recv() => {
                     match notice {
                         MigNotice::Done(gpu) => connection.probe_again(&gpu, &self.tracked),
-                        MigNotice::Removed(device) => self.tracked.forget(&device),
+                        MigNotice::Removed(device) => self.tracked.mark_removed(&device),
                     }
                     None
                 }

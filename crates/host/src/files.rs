@@ -86,7 +86,7 @@ fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// True if the file has this content and mode. The mode counts because earlier versions of the agent made private files
+/// True if the file has this content and mode. The mode counts because earlier versions of the agent left private files
 /// readable for everyone.
 fn has_content(path: &Path, content: &[u8], readers: Readers) -> bool {
     const ALL: u32 = 0o777;

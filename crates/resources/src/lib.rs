@@ -44,7 +44,7 @@ pub struct NodeState {
     pub topology: Arc<Topology>,
     /// Devices that share hardware.
     pub overlaps: Arc<Overlaps>,
-    /// Policy from which the snapshot was made.
+    /// Policy of the snapshot.
     pub policy: Arc<Policy>,
     /// Resources for the kubelet.
     pub offers: Offers,

@@ -95,7 +95,7 @@ impl NicScan<'_> {
         !self.awaits_nodes() && kind != RdmaNode::Uverbs
     }
 
-    /// Node that a loading driver has not made yet. `issm` is optional: only ports that may manage their
+    /// Node that a loading driver has not created yet. `issm` is optional: only ports that may manage their
     /// subnet have it.
     fn incomplete(&self, rdma: &RdmaDevice) -> Option<(Reason, String)> {
         let required = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];

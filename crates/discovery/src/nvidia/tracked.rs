@@ -132,7 +132,7 @@ impl TrackedDevices {
     }
 
     /// Drops a device that the agent removed, at once or when it vanishes, because a running scan may still find it.
-    pub(super) fn forget(&mut self, id: &DeviceId) {
+    pub(super) fn mark_removed(&mut self, id: &DeviceId) {
         let Some(entry) = self.devices.get_mut(id) else { return };
         entry.is_removed = true;
         if entry.has_vanished() {
@@ -217,11 +217,11 @@ mod tests {
             let id = instance(&mut tracked, number);
             // The scan may miss the instance before or after the notice of its removal.
             if number % 2 == 0 {
-                tracked.forget(&id);
+                tracked.mark_removed(&id);
                 tracked.mark_vanished(&id, "gone");
             } else {
                 tracked.mark_vanished(&id, "gone");
-                tracked.forget(&id);
+                tracked.mark_removed(&id);
             }
         }
         assert!(tracked.devices().is_empty());

@@ -5,7 +5,7 @@ use super::{
     loads::Loads,
 };
 
-/// Pairs as (GPU, NIC) positions, ascending. Pairs at the nearest junctions are made first.
+/// Pairs as (GPU, NIC) positions, ascending. Pairs at the nearest junctions are formed first.
 pub(super) fn pairs(junctions: &Junctions, gpus: &[usize], nics: &[usize]) -> Vec<(usize, usize)> {
     let loads = Loads::of(gpus.len(), nics.len());
     let gpus_are_more = gpus.len() >= nics.len();
