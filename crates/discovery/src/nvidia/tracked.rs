@@ -96,7 +96,7 @@ impl TrackedDevices {
 
     /// Ids of a GPU that the kernel module lists, found by its id or address, and of the GPU's MIG instances. Only
     /// devices that were healthy once.
-    pub(super) fn whole_and_parts_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
+    pub(super) fn gpu_and_instances_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
         let Some(listed) = listed else { return Vec::new() };
         let is_listed = |device: &Device| {
             listed.id.as_ref() == Some(&device.id)

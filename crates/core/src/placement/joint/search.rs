@@ -172,7 +172,7 @@ impl<'a> JointSearch<'a> {
 
     /// True if every completion is outside the level, worse than the best, or equal to it with higher positions.
     fn is_excluded(&mut self, step: JointBranch) -> bool {
-        let far = least_far(self.problem, &self.gpus, &self.nics, self.ahead(step));
+        let far = least_far(self.problem, &self.gpus, &self.nics, self.unchosen(step));
         if !self.is_within(&far) {
             return true;
         }
@@ -199,7 +199,8 @@ impl<'a> JointSearch<'a> {
         self.is_higher(step)
     }
 
-    fn ahead(&self, step: JointBranch) -> Unchosen {
+    /// Devices that a branch has not chosen yet.
+    fn unchosen(&self, step: JointBranch) -> Unchosen {
         match step.side {
             Side::Gpus => {
                 let nics = self.problem.nics.problem.missing;

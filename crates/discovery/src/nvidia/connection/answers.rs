@@ -57,8 +57,8 @@ impl Connection {
             return Some(ConnectionEnd::Changed);
         }
         match count {
-            Ok(count) if self.slots.is_empty() => self.open_slots(count, tracked),
-            // After a change of the count, the indices of this initialisation may stand for other GPUs.
+            Ok(count) if self.slots.is_empty() => self.create_slots(count, tracked),
+            // After a change of the count, the indices of this initialisation may belong to other GPUs.
             Ok(count) if count as usize != self.slots.len() => return Some(ConnectionEnd::Changed),
             Ok(_) => self.round.error = None,
             Err(error) => self.count_failed(error.to_string(), tracked),
@@ -71,11 +71,11 @@ impl Connection {
         None
     }
 
-    fn open_slots(&mut self, count: u32, tracked: &mut TrackedDevices) {
+    fn create_slots(&mut self, count: u32, tracked: &mut TrackedDevices) {
         self.round.error = None;
         self.slots.resize_with(count as usize, Slot::default);
         self.probe_every_gpu(Instant::now(), tracked);
-        self.vanish_unlisted(tracked);
+        self.mark_unlisted_vanished(tracked);
     }
 
     /// Applies a failed count of GPUs. Before the first successful count no GPU can be probed, so all devices fail.
@@ -130,8 +130,8 @@ impl Connection {
                 tracked.observe(id, &observation);
             }
         }
-        self.vanish_unless_present(&gone, tracked);
-        self.vanish_unlisted(tracked);
+        self.mark_absent_vanished(&gone, tracked);
+        self.mark_unlisted_vanished(tracked);
         for event in std::mem::take(&mut self.unmatched) {
             self.apply_fault(event, tracked);
         }
@@ -178,7 +178,7 @@ impl Connection {
             let Some(observation) = slot.unidentified.take() else { continue };
             let entry = listed.get(index).filter(|_| complete);
             // An earlier initialisation may have described the GPU and its instances.
-            slot.ids = tracked.whole_and_parts_at(entry);
+            slot.ids = tracked.gpu_and_instances_at(entry);
             if slot.ids.is_empty() {
                 let device = describe.failed(position(index), entry);
                 slot.ids.push(device.id.clone());
@@ -193,13 +193,13 @@ impl Connection {
 
     /// Updates `lost_since` and the event wait after each step.
     pub(super) fn check_lost_gpus(&mut self) {
-        let is_lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
-        self.lost_since = is_lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
-        self.direct_event_wait();
+        let may_be_lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
+        self.lost_since = may_be_lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
+        self.update_event_wait();
     }
 
     /// Starts event waits once every GPU that answers is in the event set, and pauses them while one is not.
-    fn direct_event_wait(&mut self) {
+    fn update_event_wait(&mut self) {
         if self.slots.iter().any(|slot| slot.is_unwatched(&self.event_set)) {
             return self.events.pause();
         }
@@ -213,7 +213,7 @@ impl Connection {
         }
     }
 
-    fn vanish_unless_present(&self, ids: &[DeviceId], tracked: &mut TrackedDevices) {
+    fn mark_absent_vanished(&self, ids: &[DeviceId], tracked: &mut TrackedDevices) {
         let present: BTreeSet<_> = self.slots.iter().flat_map(|slot| &slot.ids).collect();
         for id in ids.iter().filter(|id| !present.contains(id)) {
             tracked.mark_vanished(id, "the driver lists it no longer");
@@ -221,10 +221,10 @@ impl Connection {
     }
 
     /// Marks tracked devices that this initialisation does not list as vanished.
-    fn vanish_unlisted(&self, tracked: &mut TrackedDevices) {
+    fn mark_unlisted_vanished(&self, tracked: &mut TrackedDevices) {
         if self.has_seen_every_gpu() {
             let ids: Vec<_> = tracked.ids().cloned().collect();
-            self.vanish_unless_present(&ids, tracked);
+            self.mark_absent_vanished(&ids, tracked);
         }
     }
 
