@@ -38,10 +38,10 @@ pub(super) fn least_far(
     problem: &JointProblem,
     gpus: &Chosen,
     nics: &Chosen,
-    ahead: Unchosen,
+    unchosen: Unchosen,
 ) -> FarPairs {
     let Loads { gpu, nic, pairs: _, extra } = problem.loads;
-    let free = problem.free_nics(ahead.class);
+    let free = problem.free_nics(unchosen.class);
     let (mut even, mut uneven) =
         ([PairBound::default(); LEVELS.len()], [PairBound::default(); LEVELS.len()]);
     for (at, &level) in problem.junctions.levels.iter().enumerate() {
@@ -50,13 +50,14 @@ pub(super) fn least_far(
         uneven[level].add(ours * gpu.most, taken, free[at], nic.most);
     }
     // The GPUs with an extra pair may all be unchosen ones.
-    let ours = if gpu.most > gpu.least { extra.saturating_sub(ahead.gpus) } else { 0 };
+    let ours = if gpu.most > gpu.least { extra.saturating_sub(unchosen.gpus) } else { 0 };
     let more = if nic.most > nic.least { extra } else { ours };
-    let pairs = (problem.gpus.size() - ahead.gpus) * gpu.least + ours;
+    let pairs = (problem.gpus.size() - unchosen.gpus) * gpu.least + ours;
     let mut far = [0; LEVELS.len()];
     let mut least = 0;
     for (far, (even, uneven)) in far.iter_mut().zip(even.iter().zip(&uneven)) {
-        let near = (even.most(ahead.nics, nic.least) + more).min(uneven.most(ahead.nics, nic.most));
+        let near =
+            (even.most(unchosen.nics, nic.least) + more).min(uneven.most(unchosen.nics, nic.most));
         least = least.max(pairs.saturating_sub(near));
         *far = count(least);
     }
