@@ -1,4 +1,5 @@
-//! Delivery of devices: the ways to name them to the container runtime, hooks, extras, IMEX channels.
+//! Delivery of devices to containers: strategies that name devices to the container runtime, hooks, extras, IMEX
+//! channels.
 
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
@@ -14,7 +15,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Delivery {
-    /// The ways in which devices are named to the container runtime; several may be used at once.
+    /// Strategies that name a container's devices to the container runtime. Several may be combined.
     #[serde(rename = "deviceList", with = "OneOrMany::<Strategy>")]
     pub strategies: BTreeSet<Strategy>,
     /// Form of device names for the container runtime.
@@ -27,13 +28,13 @@ pub struct Delivery {
     pub annotation_prefix: AnnotationPrefix,
     /// Hooks of the NVIDIA container toolkit in CDI documents.
     pub hooks: Hooks,
-    /// Extras of every container of an NVIDIA resource.
+    /// Additional nodes and files for every container of an NVIDIA resource.
     pub features: BTreeSet<Feature>,
     /// Channels for memory that is exported between nodes.
     pub imex: Imex,
 }
 
-/// A way in which devices are named to the runtime. The names are NVIDIA's.
+/// Strategy that names a container's devices to the container runtime. The words are NVIDIA's.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -62,7 +63,7 @@ pub enum DeviceIds {
     Index,
 }
 
-/// An extra of every container of an NVIDIA resource.
+/// Additional nodes and files for every container of an NVIDIA resource.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -80,9 +81,9 @@ pub enum Feature {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Hooks {
-    /// Path of the toolkit's program on the host; left out, it is searched where packages put it.
+    /// Path of the toolkit's program on the host. Default: searched in the folders that packages use.
     pub program: Option<PathBuf>,
-    /// Hooks that are left out, by the toolkit's names; `all` leaves out every one.
+    /// Disabled hooks, by the toolkit's names; `all` disables every hook.
     pub disabled: BTreeSet<String>,
 }
 
@@ -153,8 +154,8 @@ fn channels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<u32>,
         type Error = String;
 
         fn try_from(number: i64) -> Result<Self, String> {
-            let known = u32::try_from(number).ok().filter(|number| *number < IMEX_CHANNELS);
-            known.map(Self).ok_or_else(|| {
+            let valid = u32::try_from(number).ok().filter(|number| *number < IMEX_CHANNELS);
+            valid.map(Self).ok_or_else(|| {
                 let last = IMEX_CHANNELS - 1;
                 format!("IMEX channel {number} does not exist: write 0 to {last}")
             })

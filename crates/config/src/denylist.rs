@@ -1,4 +1,4 @@
-//! Denylist: nodes and files that would give a container the whole machine.
+//! Denylist: nodes and files that would give a container control of the whole machine.
 
 mod mounts;
 
@@ -159,7 +159,7 @@ pub fn not_a_plain_path(text: &str) -> Option<String> {
 
 /// Danger of a device node, or of a node that a pattern may match.
 pub fn of_nodes(pattern: &str) -> Option<String> {
-    // A folder that matches is given with all its files.
+    // A pattern that matches a folder gives a container all files below the folder.
     let fits = |path: &str| {
         let above = Path::new(path).ancestors().filter_map(Path::to_str);
         above.into_iter().any(|path| path_fits(pattern, path))
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_below_dev_and_nowhere_else() {
+    fn a_node_is_a_path_below_dev() {
         for bad in [
             "/dev",
             "/dev/",
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_can_be_judged_is_spelled_in_one_way() {
+    fn a_path_with_dots_or_double_slashes_is_refused() {
         for bad in ["", "x", "//", "/x//", "/x//y", "/./x", "/x/.", "/x/..", "/x/../y"] {
             assert!(not_a_plain_path(bad).is_some(), "{bad}");
         }

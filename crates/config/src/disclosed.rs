@@ -1,9 +1,9 @@
-//! Facts that the pages show only if the operator allows it.
+//! Facts that `/metrics` and `/devices` show only if the configuration discloses them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A fact on `/metrics` or `/devices` that is left out by default. Neither page authenticates its readers.
+/// A fact that `/metrics` and `/devices` omit by default, because neither page authenticates its readers.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

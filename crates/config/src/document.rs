@@ -18,7 +18,7 @@ pub use tree::{Node, is_empty_document, nothing, parse};
 pub struct Diagnostic {
     /// The line, counted from 1.
     pub line: u64,
-    /// The problem, and what to write instead.
+    /// The problem and its correction.
     pub text: String,
 }
 

@@ -8,7 +8,7 @@ use windlass_core::{
     device::{Device, Family, MemoryLimiter},
     enforcement::Enforcement,
     name::is_subdomain,
-    partition::switches_at_once,
+    partition::switches_mig_without_reset,
 };
 
 use crate::{
@@ -27,7 +27,7 @@ pub struct DraPolicy {
     /// effect when the agent restarts.
     #[serde(with = "Text::<DriverName>")]
     pub driver: DriverName,
-    /// The offered devices; left out, all.
+    /// The offered devices. Default: all.
     pub devices: Vec<Selector>,
     /// Effect of the taint of a device that is not healthy.
     pub taints: DraTaints,
@@ -47,7 +47,7 @@ pub struct DraPolicy {
 pub struct ShareRule {
     /// The GPUs.
     pub devices: Selector,
-    /// The manner of sharing.
+    /// Method and limits of the sharing.
     #[serde(flatten)]
     pub manner: ShareManner,
 }
@@ -58,14 +58,14 @@ struct ShareDevices {
     devices: Selector,
 }
 
-/// The manner in which claims share a GPU by amounts.
+/// Method and limits by which claims share a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ShareManner {
-    /// Separation of the claims.
+    /// Method that separates the claims.
     pub method: ShareMethod,
-    /// Treatment of amounts that the method does not enforce; left out, `enforced`: a claim that requests such an
-    /// amount is refused.
+    /// Treatment of amounts that the method does not enforce. Default: `enforced`, which refuses a claim that requests
+    /// such an amount.
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: ShareLimits,
 }
@@ -161,17 +161,18 @@ pub struct InvalidDriverName(String);
 impl DraPolicy {
     /// True for an offered device. A selector that cannot be evaluated for the device does not match it.
     pub fn takes(&self, device: &Device, profile: Option<&str>) -> bool {
-        let is_taken = |rule: &Selector| rule.matches(device, profile).unwrap_or(false);
+        let is_offered = |rule: &Selector| rule.matches(device, profile).unwrap_or(false);
         self.offer != DraOffer::Off
-            && (self.devices.is_empty() || self.devices.iter().any(is_taken))
+            && (self.devices.is_empty() || self.devices.iter().any(is_offered))
     }
 
     /// True if MIG may be turned on and off on this GPU, provided that instances are created for claims.
     pub fn may_switch(&self, gpu: &Device) -> bool {
-        self.mig_mode == DraMigMode::OnDemand && switches_at_once(gpu.compute_capability())
+        self.mig_mode == DraMigMode::OnDemand
+            && switches_mig_without_reset(gpu.compute_capability())
     }
 
-    /// The manner in which claims share a device by amounts, if they do.
+    /// Method and limits by which claims share a device; `None` if claims do not share it.
     pub fn shares_of(&self, device: &Device) -> Option<ShareManner> {
         let matches = |rule: &&ShareRule| rule.devices.matches(device, None).unwrap_or(false);
         let manner = self.shares.iter().find(matches)?.manner;
@@ -268,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_has_a_name_that_kubernetes_takes() {
+    fn a_driver_has_a_name_that_kubernetes_accepts() {
         for good in ["windlass.dev", "gpu.nvidia.com", "a"] {
             assert_eq!(good.parse::<DriverName>().expect("valid").as_str(), good);
         }

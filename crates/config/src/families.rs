@@ -40,7 +40,7 @@ pub struct AmdRules {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AmdNaming {
-    /// Whole GPUs and partitions alike as `amd.com/gpu`.
+    /// Both whole GPUs and partitions as `amd.com/gpu`.
     #[default]
     Single,
     /// By partition profile, `amd.com/cpx_nps4`.
@@ -51,7 +51,7 @@ pub enum AmdNaming {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IntelRules {
-    /// Shows a container its GPU's render node as `/dev/dri/renderD128`. Many programs for video look nowhere else.
+    /// Names the render node `/dev/dri/renderD128` in a container. Many video programs use only this path.
     #[serde(rename = "renderAs128")]
     pub render_as_128: bool,
 }
@@ -70,15 +70,16 @@ pub struct FpgaRules {
     /// Temperature limit of an Alveo board's FPGA, in degrees Celsius. Most boards have no limit of their own.
     #[serde(rename = "hottest")]
     pub hottest_celsius: Option<u32>,
-    /// Patterns of device nodes that program the FPGA of a system on a chip: sysfs need not show them at the region.
+    /// Patterns of device nodes of the logic programmed into a system on a chip. The kernel may list them elsewhere
+    /// than below the region.
     #[serde(with = "OneOrMany::<String>")]
     pub nodes: Vec<String>,
-    /// Steps on an FPGA between containers, such as programming it. After `prepare` the FPGA has to show the attributes
-    /// that it was offered with.
+    /// Steps on an FPGA between containers, such as programming it. After `prepare` the FPGA must report the attributes
+    /// with which it was offered.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
     pub cleanup: CleanupSteps,
-    /// Attributes that an FPGA has to show after `prepare`, by name; left out, those that it was offered with.
+    /// Attributes that an FPGA must report after `prepare`, by name. Default: the attributes with which it was offered.
     pub expect: BTreeMap<String, String>,
 }
 

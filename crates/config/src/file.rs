@@ -1,4 +1,4 @@
-//! The configuration file: YAML or JSON, strict, with the line of every mistake.
+//! The configuration file: strict reading of YAML or JSON, with the line of every mistake.
 
 mod check;
 
@@ -28,7 +28,7 @@ pub fn schema() -> Value {
 }
 
 /// Allows null for an optional key, unless its value is a list. Removes the defaults of lists and maps: the default of
-/// a map repeats those of its keys.
+/// a map repeats the defaults of its keys.
 fn allow_absent_keys(schema: &mut Schema) {
     // The keys of a source are in the alternative to its profile.
     let required = schema.get("required").or_else(|| schema.pointer("/anyOf/1/required")).cloned();
@@ -76,7 +76,7 @@ pub fn to_yaml(config: &Config) -> String {
 // === impl Config ===
 
 impl Config {
-    /// Applies a document to the defaults; `path` is for the messages.
+    /// Applies a document to the defaults; `path` appears in messages only.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let wrong = |found| Mistakes::new(path, found);
         let root = document::parse(text).map_err(|mistake| wrong(vec![mistake]))?;

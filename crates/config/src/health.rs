@@ -59,7 +59,7 @@ impl Default for HealthPolicy {
     fn default() -> Self {
         Self {
             quiet_period: Duration::from_secs(60),
-            // Keeps an idle agent idle.
+            // A shorter interval would keep an idle agent busy.
             probe_interval: Duration::from_secs(10),
             call_deadline: Duration::from_secs(5),
             event_wait: Duration::from_secs(10),

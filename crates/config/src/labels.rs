@@ -15,7 +15,7 @@ pub struct LabelPolicy {
     pub output: LabelOutput,
     /// Adds the time of writing as a label, as gpu-feature-discovery does.
     pub timestamp: bool,
-    /// A file that names the machine; left out, the DMI table's product name.
+    /// A file with the name of the machine. Default: the product name of the DMI table.
     pub machine_type_file: Option<PathBuf>,
     /// Writes the node's GPUs as the annotation `windlass.dev/devices` of the Node object, for the cluster half.
     pub devices: bool,
@@ -25,7 +25,7 @@ pub struct LabelPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "OutputKeys", into = "OutputKeys")]
 pub enum LabelOutput {
-    /// Nowhere.
+    /// No labels are written.
     #[default]
     None,
     /// A file that node-feature-discovery reads.
@@ -40,9 +40,9 @@ pub enum LabelOutput {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct OutputKeys {
-    /// Destination; left out, none, or `file` if that is given.
+    /// Destination. Default: none, or `file` if `file` is present.
     to: Option<OutputKind>,
-    /// With `to: file`, the file; left out, one that node-feature-discovery reads.
+    /// With `to: file`, the path of the file. Default: a file that node-feature-discovery reads.
     file: Option<PathBuf>,
 }
 
@@ -50,7 +50,7 @@ struct OutputKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 enum OutputKind {
-    /// Nowhere.
+    /// No labels are written.
     None,
     /// A file that node-feature-discovery reads.
     File,

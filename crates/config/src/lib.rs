@@ -75,23 +75,23 @@ pub use watchdog::{WatchdogAction, WatchdogPolicy};
 
 use scalar::Text;
 
-/// Configuration of `windlass node`. Every key may be left out; unknown keys are mistakes.
+/// Configuration of `windlass node`. Every key is optional; unknown keys are mistakes.
 ///
 /// [`Config::parse`] reads a whole file. Deserialized alone, it reads the keys that are its own fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(title = "Configuration of windlass node")]
 pub struct Config {
-    /// Places on the machine.
+    /// Paths on the machine.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
     pub places: Places,
     /// Settings of MPS daemons.
     pub mps: MpsSettings,
-    /// Address of health and metrics over HTTP; left out, neither is served.
+    /// Address of health and metrics over HTTP. Default: neither is served.
     #[serde(with = "Text::<SocketAddr>")]
     pub listen: Option<SocketAddr>,
-    /// Unix socket to which `windlass probe` connects; left out, there is none.
+    /// Unix socket to which `windlass probe` connects. Default: none.
     pub probe_socket: Option<PathBuf>,
     /// Facts that `/metrics` and `/devices` show to every client: names of pods, serial numbers.
     pub disclose: BTreeSet<Disclosed>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Time limits of calls to and from the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Deadline of Register: the kubelet dials back for up to ten seconds within it.
+    /// Deadline of Register: within it the kubelet dials back for up to ten seconds.
     pub register_deadline: Duration,
     /// Time from a registration to the kubelet's request for the device list.
     pub stream_deadline: Duration,
@@ -19,8 +19,8 @@ pub struct SessionLimits {
     /// Deadline to prepare or release a claim. After it the call fails, and the kubelet retries.
     pub claim_deadline: Duration,
     /// Time that a claim waits for another holder to release its device. Containers of a force-deleted pod get two
-    /// seconds to end (`minimumGracePeriodInSeconds` of the kubelet's runtime manager); the rest is for a busy
-    /// machine. Well within `claim_deadline`.
+    /// seconds to end (`minimumGracePeriodInSeconds` of the kubelet's runtime manager); the remaining time is for a
+    /// busy machine. Must be well below `claim_deadline`.
     pub claim_patience: Duration,
     /// Interval of checks of the sockets, in case an event of their folder was lost.
     pub check_interval: Duration,
@@ -35,7 +35,7 @@ pub struct CleanupLimits {
     pub start_deadline: Duration,
     /// The first wait before a device whose steps failed is cleaned again; it doubles.
     pub retry_first: Duration,
-    /// The longest wait before it is cleaned again.
+    /// The longest wait before such a device is cleaned again.
     pub retry_most: Duration,
 }
 

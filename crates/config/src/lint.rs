@@ -8,7 +8,7 @@ use windlass_core::selector::{
     Comparison, DeviceExpression, EvaluationError, Literal, Reference, ValueType, nearest,
 };
 
-use crate::sample_device::{Others, SampleDevice};
+use crate::sample_device::{OtherAttributes, SampleDevice};
 
 /// The mistakes in an expression about devices like the sample, each with its place.
 pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
@@ -21,19 +21,19 @@ pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> 
         all.extend(problem.map(|problem| located(&comparison.reference, problem)));
     }
     for reference in expression.references() {
-        let problem = unknown(&reference, sample);
+        let problem = unknown_attribute(&reference, sample);
         all.extend(problem.map(|problem| located(&reference, problem)));
     }
     let mut seen = BTreeSet::new();
     all.retain(|text| seen.insert(text.clone()));
     if all.is_empty() {
-        all.extend(misuse(expression, sample).map(|misuse| misuse.to_string()));
+        all.extend(type_error_of(expression, sample).map(|error| error.to_string()));
     }
     all
 }
 
-/// Type error that an expression has for every such device.
-fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<EvaluationError> {
+/// Type error that an expression has for every device like the sample.
+fn type_error_of(expression: &DeviceExpression, sample: &SampleDevice) -> Option<EvaluationError> {
     expression.matches(&sample.device).err().filter(EvaluationError::is_type_error)
 }
 
@@ -61,9 +61,12 @@ fn type_mismatch(
         (ValueType::Quantity, _) => "write quantity(\"3\"), or quantity(\"40Gi\")".to_owned(),
         (ValueType::Other, _) => return None,
     };
-    let such = EXAMPLES.iter().find(|(known, _)| *known == name && expected == ValueType::Text);
-    let such = such.map(|(_, such)| format!(" such as \"{such}\"")).unwrap_or_default();
-    Some(format!("{name} is {expected}{such}, and {literal} is {}: {advice}", literal.value_type()))
+    let example = EXAMPLES.iter().find(|(it, _)| *it == name && expected == ValueType::Text);
+    let example = example.map(|(_, text)| format!(" such as \"{text}\"")).unwrap_or_default();
+    Some(format!(
+        "{name} is {expected}{example}, and {literal} is {}: {advice}",
+        literal.value_type()
+    ))
 }
 
 /// Attributes whose strings look like numbers, with an example.
@@ -82,29 +85,39 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("usbVendor", "0403"),
 ];
 
-/// Error message for an attribute that no such device has.
-fn unknown(reference: &Reference, sample: &SampleDevice) -> Option<String> {
+/// Error message for an attribute that no device like the sample has.
+fn unknown_attribute(reference: &Reference, sample: &SampleDevice) -> Option<String> {
     let Reference::Attribute(domain, name) = reference else { return None };
     let attributes = sample.device.attributes.keys().map(|key| (key.domain(), key.name()));
-    let known: BTreeSet<_> = attributes.chain(sample.either.iter().copied()).collect();
+    let known: BTreeSet<_> = attributes.chain(sample.varying.iter().copied()).collect();
     let domains: BTreeSet<_> = known.iter().map(|(domain, _)| *domain).collect();
     if !domains.contains(domain.as_str()) {
         let problem = format!("no such device has attributes of {domain}");
-        return advised(&problem, domain, &domains, sample.others);
+        return problem_with_advice(&problem, domain, &domains, sample.others);
     }
     let names: BTreeSet<_> = known.iter().filter(|it| it.0 == domain).map(|it| it.1).collect();
     if names.contains(name.as_str()) {
         return None;
     }
-    advised(&format!("no such device has {name} of {domain}"), name, &names, sample.others)
+    problem_with_advice(
+        &format!("no such device has {name} of {domain}"),
+        name,
+        &names,
+        sample.others,
+    )
 }
 
-/// The problem with advice; `None` if devices may have such an attribute ([`Others`]).
-fn advised(problem: &str, word: &str, known: &BTreeSet<&str>, others: Others) -> Option<String> {
+/// The problem with advice; `None` if devices may have such an attribute ([`OtherAttributes`]).
+fn problem_with_advice(
+    problem: &str,
+    word: &str,
+    known: &BTreeSet<&str>,
+    others: OtherAttributes,
+) -> Option<String> {
     match (nearest(word, known.iter().copied()), others) {
-        (_, Others::Any) | (None, Others::Few) => None,
+        (_, OtherAttributes::Any) | (None, OtherAttributes::Few) => None,
         (Some(near), _) => Some(format!("{problem}: did you mean {near}?")),
-        (None, Others::None) => {
+        (None, OtherAttributes::None) => {
             let known: Vec<_> = known.iter().copied().collect();
             Some(format!("{problem}: there are {}", known.join(", ")))
         }

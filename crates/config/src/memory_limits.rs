@@ -13,8 +13,8 @@ use crate::watchdog::WatchdogAction;
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MemoryLimitPolicy {
     /// Path of the program `windlass-hook` on the host, by which the container runtime sets the limits. Needs cgroup
-    /// v2, and driver 615 or newer for NVIDIA's GPUs, Linux 6.14 or newer for AMD's and Intel's. Left out, neither
-    /// limits.
+    /// v2, and driver 615 or newer for NVIDIA's GPUs, Linux 6.14 or newer for AMD's and Intel's. Default: none, so that
+    /// neither driver nor kernel limits memory.
     pub hook: Option<PathBuf>,
     /// The weakest limit with which a container starts.
     pub at_least: RequiredLimit,
@@ -26,10 +26,10 @@ pub struct MemoryLimitPolicy {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum RequiredLimit {
-    /// None is required: a container gets the strongest that the node has.
+    /// No limit is required: a container gets the strongest limit that the node has.
     #[default]
     None,
-    /// The watchdog, which acts and sees the host's processes.
+    /// A watchdog that evicts or kills, and that sees the host's processes.
     Watched,
     /// The kernel's controller `dmem`, or a stronger limit.
     Dmem,
@@ -66,7 +66,7 @@ impl MemoryLimitPolicy {
 // === impl RequiredLimit ===
 
 impl RequiredLimit {
-    /// The weakest enforcement that fulfils it.
+    /// The weakest enforcement that fulfils the requirement.
     pub fn enforcement(self) -> Enforcement {
         match self {
             Self::None => Enforcement::None,

@@ -26,10 +26,10 @@ pub fn named(name: &str) -> String {
     }
 }
 
-/// Most slices of a profile. The largest GPUs have seven; one more leaves room for later ones.
+/// Maximum number of slices of a profile. The largest GPUs have seven; one more allows for later GPUs.
 const MAX_SLICES: u32 = 8;
 
-/// Most memory of a profile in GB, several times that of the largest GPU.
+/// Maximum memory of a profile in GB, several times the memory of the largest GPU.
 const MAX_MEMORY_GB: u32 = 2048;
 
 fn number(part: &str, unit: &str) -> Option<u32> {

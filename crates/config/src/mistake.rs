@@ -31,7 +31,7 @@ pub enum ConfigError {
 pub struct Mistakes {
     /// The file.
     pub path: PathBuf,
-    /// In the order of the lines.
+    /// Mistakes in the order of the lines.
     pub found: Vec<Diagnostic>,
 }
 

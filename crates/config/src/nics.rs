@@ -22,19 +22,19 @@ use crate::{
 pub struct NicPolicy {
     /// Form of the ids of interfaces. CNI plugins get them from the kubelet; the SR-IOV CNI plugin needs `pciAddress`.
     pub ids: NicIds,
-    /// RDMA device nodes that a container gets. With an empty list it gets none.
+    /// RDMA device nodes that a container gets. With an empty list a container gets no RDMA node.
     #[serde(deserialize_with = "rdma_nodes")]
     #[schemars(with = "Option<BTreeSet<RdmaNode>>")]
     pub rdma_nodes: BTreeSet<RdmaNode>,
     /// Also gives a container `/dev/vhost-net` and `/dev/net/tun`.
     pub vhost_net: bool,
-    /// Treatment of an interface while some of these nodes are missing.
+    /// Treatment of an interface while some of its nodes are missing.
     pub missing_nodes: MissingNodes,
     /// Names the container's RDMA devices in variables of NCCL and UCX.
     pub program_hints: bool,
     /// Reports the NUMA node of an interface to the kubelet.
     pub numa_hints: bool,
-    /// Time that a link must stay up before its interface is healthy again; left out, 10s, or `health.quietPeriod` if
+    /// Time that a link must stay up before its interface is healthy again. Default: 10s, or `health.quietPeriod` if
     /// that is shorter.
     #[serde(with = "Text::<Duration>")]
     pub quiet_period: Option<Duration>,
@@ -64,7 +64,7 @@ pub enum MissingNodes {
     /// The interface is not ready: a container gets all nodes of the set or none.
     #[default]
     Awaited,
-    /// The interface is offered without them, unless `uverbs` is missing.
+    /// The interface is offered without the missing nodes, unless `uverbs` is missing.
     LeftOut,
 }
 
@@ -78,7 +78,7 @@ pub enum RdmaNode {
     Uverbs,
     /// The connection manager, which all RDMA devices share.
     RdmaCm,
-    /// Management datagrams: a container with them can send to the subnet's other hosts and switches.
+    /// Management datagrams: a container with this node can send to the subnet's other hosts and switches.
     Umad,
     /// Permission to act as the subnet manager.
     Issm,

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_and_its_absence_are_remembered() {
+    fn a_label_and_its_absence_are_stored() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let memory = LabelMemory::new(&dir.path().join("state"));
         assert_eq!(memory.recall(), LabelValue::Unknown);
@@ -113,12 +113,12 @@ mod tests {
             memory.keep(&LabelValue::Unknown).expect("nothing to write");
             assert_eq!(memory.recall(), label);
             let found = fs::metadata(dir.path().join("state/config-label")).expect("there");
-            assert_eq!(found.permissions().mode() & 0o777, 0o600, "it is the agent's alone");
+            assert_eq!(found.permissions().mode() & 0o777, 0o600, "only the agent can read it");
         }
     }
 
     #[test]
-    fn the_label_names_the_file_and_without_one_there_is_an_order() {
+    fn a_label_selects_its_file_and_an_absent_label_the_default_or_the_only_file() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let configs = ConfigDir(dir.path().to_owned());
         let choose = |label: &LabelValue| {
@@ -132,7 +132,7 @@ mod tests {
         write("big");
         assert_eq!(choose(&LabelValue::Absent), Ok(Some("big".into())), "the only one");
         write("small");
-        assert_eq!(choose(&LabelValue::Unknown), Ok(None), "either could be meant");
+        assert_eq!(choose(&LabelValue::Unknown), Ok(None), "the choice is ambiguous");
         write("default");
         assert_eq!(choose(&LabelValue::Unknown), Ok(Some("default".into())));
         assert_eq!(choose(&big), Ok(Some("big".into())));

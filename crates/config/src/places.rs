@@ -6,17 +6,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_host::{Host, Roots};
 
-/// Places on the machine.
+/// Paths on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Places {
-    /// The kubelet's folder; its sockets are in `device-plugins` below.
+    /// The kubelet's folder; its sockets are in the folder `device-plugins` below it.
     pub kubelet_dir: PathBuf,
     /// Root of the host's `/sys`, `/proc`, `/dev` and driver.
     pub host_root: PathBuf,
     /// Path of `hostRoot` for the container runtime: `/`, except for simulated machines.
     pub host_root_on_node: PathBuf,
-    /// The NVML library; left out, it is searched where drivers put it.
+    /// Path of the NVML library. Default: searched in the folders that drivers use.
     pub nvml_library: Option<PathBuf>,
     /// Roots of the driver's installation.
     pub driver: DriverPlaces,
@@ -48,11 +48,11 @@ pub struct DriverPlaces {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClusterAccess {
-    /// A kubeconfig; left out, the pod's own account.
+    /// Path of a kubeconfig. Default: the account of the agent's pod.
     pub kubeconfig: Option<PathBuf>,
-    /// Name of this node's Node object; left out, `NODE_NAME` or the host's name.
+    /// Name of this node's Node object. Default: `NODE_NAME`, or the host's name.
     pub node_name: Option<String>,
-    /// Namespace of namespaced objects; left out, the pod's own.
+    /// Namespace of namespaced objects. Default: the namespace of the agent's pod.
     pub namespace: Option<String>,
     /// The pod that the agent runs in.
     #[serde(skip)]
@@ -61,14 +61,14 @@ pub struct ClusterAccess {
     pub events: bool,
 }
 
-/// The pod that the agent runs in. Objects of the agent are deleted with it.
+/// The pod that the agent runs in. Objects of the agent are deleted with the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
-    /// Its namespace. Objects of another namespace cannot belong to it.
+    /// Namespace of the pod. An object of another namespace cannot have the pod as its owner.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its unique id.
+    /// UID of the pod.
     pub uid: String,
 }
 
@@ -80,7 +80,7 @@ impl Places {
         Host::new(&self.host_root, &self.host_root_on_node)
     }
 
-    /// The trees that a device's files lie in.
+    /// Roots of the files of devices: the host, the driver's installation, and `/dev`.
     pub fn roots(&self) -> Roots {
         self.driver.roots(self.host())
     }
@@ -105,7 +105,7 @@ impl Default for Places {
 // === impl DriverPlaces ===
 
 impl DriverPlaces {
-    /// The trees that a device's files on this host lie in.
+    /// Roots of the files of devices on a host.
     pub fn roots(&self, host: Host) -> Roots {
         Roots::new(host, &self.root, self.mounted_at.as_deref(), self.dev_root.as_deref())
     }

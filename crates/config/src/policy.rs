@@ -26,11 +26,11 @@ use crate::{
     watchdog::WatchdogPolicy,
 };
 
-/// Everything that a new configuration may change without a restart.
+/// The part of the configuration that may change without a restart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Policy {
-    /// Devices that a GPU in MIG mode is offered as.
+    /// Offering of a GPU in MIG mode: the whole GPU or its instances.
     pub mig: MigStrategy,
     /// Delivery of devices to containers.
     #[serde(flatten, skip_deserializing)]
@@ -48,7 +48,7 @@ pub struct Policy {
     pub nics: NicPolicy,
     /// Devices that are never offered.
     pub exclude: Vec<Selector>,
-    /// Resources, in order: the first rule that matches a device takes it. Left out, whole GPUs are `nvidia.com/gpu`
+    /// Resources, in order: the first rule that matches a device takes it. By default, whole GPUs are `nvidia.com/gpu`
     /// and MIG instances `nvidia.com/mig-<profile>`.
     pub resources: Resources,
     /// Treatment of devices that match no rule.
@@ -68,7 +68,7 @@ pub struct Policy {
     pub labels: LabelPolicy,
 }
 
-/// Devices that a GPU in MIG mode is offered as. The words are NVIDIA's.
+/// Offering of a GPU in MIG mode: the whole GPU or its instances. The words are NVIDIA's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MigStrategy {
@@ -100,7 +100,7 @@ pub enum Unmatched {
     #[default]
     #[serde(rename = "keptBack")]
     Withheld,
-    /// Offered as without any rules.
+    /// Offered as if there were no rules.
     Default,
 }
 
@@ -108,15 +108,16 @@ pub enum Unmatched {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResourceRule {
-    /// The name that pods ask for.
+    /// The name that pods request.
     #[serde(with = "Text::<ResourceName>")]
     pub name: ResourceName,
     /// The devices of the resource.
     pub devices: Selector,
-    /// Sharing of the devices; left out, a device serves one container.
+    /// Sharing of the devices. By default, a device serves one container.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sharing: Sharing,
-    /// Choice of devices, or replicas, for a container; left out, `aligned`, and `distributed` where they are shared.
+    /// Choice of devices or replicas for a container. Default: `aligned` for exclusive devices, `distributed` for
+    /// shared ones.
     #[serde(default, with = "Text::<placement::Policy>", skip_serializing_if = "is_default")]
     pub placement: Option<placement::Policy>,
 }
@@ -182,8 +183,9 @@ impl Policy {
             self.dra.takes(&prospective(gpu, it), Some(it.partition.profile.as_str()))
         };
         // A selector may test the MIG mode. If the mode can change, the selector sees the GPU with MIG off.
-        let seen = if self.dra.may_switch(gpu) { &full_gpu(gpu) } else { gpu };
-        let is_included = |rule: &Selector| rule.matches(seen, None).is_ok_and(|matches| !matches);
+        let visible = if self.dra.may_switch(gpu) { &full_gpu(gpu) } else { gpu };
+        let is_included =
+            |rule: &Selector| rule.matches(visible, None).is_ok_and(|matches| !matches);
         self.dra.partitions == DraPartitions::OnDemand
             && gpu.family().partitioning == Partitioning::Mig
             && (gpu.partitioned || self.dra.may_switch(gpu))

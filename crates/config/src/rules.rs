@@ -17,7 +17,7 @@ use crate::{
 pub type SpannedRule = Spanned<ResourceRule>;
 
 /// Advice for a source with a danger.
-const MEANT: &str = "if it is intended, write allowDangerous: true";
+const DANGER_ADVICE: &str = "if it is intended, write allowDangerous: true";
 
 /// The contradictions between rules. The default for devices that match no rule counts as a rule at the end.
 pub fn contradictions(
@@ -28,7 +28,7 @@ pub fn contradictions(
     let mut found = Vec::new();
     for (index, rule) in rules.iter().enumerate() {
         let earlier = &rules[..index];
-        found.extend(earlier.iter().find_map(|earlier| two_meanings(earlier, rule)));
+        found.extend(earlier.iter().find_map(|earlier| conflicting_rules(earlier, rule)));
         found.extend(unreachable(rule, earlier, exclude));
     }
     if unmatched == Unmatched::Default {
@@ -59,23 +59,25 @@ pub fn taken_before(rule: &SpannedRule, earlier: &[SpannedRule]) -> Option<Diagn
     unreachable(rule, earlier, &[])
 }
 
-/// The mistakes of sources, alone and together.
+/// Mistakes within each source, and conflicts among sources.
 pub(super) fn wrong_sources(
     sources: &[Spanned<SourceRule>],
     kubelet_dir: &Path,
 ) -> Vec<Diagnostic> {
-    let alone = sources.iter().flat_map(|Spanned { line, value }| {
+    let per_source = sources.iter().flat_map(|Spanned { line, value }| {
         let SourceFindings { wrong, dangerous } = source::check_source(value, kubelet_dir);
-        let dangerous = dangerous.into_iter().map(|text| format!("{text}; {MEANT}"));
+        let dangerous = dangerous.into_iter().map(|text| format!("{text}; {DANGER_ADVICE}"));
         wrong.into_iter().chain(dangerous).map(|text| Diagnostic::new(*line, text))
     });
-    let together =
+    let conflicts =
         source::sharing_conflicts(&sources.iter().map(|source| &source.value).collect::<Vec<_>>());
     let line = |name: &SourceName| {
         let named = sources.iter().rfind(|source| source.value.name == *name);
         named.map_or(1, |source| source.line)
     };
-    alone.chain(together.iter().map(|(name, text)| Diagnostic::new(line(name), text))).collect()
+    per_source
+        .chain(conflicts.iter().map(|(name, text)| Diagnostic::new(line(name), text)))
+        .collect()
 }
 
 /// Error message for a step that needs a GPU without programs, if GPUs are shared by MPS: the MPS server is a program.
@@ -87,7 +89,7 @@ pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Diagno
 const OVERWRITTEN_UNDER_MPS: &str = "memory: overwrite takes a GPU that no program is on, and MPS keeps \
     its own on those that it shares: share by time slices, or leave the step out";
 
-fn two_meanings(earlier: &SpannedRule, later: &SpannedRule) -> Option<Diagnostic> {
+fn conflicting_rules(earlier: &SpannedRule, later: &SpannedRule) -> Option<Diagnostic> {
     let first = &earlier.value;
     let second = &later.value;
     let name = &second.name;
@@ -96,16 +98,16 @@ fn two_meanings(earlier: &SpannedRule, later: &SpannedRule) -> Option<Diagnostic
         return None;
     }
     let text = if first.sharing != second.sharing {
-        let (here, there) = (described(second.sharing), described(first.sharing));
+        let (later_text, earlier_text) = (described(second.sharing), described(first.sharing));
         format!(
-            "resource {name} is {here} here and {there} on line {line}: \
+            "resource {name} is {later_text} here and {earlier_text} on line {line}: \
              a pod cannot tell which it gets; share alike, or use two names"
         )
     } else if first.placement() != second.placement() {
-        let (here, there) = (second.placement(), first.placement());
+        let (later_text, earlier_text) = (second.placement(), first.placement());
         format!(
-            "placement of {name} is {here} here and {there} on line {line}: devices of one name \
-             are chosen in one way; write the same, or use two names"
+            "placement of {name} is {later_text} here and {earlier_text} on line {line}: \
+             devices of one name are chosen in one way; write the same, or use two names"
         )
     } else {
         return None;
@@ -140,7 +142,7 @@ fn unreachable(
     Some(Diagnostic::new(rule.line, text))
 }
 
-/// Error message for a shared resource whose name unmatched devices get by default, unshared.
+/// Error message for a shared resource whose name is also the default name of unmatched devices, which are not shared.
 fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnostic> {
     let name = &rule.value.name;
     let shared = rule.value.sharing != Sharing::Exclusive;

@@ -18,14 +18,14 @@ pub(super) struct SampleDevice {
     /// A device with every attribute of a known type.
     pub(super) device: Device,
     /// Domains and names of attributes whose type varies by device.
-    pub(super) either: Vec<(&'static str, &'static str)>,
+    pub(super) varying: Vec<(&'static str, &'static str)>,
     /// Further attributes that devices may have.
-    pub(super) others: Others,
+    pub(super) others: OtherAttributes,
 }
 
 /// Attributes that devices may have besides the known ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Others {
+pub(super) enum OtherAttributes {
     /// None.
     None,
     /// Attributes of a driver or a later version. A name close to a known one is a typing error.
@@ -38,7 +38,7 @@ pub(super) enum Others {
 
 impl SampleDevice {
     /// A device of a source, with these attributes and Kubernetes' standard ones.
-    pub(super) fn new(source: SourceName, attributes: Attributes, others: Others) -> Self {
+    pub(super) fn new(source: SourceName, attributes: Attributes, others: OtherAttributes) -> Self {
         let id = DeviceId::from_str("any-device").expect("letters and a dash");
         let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
         let place = [
@@ -47,34 +47,34 @@ impl SampleDevice {
             (standard::NUMA_NODE, AttributeValue::Int(0)),
         ];
         let attributes = place.into_iter().chain(attributes).collect();
-        Self { device: Device { attributes, ..new }, either: Vec::new(), others }
+        Self { device: Device { attributes, ..new }, varying: Vec::new(), others }
     }
 
-    /// A device of a built-in source; `None` if nothing is known of its attributes.
+    /// A device of a built-in source; `None` if the source declares no attributes.
     pub(super) fn built_in(source: &SourceName) -> Option<Self> {
-        let known: Vec<_> = source.family().attributes.iter().copied().flatten().collect();
-        if known.is_empty() {
+        let groups: Vec<_> = source.family().attributes.iter().copied().flatten().collect();
+        if groups.is_empty() {
             return None;
         }
-        let (mut either, mut attributes) = (Vec::new(), Attributes::new());
-        for AttributeGroup { domain, names, value_type } in known {
+        let (mut varying, mut attributes) = (Vec::new(), Attributes::new());
+        for AttributeGroup { domain, names, value_type } in groups {
             for name in names.iter().copied() {
                 match value_type {
-                    AttributeType::Either => either.push((*domain, name)),
+                    AttributeType::VersionOrText => varying.push((*domain, name)),
                     value_type => {
                         drop(attributes.insert(AttributeName::new(domain, name), one(*value_type)));
                     }
                 }
             }
         }
-        Some(Self { either, ..Self::new(source.clone(), attributes, Others::Few) })
+        Some(Self { varying, ..Self::new(source.clone(), attributes, OtherAttributes::Few) })
     }
 }
 
 /// Placeholder for any value of a type.
 fn one(value_type: AttributeType) -> AttributeValue {
     match value_type {
-        AttributeType::Text | AttributeType::Either => any(),
+        AttributeType::Text | AttributeType::VersionOrText => any(),
         AttributeType::Int => AttributeValue::Int(0),
         AttributeType::Bool => AttributeValue::Bool(false),
         AttributeType::Version => AttributeValue::version("1.0"),

@@ -1,4 +1,4 @@
-//! Scalars that the file has as text: durations, amounts of memory, names, expressions, addresses.
+//! Scalars that the file contains as text: durations, amounts of memory, names, expressions, addresses.
 
 use std::{borrow::Cow, net::SocketAddr, time::Duration};
 
@@ -65,13 +65,13 @@ displayed! {
     }
 }
 
-/// Permitted durations. Shorter ones would keep the agent busy; longer ones are typing mistakes.
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Minimum and maximum duration. A shorter one would keep the agent busy; a longer one is a typing mistake.
+const MIN_DURATION: Duration = Duration::from_millis(10);
+const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 
 const MIB: u64 = 1 << 20;
 
-/// True for a value that a file may leave out.
+/// True for a value that a file may omit.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -162,7 +162,7 @@ impl Scalar for Duration {
         let parsed: SignedDuration =
             text.parse().map_err(|_| format!("{text:?} is not a duration: {expected}"))?;
         match Self::try_from(parsed) {
-            Ok(within) if (SHORTEST..=LONGEST).contains(&within) => Ok(within),
+            Ok(within) if (MIN_DURATION..=MAX_DURATION).contains(&within) => Ok(within),
             _ => Err(format!("{text:?} is not between 10ms and 24h: {expected}")),
         }
     }
@@ -211,8 +211,8 @@ impl Scalar for DeviceKind {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.iter().copied().find(|kind| kind.facts().word == text);
-        known.ok_or_else(|| {
+        let found = Self::ALL.iter().copied().find(|kind| kind.facts().word == text);
+        found.ok_or_else(|| {
             let words: Vec<_> = Self::ALL.iter().map(|kind| kind.facts().word).collect();
             unknown_word(text, &words)
         })

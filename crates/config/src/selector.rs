@@ -18,14 +18,14 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Selector {
-    /// The kind; may be left out beside `source`.
+    /// Kind of the devices. Optional if `source` is present.
     #[serde(with = "Text::<DeviceKind>", skip_serializing_if = "is_default")]
     pub kind: Option<DeviceKind>,
-    /// Source of the devices, built in or of this file. Left out, GPUs and MIG instances are NVIDIA's, so that a rule
-    /// for `nvidia.com/gpu` does not take integrated graphics; other kinds are of any source.
+    /// Source of the devices: a built-in one, or one of this file. By default, GPUs and MIG instances are NVIDIA's, so
+    /// that a rule for `nvidia.com/gpu` does not take integrated graphics; other kinds are of any source.
     #[serde(with = "Text::<SourceName>", skip_serializing_if = "is_default")]
     pub source: Option<SourceName>,
-    /// Positions as `windlass devices` shows them; a MIG instance has its GPU's.
+    /// Positions as `windlass devices` shows them. A MIG instance has the position of its GPU.
     #[serde(skip_serializing_if = "is_default")]
     pub index: BTreeSet<u32>,
     /// Device ids.
@@ -55,7 +55,7 @@ struct MigProfile(String);
 // === impl Selector ===
 
 impl Selector {
-    /// All devices of a kind; of GPUs and MIG instances NVIDIA's.
+    /// All devices of a kind; for GPUs and MIG instances, all of NVIDIA's.
     pub fn all(kind: DeviceKind) -> Self {
         Self { kind: Some(kind), ..Self::default() }
     }
@@ -71,7 +71,7 @@ impl Selector {
     }
 
     /// True for a device of the selector's kind and source.
-    pub fn is_about(&self, device: &Device) -> bool {
+    pub fn applies_to(&self, device: &Device) -> bool {
         self.kind.is_none_or(|kind| kind == device.kind)
             && self.source().is_none_or(|source| *source == device.source)
     }
@@ -95,7 +95,7 @@ impl Selector {
         device: &Device,
         mig_profile: Option<&str>,
     ) -> Result<bool, EvaluationError> {
-        let fits = self.is_about(device)
+        let fits = self.applies_to(device)
             && (self.index.is_empty() || self.index.contains(&device.index))
             && (self.ids.is_empty() || self.ids.contains(device.id.as_str()))
             && (self.mig_profiles.is_empty()

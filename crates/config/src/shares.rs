@@ -20,14 +20,14 @@ pub struct ShareResources {
     /// Source of the GPUs: `nvidia` (the default), `amd` or `intel`.
     #[serde(with = "Text::<SourceName>")]
     pub source: SourceName,
-    /// Resource that counts memory in GiB; left out, none.
+    /// Resource that counts memory in GiB. Default: none.
     #[serde(with = "Text::<ResourceName>")]
     pub memory: Option<ResourceName>,
-    /// Resource that counts compute in percent of a GPU; left out, none.
+    /// Resource that counts compute in percent of a GPU. Default: none.
     #[serde(with = "Text::<ResourceName>")]
     pub compute: Option<ResourceName>,
-    /// Resource that counts virtual GPUs, as HAMi's device plugin does: `nvidia.com/gpu`, in the place of whole GPUs.
-    /// Left out, none.
+    /// Resource that counts virtual GPUs, as HAMi's device plugin does: `nvidia.com/gpu`, in place of whole GPUs.
+    /// Default: none.
     #[serde(with = "Text::<ResourceName>")]
     pub gpus: Option<ResourceName>,
     /// Number of virtual GPUs per GPU. It limits the pods with a part of a GPU, on average over the node.
@@ -36,14 +36,14 @@ pub struct ShareResources {
 
 /// HAMi's `deviceSplitCount`.
 const PER_GPU: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
-/// Most virtual GPUs per GPU: more would make the kubelet's list of devices too long.
-const MOST_PER_GPU: u32 = 1000;
+/// Maximum number of virtual GPUs per GPU: more would make the kubelet's list of devices too long.
+const MAX_PER_GPU: u32 = 1000;
 
 // === impl Default ===
 
 impl Default for ShareResources {
     fn default() -> Self {
-        let source = SourceName::USUAL_GPUS;
+        let source = SourceName::DEFAULT_GPUS;
         Self { source, memory: None, compute: None, gpus: None, per_gpu: PER_GPU }
     }
 }
@@ -83,9 +83,9 @@ impl ShareResources {
         if self.memory.is_some() && self.memory == self.compute {
             found.push("memory and compute have the same resource name: use two names".to_owned());
         }
-        if self.per_gpu.get() > MOST_PER_GPU {
+        if self.per_gpu.get() > MAX_PER_GPU {
             let number = self.per_gpu;
-            found.push(format!("perGpu: {number}: write a number from 1 to {MOST_PER_GPU}"));
+            found.push(format!("perGpu: {number}: write a number from 1 to {MAX_PER_GPU}"));
         }
         if self.source.family().memory_limiter.is_none() {
             let source = &self.source;

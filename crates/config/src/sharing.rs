@@ -27,7 +27,7 @@ pub enum Sharing {
 /// Sharing of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// Separation of the containers.
+    /// Method that separates the containers.
     pub method: SharingMethod,
     /// Number of containers that one device serves; with `memory_mib`, the upper limit of that number.
     pub replicas: Replicas,
@@ -46,7 +46,7 @@ pub struct Pooled {
     pub per_container: PerContainer,
 }
 
-/// Separation of the containers on one device.
+/// Method that separates the containers on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SharingMethod {
@@ -66,7 +66,7 @@ pub enum SharingMethod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PerContainer {
-    /// One: several would give a container no more time.
+    /// One: further replicas would give a container no more time.
     One,
     /// Any number.
     Any,
@@ -90,16 +90,16 @@ pub struct InvalidReplicas(u64);
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(rename = "Sharing")]
 struct SharingKeys {
-    /// Separation of the containers.
+    /// Method that separates the containers.
     method: SharingMethod,
-    /// Number of containers that one device serves; at most 48 with `mps`. Left out with `memory`, as many as fit.
+    /// Number of containers that one device serves; at most 48 with `mps`. Default with `memory`: as many as fit.
     #[serde(default, skip_serializing_if = "is_default")]
     replicas: Option<Replicas>,
     /// Memory of each replica, at least `256Mi`; with all methods but `shared`. A container's replicas are on one
     /// device, and their memory adds up.
     #[serde(default, skip_serializing_if = "is_default", with = "Text::<Mebibytes>")]
     memory: Option<Mebibytes>,
-    /// Limit of replicas per container; left out, `one` with `mps` and `any` otherwise.
+    /// Limit of replicas per container. Default: `one` with `mps`, and `any` otherwise.
     #[serde(default, skip_serializing_if = "is_default")]
     per_container: Option<PerContainer>,
     /// Makes each replica stand for all devices together, so that a container gets every device; with `shared` only.
@@ -107,16 +107,16 @@ struct SharingKeys {
     pool: bool,
 }
 
-/// Least memory of a replica. A CUDA program takes about as much before its first allocation.
+/// Minimum memory of a replica. A CUDA program takes about as much before its first allocation.
 const MIN_MEMORY_MIB: u64 = 256;
 
 const MIB: u64 = 1 << 20;
 
-/// Most clients of one MPS server, since compute capability 7.0. Older GPUs take 16; the configuration does not know
-/// the GPUs.
+/// Maximum number of clients of one MPS server, since compute capability 7.0. Older GPUs take 16; the configuration
+/// does not know the GPUs.
 pub(crate) const MAX_MPS_CLIENTS: u32 = 48;
 
-/// Reasons against a method for the GPUs of another vendor.
+/// Error messages for a method that does not support the GPUs of a vendor.
 pub(crate) const MPS_OF_OTHERS: &str = "MPS shares NVIDIA's GPUs only";
 pub(crate) const DRIVER_OF_OTHERS: &str = "NVIDIA's driver limits the memory of its GPUs only";
 pub(crate) const DMEM_OF_OTHERS: &str =
@@ -155,7 +155,7 @@ impl TryFrom<SharingKeys> for Sharing {
 }
 
 impl From<Sharing> for Option<SharingKeys> {
-    /// The keys of shared devices; exclusive ones have none.
+    /// The keys of shared devices; `None` for exclusive devices.
     fn from(sharing: Sharing) -> Self {
         let (shared, pool) = match sharing {
             Sharing::Exclusive => return None,
@@ -167,10 +167,10 @@ impl From<Sharing> for Option<SharingKeys> {
         };
         let Shared { method, replicas, per_container, memory_mib } = shared;
         let default = method.default_per_container();
-        let is_left_out = memory_mib.is_some() && replicas == method.most_replicas();
+        let is_default_number = memory_mib.is_some() && replicas == method.most_replicas();
         Some(SharingKeys {
             method,
-            replicas: (!is_left_out).then_some(replicas),
+            replicas: (!is_default_number).then_some(replicas),
             memory: memory_mib.map(|mib| Mebibytes(mib * MIB)),
             per_container: Some(per_container).filter(|it| *it != default),
             pool,
@@ -213,7 +213,7 @@ impl Sharing {
         }
     }
 
-    /// Default choice of devices: close together, or, if containers share them, those with the fewest containers.
+    /// Default placement: exclusive devices are chosen close together, shared devices by the fewest containers.
     pub fn default_placement(self) -> placement::Policy {
         match self {
             Self::Exclusive => placement::Policy::Aligned,
@@ -227,7 +227,7 @@ impl Sharing {
 // === impl Shared ===
 
 impl Shared {
-    /// Most replicas of a device that a container may have.
+    /// Maximum number of replicas of a device that a container may have.
     pub fn most_per_container(self) -> u32 {
         match self.per_container {
             PerContainer::One => 1,
@@ -266,7 +266,7 @@ impl SharingMethod {
         }
     }
 
-    /// Most replicas of a device.
+    /// Maximum number of replicas of a device.
     fn most_replicas(self) -> Replicas {
         let most = match self {
             Self::TimeSlicing | Self::Driver | Self::Dmem | Self::Shared => Replicas::MAX,
@@ -295,7 +295,7 @@ pub fn too_many_clients(replicas: Replicas) -> Option<String> {
 // === impl Replicas ===
 
 impl Replicas {
-    /// The most replicas of one device. The kubelet takes messages of at most 4 MiB (gRPC's default),
+    /// Maximum number of replicas of one device. The kubelet takes messages of at most 4 MiB (gRPC's default),
     /// and 16 devices with this many replicas make a list of about 1 MiB.
     pub const MAX: u32 = 1024;
 

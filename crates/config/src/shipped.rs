@@ -22,9 +22,9 @@ macro_rules! profiles {
 /// A device profile: the discovery and delivery of one kind of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProfile {
-    /// Its name.
+    /// Name of the profile.
     pub name: &'static str,
-    /// Its file: comments, the `source` and, for simulated machines, `simulated`.
+    /// Text of the profile's file: comments, the `source` and, for simulated machines, `simulated`.
     pub text: &'static str,
 }
 

@@ -38,12 +38,12 @@ use crate::{
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(transform = allow_profile_keys)]
 pub struct SourceRule {
-    /// Device profile of Windlass, by a name from `windlass config profiles`. It supplies the keys that the entry
-    /// leaves out.
+    /// Device profile of Windlass, by a name from `windlass config profiles`. The profile supplies the keys that the
+    /// entry omits.
     #[serde(default, skip_serializing)]
     #[schemars(with = "Text<DeviceProfile>")]
     pub profile: ProfileKey,
-    /// Name of the source; its devices' ids begin with it.
+    /// Name of the source. The ids of its devices begin with the name.
     #[serde(with = "Text::<SourceName>")]
     pub name: SourceName,
     /// Resource of the source's devices, unless an entry of `resources` takes them.
@@ -54,7 +54,7 @@ pub struct SourceRule {
     #[serde(default, deserialize_with = "resource_domain", skip_serializing_if = "is_default")]
     #[schemars(with = "Text<ResourceDomain>")]
     pub resource_domain: Option<String>,
-    /// Sharing of the devices; left out, a device serves one container.
+    /// Sharing of the devices. By default, a device serves one container.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sharing: Sharing,
     /// Places that are searched for devices.
@@ -75,7 +75,7 @@ pub struct SourceRule {
     #[serde(default, with = "attributes::facts", skip_serializing_if = "is_default")]
     #[schemars(with = "BTreeMap<String, attributes::Fact>")]
     pub facts: Attributes,
-    /// The parts of one device.
+    /// Grouping of matches into devices.
     #[serde(default, skip_serializing_if = "is_default")]
     pub unit: Unit,
     /// Nodes, variables and mounts for a container that gets the device.
@@ -116,16 +116,17 @@ pub enum Find {
     Endpoints(#[serde(with = "OneOrMany::<String>")] Vec<String>),
 }
 
-/// The parts of one device.
+/// Grouping of matches into devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Each match alone.
+    /// Each match is a device.
     #[default]
     Each,
-    /// All matches together.
+    /// All matches together are one device.
     All,
-    /// One match of every pattern: matches of one device, or with the same number, else at the same position.
+    /// One match of every pattern is a device: matches of one bus device, or with the same text for the wildcards, else
+    /// at the same position.
     Zipped,
 }
 
@@ -134,7 +135,7 @@ pub enum Unit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default = "Give::found")]
 pub struct Give {
-    /// Access to the nodes that were found; `none` keeps them out. Left out, `rw`.
+    /// Access to the nodes that were found; `none` omits the nodes. Default: `rw`.
     #[serde(with = "Text::<Option<Access>>", skip_serializing_if = "is_default_access")]
     pub found: Option<Access>,
     /// Further nodes.
@@ -155,12 +156,12 @@ pub struct Give {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GivenNode {
-    /// Its path, or a pattern of paths.
+    /// Path of the node, or a pattern of paths.
     pub path: String,
-    /// Its path in the container. A path that ends with `/` is a folder, in which the node keeps its name.
+    /// Path of the node in the container. A path that ends with `/` is a folder, in which the node keeps its name.
     #[serde(default, rename = "as", skip_serializing_if = "is_default")]
     pub inside: Option<String>,
-    /// A container's access to it; left out, `rw`.
+    /// A container's access to the node. Default: `rw`.
     #[serde(default, with = "Text::<Access>", skip_serializing_if = "is_default")]
     pub access: Access,
     /// Offers the device even if this node is missing.
@@ -175,12 +176,12 @@ pub struct GivenNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GivenMount {
-    /// Its path on the host.
+    /// Path on the host.
     pub host: String,
-    /// Its path in the container; left out, the same.
+    /// Path in the container. Default: the path on the host.
     #[serde(default, skip_serializing_if = "is_default")]
     pub container: Option<String>,
-    /// Lets a container write to it.
+    /// Lets a container write to the file or folder.
     #[serde(default, skip_serializing_if = "is_default")]
     pub writable: bool,
 }
@@ -191,7 +192,7 @@ pub struct GivenMount {
 pub struct Probe {
     /// The test.
     pub test: Test,
-    /// Its interval; `None` is the interval of all probes.
+    /// Interval of the probe; `None` is the interval of all probes.
     pub every: Option<Duration>,
     /// Time limit.
     pub timeout: Duration,
@@ -226,10 +227,10 @@ pub enum Test {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(rename = "Probe")]
 struct ProbeKeys {
-    /// A file in the device's folder of sysfs; `equals` has its good texts.
+    /// A file in the device's folder of sysfs; `equals` lists its healthy texts.
     #[serde(skip_serializing_if = "is_default")]
     attribute: Option<PathBuf>,
-    /// The texts that the file may have.
+    /// The texts that the file has on a healthy device.
     #[serde(with = "OneOrMany::<String>", skip_serializing_if = "is_default")]
     equals: Vec<String>,
     /// A URL that answers a GET with success.
@@ -241,16 +242,16 @@ struct ProbeKeys {
     /// A program with its arguments that ends with 0; no shell is involved.
     #[serde(skip_serializing_if = "is_default")]
     command: Option<Vec<String>>,
-    /// Interval; left out, `health.probeInterval`.
+    /// Interval. Default: `health.probeInterval`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     every: Option<Duration>,
-    /// Time limit; left out, 5s.
+    /// Time limit. Default: 5s.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     timeout: Option<Duration>,
-    /// Number of consecutive failures that make the device unhealthy; left out, 1.
+    /// Number of consecutive failures that make the device unhealthy. Default: 1.
     #[serde(skip_serializing_if = "is_default")]
     failures: Option<u32>,
-    /// Time without a failure before the device is healthy again; left out, `health.quietPeriod`.
+    /// Time without a failure before the device is healthy again. Default: `health.quietPeriod`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     quiet_period: Option<Duration>,
 }
@@ -299,7 +300,8 @@ impl SourceRule {
         denylist::of_mount(path, kubelet_dir).or_else(|| mount.writable.then(for_writing).flatten())
     }
 
-    /// Names of host folders that belong to the source: its own name, its resource's, and its domains'.
+    /// Names of host folders that belong to the source: the source's name, the parts of its resource's name, the
+    /// resource domain, and the first label of each.
     fn owners(&self) -> Vec<String> {
         let resource = self.resource.iter().flat_map(|name| name.as_str().split('/'));
         let domain = self.resource_domain.iter().map(String::as_str);
@@ -307,7 +309,7 @@ impl SourceRule {
         for name in resource.chain(domain) {
             let vendor = name.split('.').next().unwrap_or(name);
             for name in [name, vendor] {
-                if !owners.iter().any(|known| known == name) {
+                if !owners.iter().any(|owner| owner == name) {
                     owners.push(name.to_owned());
                 }
             }

@@ -14,7 +14,7 @@ pub struct CleanupSteps {
     /// Before a container starts with the device.
     #[serde(skip_serializing_if = "is_default")]
     pub prepare: Vec<Step>,
-    /// After the last container has released the device. An FPGA whose `prepare` failed gets them at once.
+    /// After the last container has released the device. On an FPGA whose `prepare` failed, these steps run at once.
     #[serde(skip_serializing_if = "is_default")]
     pub release: Vec<Step>,
 }
@@ -34,7 +34,7 @@ pub struct Step {
     pub timeout: Duration,
 }
 
-/// Memory in use on an idle GPU at most, in bytes. The driver counts its own memory separately. `nvidia-smi` shows 0 to
+/// Maximum memory in use on an idle GPU, in bytes. The driver counts its own memory separately. `nvidia-smi` shows 0 to
 /// about 100 MiB for idle GPUs and MIG instances; a CUDA context alone takes more than 200.
 pub const IDLE_MEMORY: u64 = 128 << 20;
 
@@ -59,14 +59,14 @@ pub enum StepAction {
     Processes(Processes),
     /// Waiting until a GPU uses at most this much memory, in bytes.
     Memory {
-        /// The most.
+        /// Maximum memory in use, in bytes.
         most: u64,
     },
     /// Overwriting of a GPU's memory, once no program uses any.
     Overwrite,
     /// Reset of an NVIDIA GPU.
     Reset(Reset),
-    /// Waiting until a network interface is back from a container, and its state then.
+    /// Waiting until a network interface is back from a container; then the interface gets this state.
     Link(Link),
 }
 
@@ -82,7 +82,7 @@ pub enum Processes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Memory {
-    /// All of it has to be free, but for the driver's own.
+    /// All memory has to be free, except the driver's own.
     Free,
     /// The free part is overwritten.
     Overwrite,
@@ -121,13 +121,13 @@ struct StepKeys {
     /// The text for `write`.
     #[serde(skip_serializing_if = "is_default")]
     text: Option<String>,
-    /// Under `gpu`: waits until no process, `none`, computes on it any more.
+    /// Under `gpu`: waits until no process computes on the GPU; the only value is `none`.
     #[serde(skip_serializing_if = "is_default")]
     processes: Option<Processes>,
-    /// Under `gpu`: waits until its memory is `free`, or `overwrite`s the free part.
+    /// Under `gpu`: waits until the memory of the GPU is `free`, or `overwrite`s the free part.
     #[serde(skip_serializing_if = "is_default")]
     memory: Option<Memory>,
-    /// With `memory: free`: the most memory in use that counts as free; left out, 128Mi.
+    /// With `memory: free`: the maximum memory in use that counts as free. Default: 128Mi.
     #[serde(skip_serializing_if = "is_default")]
     at_most: Option<Text<Mebibytes>>,
     /// Under `gpu`: resets the `gpu`, unless a GPU linked with it is in use.
@@ -136,7 +136,7 @@ struct StepKeys {
     /// Under `nics`: waits until the interface is back from the container, and sets it `up`.
     #[serde(skip_serializing_if = "is_default")]
     link: Option<Link>,
-    /// Time limit; left out, 5s.
+    /// Time limit. Default: 5s.
     #[serde(skip_serializing_if = "is_default")]
     timeout: Option<Text<Duration>>,
 }
@@ -170,7 +170,7 @@ where
     Ok(section)
 }
 
-/// The only one, if there is exactly one.
+/// The only present value; `None` if there is no value or several.
 pub(crate) fn only_one<T>(all: impl IntoIterator<Item = Option<T>>) -> Option<T> {
     let mut given = all.into_iter().flatten();
     given.next().filter(|_| given.next().is_none())
@@ -221,7 +221,7 @@ impl From<Step> for StepKeys {
                 keys.write = Some(file);
                 keys.text = Some(text);
             }
-            StepAction::Processes(who) => keys.processes = Some(who),
+            StepAction::Processes(processes) => keys.processes = Some(processes),
             StepAction::Memory { most } => {
                 keys.memory = Some(Memory::Free);
                 keys.at_most = Some(most).filter(|it| *it != IDLE_MEMORY).map(Mebibytes).map(Text);

@@ -13,7 +13,7 @@ use crate::scalar::Text;
 pub struct WatchdogPolicy {
     /// Action against a pod that uses more memory of a GPU than its share.
     pub action: WatchdogAction,
-    /// Interval of measurements, from `1s` to `1h`. Three above the limit are a violation.
+    /// Interval of measurements, from `1s` to `1h`. Three measurements above the limit are a violation.
     #[serde(with = "Text::<Duration>")]
     pub interval: Duration,
 }
@@ -35,18 +35,19 @@ pub enum WatchdogAction {
     Kill,
 }
 
-/// Shorter intervals would load the driver, and the use of a starting program changes within a second.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// Minimum interval. Shorter intervals would load the driver, and the use of a starting program changes within a
+/// second.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Longer intervals would miss most violations.
-const LONGEST: Duration = Duration::from_secs(3600);
+/// Maximum interval. Longer intervals would miss most violations.
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
 // === impl WatchdogPolicy ===
 
 impl WatchdogPolicy {
     /// Mistakes that the types allow.
     pub(crate) fn mistakes(&self) -> Vec<String> {
-        let is_wrong = !(SHORTEST..=LONGEST).contains(&self.interval);
+        let is_wrong = !(MIN_INTERVAL..=MAX_INTERVAL).contains(&self.interval);
         let text = || format!("interval: {:?}: write a time from 1s to 1h", self.interval);
         is_wrong.then(text).into_iter().collect()
     }
@@ -54,14 +55,14 @@ impl WatchdogPolicy {
 
 impl Default for WatchdogPolicy {
     fn default() -> Self {
-        Self { action: WatchdogAction::default(), interval: SHORTEST }
+        Self { action: WatchdogAction::default(), interval: MIN_INTERVAL }
     }
 }
 
 // === impl WatchdogAction ===
 
 impl WatchdogAction {
-    /// True for an action that ends the excess.
+    /// True for an action that ends the excess: eviction or kill.
     pub fn acts(self) -> bool {
         matches!(self, Self::Evict | Self::Kill)
     }

@@ -4,8 +4,8 @@
 //!  agent ──[`NodeDevices`] on its Node──> cluster half ──[`PodPlacement`] on the pod──> agent
 //! ```
 //!
-//! A cluster with Dynamic Resource Allocation needs neither: slices and claims say the same. Both halves read the
-//! [`AcceptedGpus`] of a pod's author.
+//! A cluster with Dynamic Resource Allocation needs neither annotation: ResourceSlices and claims have the same data.
+//! Agents and cluster half also read the annotations of a pod's author, [`AcceptedGpus`].
 
 mod accepted_gpus;
 mod node_devices;

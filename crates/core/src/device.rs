@@ -48,13 +48,13 @@ pub struct Device {
     pub id: DeviceId,
     /// The kind of device.
     pub kind: DeviceKind,
-    /// The source that found it.
+    /// The source that found the device.
     pub source: SourceName,
     /// Sysfs folder, device node, file or network address at which the source found it; `None` if `place`
-    /// says it all.
+    /// identifies the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// The sysfs folder that its description refers to.
+    /// Sysfs folder of the device; probes and cleanup steps of its source use files in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
     /// Position among devices of its kind, in the driver's order. MIG instances have the index of their GPU.
@@ -87,10 +87,10 @@ pub struct Device {
     /// Position among the parts of the parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
-    /// True if it is divided into parts, which are allocated in its place.
+    /// True if the device is divided into parts, which are allocated in its place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partitioned: bool,
-    /// Memory slices of a MIG instance on its GPU.
+    /// Profile and placement of a MIG instance on its GPU.
     #[serde(skip)]
     pub partition: Option<Partition>,
     /// All MIG partitions that the GPU could have, independent of its present instances. Also known with MIG off
@@ -197,11 +197,11 @@ impl Device {
         self.nodes.iter().filter(|node| !node.shared)
     }
 
-    /// Product name from the driver or the device, under any domain: each family's driver has its own.
+    /// Product name from the driver or the device, under any domain: each family's driver uses its own domain.
     pub fn product(&self) -> Option<&str> {
         PRODUCT_NAMES.iter().find_map(|name| {
-            let named = self.attributes.iter().filter(|(known, _)| known.name() == *name);
-            let mut texts = named.filter_map(|(_, value)| match value {
+            let matching = self.attributes.iter().filter(|(key, _)| key.name() == *name);
+            let mut texts = matching.filter_map(|(_, value)| match value {
                 AttributeValue::String(text) if !text.is_empty() => Some(text.as_str()),
                 _ => None,
             });
@@ -232,7 +232,7 @@ impl Device {
         self.place.pci.filter(|_| is_drm && self.is_whole_gpu())
     }
 
-    /// Memory of a GPU, a part of one or a MIG instance in MiB, if its driver reports it.
+    /// Memory in MiB of a GPU, a partition or a MIG instance, if its driver reports the memory.
     pub fn memory_mib(&self) -> Option<u64> {
         let (_, bytes) = self.memory()?;
         Some(bytes >> 20)
@@ -255,7 +255,7 @@ impl Device {
         }
     }
 
-    /// Sort key of listing and choosing: kind, source, index, part, PCI address, id.
+    /// Sort key of lists and placement: kind, source, index, part, PCI address, id.
     pub fn order(&self) -> impl Ord + '_ {
         (self.kind, &self.source, self.index, self.part, self.place.pci, &self.id)
     }

@@ -38,7 +38,7 @@ const MAX_CHARS: usize = 128;
 // === impl DmemRegion ===
 
 impl DmemRegion {
-    /// Regions of a file with their values. Lines of other subsystems are left out.
+    /// Regions of a file with their values. Lines of other subsystems are skipped.
     pub fn list(text: &str) -> impl Iterator<Item = (Self, &str)> {
         text.lines().filter_map(|line| {
             let (name, value) = line.trim().rsplit_once([' ', '\t'])?;
@@ -51,7 +51,7 @@ impl DmemRegion {
         Self::list(text).find(|(region, _)| region == self).map(|(_, value)| value)
     }
 
-    /// True for the own memory of a GPU, or for one of its tiles.
+    /// True for a region of the GPU's own memory: all of it, or the memory of one tile.
     pub fn is_memory_of(&self, gpu: PciAddress) -> bool {
         let name = self.0.strip_prefix(&format!("{SUBSYSTEM}{gpu}/"));
         name.is_some_and(|name| name.starts_with(OWN_MEMORY))

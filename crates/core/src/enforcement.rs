@@ -11,7 +11,7 @@ pub enum Enforcement {
     /// No limit.
     #[default]
     None,
-    /// The watchdog measures from outside, and evicts the pod or ends its processes.
+    /// The watchdog measures memory from outside the container, and evicts the pod or ends its processes.
     Watched,
     /// The kernel's cgroup controller for device memory (`dmem`). An allocation beyond the limit goes to host
     /// memory, or fails.

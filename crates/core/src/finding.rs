@@ -10,11 +10,11 @@ pub struct Finding {
     pub area: &'static str,
     /// Subject of the check.
     pub subject: String,
-    /// Its severity.
+    /// Severity of the observation.
     pub severity: Severity,
     /// The observation.
     pub detail: String,
-    /// Change that would help.
+    /// Change that fixes the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -23,7 +23,7 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// As it should be.
+    /// No problem.
     Ok,
     /// Not checked: a prerequisite of the check is absent.
     Skipped,
@@ -41,7 +41,7 @@ impl Finding {
         Self::new(Severity::Ok, area, subject, detail)
     }
 
-    /// A check that could not be made, with the reason.
+    /// A check that could not run, with the reason.
     pub fn skipped(
         area: &'static str,
         subject: impl Into<String>,
@@ -68,7 +68,7 @@ impl Finding {
         Self::new(Severity::Problem, area, subject, detail)
     }
 
-    /// Adds the change that would help.
+    /// Adds the change that fixes the problem.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());

@@ -1,4 +1,4 @@
-//! Health of a device with its failures: a fold over observations, with a way back.
+//! Health of a device with its failures: a fold over observations, with recovery.
 //!
 //! ```text
 //!              passed                    passed, quiet period over
@@ -10,8 +10,8 @@
 //!                                                      └───┘ the quiet period starts anew
 //! ```
 //!
-//! *Unknown* exists so that only devices that were seen working are offered. The quiet period withholds a
-//! flapping device between its failures. It doubles at each quick relapse.
+//! Only devices that passed a probe are offered, so a new device is *unknown*. The quiet period withholds a flapping
+//! device between its failures. The period doubles at each quick relapse.
 
 mod action;
 mod quiet;
@@ -30,7 +30,7 @@ pub use reason::{Reason, UnknownReason};
 pub use record::HealthRecord;
 pub use xid::{Verdict, XidRule, judge as judge_xid, rules as xid_rules};
 
-/// Distinct failures remembered per device; the oldest is dropped.
+/// Maximum number of distinct failures per device; the oldest failure is dropped.
 const MAX_FAILURES: usize = 8;
 
 /// Health of a device at one moment.
@@ -52,7 +52,7 @@ pub struct Health {
 pub enum HealthState {
     /// Not probed yet.
     Unknown,
-    /// Passed its probe, and quiet since its last failure.
+    /// Passed a probe after the end of the quiet period.
     Healthy,
     /// Failed.
     Unhealthy,
@@ -80,8 +80,8 @@ pub enum Observation {
     Passed,
     /// The probe failed. Reported at each probe until it passes.
     Failed(Reason, String),
-    /// The probe exceeded its deadline. That is a failure, unless it is the first probe: waking a sleeping
-    /// device costs it no quiet period.
+    /// The probe exceeded its deadline. This is a failure, except for the first probe, which may have to wake a
+    /// sleeping device.
     Overdue(String),
     /// The driver reported a fault.
     Fault(Reason, String),
@@ -89,7 +89,7 @@ pub enum Observation {
     Awaited,
 }
 
-/// The fold: health of a device and the state that judges its next observation.
+/// Fold of observations: health of a device, and the state of its quiet period.
 #[derive(Clone, Debug)]
 pub struct HealthTracker {
     health: Health,
@@ -109,7 +109,7 @@ impl Health {
         self.state == HealthState::Healthy
     }
 
-    /// True if a known device disappeared.
+    /// True if the device disappeared.
     pub fn has_vanished(&self) -> bool {
         self.failure().is_some_and(|failure| failure.reason == Reason::Vanished)
     }
@@ -174,8 +174,8 @@ impl HealthTracker {
         Self { health: Health::unknown(now), quiet: QuietPeriod::new(quiet_period) }
     }
 
-    /// Continues from the record of an earlier agent. Unhealthy devices stay so until they pass; healthy ones
-    /// must pass again.
+    /// Continues from the record of an earlier agent process. An unhealthy device stays unhealthy until it passes a
+    /// probe. A healthy device is unknown until then.
     pub fn resume(record: HealthRecord, quiet_period: Duration, now: Timestamp) -> Self {
         let quiet = QuietPeriod::resume(quiet_period, &record, now);
         let health = match record.state {
@@ -191,7 +191,7 @@ impl HealthTracker {
         Self { health, quiet }
     }
 
-    /// State for the next agent.
+    /// Record for the next agent process.
     pub fn record(&self) -> HealthRecord {
         HealthRecord {
             state: self.health.state,
@@ -202,7 +202,7 @@ impl HealthTracker {
         }
     }
 
-    /// Changes the quiet period, also of one that has begun.
+    /// Changes the quiet period, including a quiet period that has begun.
     pub fn set_quiet_period(&mut self, quiet_period: Duration) {
         self.quiet.set_period(quiet_period);
     }
@@ -212,7 +212,8 @@ impl HealthTracker {
         &self.health
     }
 
-    /// Earliest time at which a passed probe makes the device healthy; `None` if it is.
+    /// Earliest time at which a passed probe makes the device healthy. `None` if the device is healthy or has no quiet
+    /// period.
     pub fn recovers_at(&self) -> Option<Timestamp> {
         self.quiet.ends_at().filter(|_| !self.health.is_healthy())
     }
@@ -229,21 +230,21 @@ impl HealthTracker {
             Observation::Awaited => None,
             Observation::Failed(reason, detail) => self.fail(*reason, detail, now),
             Observation::Overdue(detail) if self.health.state == HealthState::Unknown => {
-                self.remember_once(Reason::Unresponsive, detail, now);
+                self.add_failure_once(Reason::Unresponsive, detail, now);
                 None
             }
             Observation::Overdue(detail) => self.fail(Reason::Unresponsive, detail, now),
             Observation::Fault(reason, detail) => {
-                self.quiet.disturb(&self.health, now);
-                self.remember(*reason, detail, now);
+                self.quiet.record_failure(&self.health, now);
+                self.add_failure(*reason, detail, now);
                 self.enter(HealthState::Unhealthy, now)
             }
         }
     }
 
     fn fail(&mut self, reason: Reason, detail: &str, now: Timestamp) -> Option<HealthState> {
-        self.quiet.disturb(&self.health, now);
-        self.remember_once(reason, detail, now);
+        self.quiet.record_failure(&self.health, now);
+        self.add_failure_once(reason, detail, now);
         self.enter(HealthState::Unhealthy, now)
     }
 
@@ -255,18 +256,19 @@ impl HealthTracker {
         Some(std::mem::replace(&mut self.health.state, state))
     }
 
-    /// Counts a probe that keeps failing for the same reason once, so that an unchanged world is silent.
-    fn remember_once(&mut self, reason: Reason, detail: &str, now: Timestamp) {
-        let known = self.health.failure().is_some_and(|failure| failure.reason == reason);
-        if !known {
-            self.remember(reason, detail, now);
+    /// Counts consecutive failed probes with the same reason as one failure, so that an unchanged device causes no
+    /// updates.
+    fn add_failure_once(&mut self, reason: Reason, detail: &str, now: Timestamp) {
+        let is_repeated = self.health.failure().is_some_and(|failure| failure.reason == reason);
+        if !is_repeated {
+            self.add_failure(reason, detail, now);
         }
     }
 
-    fn remember(&mut self, reason: Reason, detail: &str, now: Timestamp) {
+    fn add_failure(&mut self, reason: Reason, detail: &str, now: Timestamp) {
         let failures = &mut self.health.failures;
-        let known = failures.iter().position(|entry| entry.reason == reason);
-        let mut entry = match known {
+        let existing = failures.iter().position(|entry| entry.reason == reason);
+        let mut entry = match existing {
             Some(position) => failures.remove(position),
             None => Failure { reason, detail: String::new(), first: now, last: now, count: 0 },
         };

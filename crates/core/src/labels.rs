@@ -23,9 +23,9 @@ pub type Labels = BTreeMap<String, String>;
 /// Input of the labels.
 #[derive(Clone, Debug)]
 pub struct LabelInput<'a> {
-    /// All devices. Vanished ones have no labels; failed ones keep theirs.
+    /// All devices. Vanished devices have no labels; failed devices keep their labels.
     pub inventory: &'a Inventory,
-    /// Offering of each device; withheld devices have none.
+    /// Offering of each device; a withheld device has no entry.
     pub offerings: &'a BTreeMap<DeviceId, Offering>,
     /// Resource names of MIG instances.
     pub instances: InstanceNames,

@@ -54,11 +54,11 @@ pub struct GpuMemoryLimit {
     /// Region by which the kernel's `dmem` controller limits the GPU; `None` if NVIDIA's driver limits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<DmemRegion>,
-    /// Most memory of all the container's processes together, in MiB.
+    /// Maximum memory of all processes of the container together, in MiB.
     pub hard_mib: u64,
 }
 
-/// Reason against a record or a note.
+/// Reason why a record or a note is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryLimitError {
     /// The bytes do not parse: damaged, a missing field, or an unknown field.
@@ -102,8 +102,8 @@ struct Head {
 // === impl MemoryLimitRecord ===
 
 impl MemoryLimitRecord {
-    /// Record with the usual mount point of cgroup v2. `library` is NVML's path on the host; `None` if every GPU has a
-    /// region.
+    /// Record with the default mount point of cgroup v2. `library` is NVML's path on the host; `None` if every GPU has
+    /// a region.
     pub fn new(
         library: Option<PathBuf>,
         gpus: Vec<GpuMemoryLimit>,
@@ -194,13 +194,13 @@ fn check_path(path: &Path) -> Result<(), MemoryLimitError> {
     if fits { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
 }
 
-/// Checks that all are whole GPUs, each once, and that a library is present for GPUs without a region.
+/// Checks that each id is that of a whole GPU and occurs once, and that a library is present for GPUs without a region.
 fn check_gpus<'a>(
     library: Option<&Path>,
     gpus: impl Iterator<Item = (&'a str, Option<&'a DmemRegion>)>,
 ) -> Result<(), MemoryLimitError> {
     library.map_or(Ok(()), check_path)?;
-    let mut known = Vec::new();
+    let mut seen = Vec::new();
     for (uuid, region) in gpus {
         let is_id = if region.is_some() { uuid.parse::<DeviceId>().is_ok() } else { is_uuid(uuid) };
         if !is_id {
@@ -209,12 +209,12 @@ fn check_gpus<'a>(
         if region.is_none() && library.is_none() {
             return Err(MemoryLimitError::NoLibrary(uuid.to_owned()));
         }
-        if known.contains(&uuid) {
+        if seen.contains(&uuid) {
             return Err(MemoryLimitError::Repeated(uuid.to_owned()));
         }
-        known.push(uuid);
+        seen.push(uuid);
     }
-    if known.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
+    if seen.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
 }
 
 /// True for the UUID of a whole NVIDIA GPU.

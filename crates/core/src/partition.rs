@@ -8,7 +8,7 @@ use crate::{
     inventory::Inventory,
 };
 
-/// NVIDIA's attributes that an instance shares with its GPU. Other domains are shared as a whole.
+/// Attributes in NVIDIA's domain that an instance shares with its GPU. It shares all attributes of other domains.
 const COMMON: &[&str] = &[
     "productName",
     "brand",
@@ -26,7 +26,7 @@ const HOPPER: (u32, u32) = (9, 0);
 
 const MIG_ENABLED: AttributeName = AttributeName::new("nvidia.com", "migEnabled");
 
-/// Device for a partition that does not exist yet. Its id names the placement; its health is the GPU's.
+/// Device for a partition that does not exist yet. Its id is that of the placement; its health is the GPU's.
 pub fn prospective(gpu: &Device, possible: &PossiblePartition) -> Device {
     let partition = &possible.partition;
     let source = gpu.source.clone();
@@ -64,7 +64,7 @@ pub fn instance_at<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'
 }
 
 /// True if the MIG mode changes without a GPU reset.
-pub fn switches_at_once(compute_capability: Option<(u32, u32)>) -> bool {
+pub fn switches_mig_without_reset(compute_capability: Option<(u32, u32)>) -> bool {
     compute_capability.is_some_and(|capability| capability >= HOPPER)
 }
 

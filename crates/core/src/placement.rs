@@ -1,4 +1,5 @@
-//! Device placement: the best connected set for a request that leaves a useful remainder.
+//! Device placement: the choice of the best connected set of devices for a request. Among equal sets, the best one
+//! leaves the most useful devices for later requests.
 //!
 //! Deterministic: equal requests get equal answers, in any order of their ids. `docs/placement.md` has the
 //! objective with its formulas.
@@ -127,8 +128,8 @@ pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, Place
 impl ResolvedRequest {
     fn read(topology: &Topology, request: Request<'_>) -> Result<Self, PlacementError> {
         let Request { size, policy, .. } = request;
-        let known = request.available.iter().filter_map(|id| topology.position(id));
-        let available = ascending(known.collect());
+        let found = request.available.iter().filter_map(|id| topology.position(id));
+        let available = ascending(found.collect());
         let required = request.required.iter().map(|id| {
             let at = topology.position(id).filter(|at| available.binary_search(at).is_ok());
             at.ok_or_else(|| PlacementError::RequiredUnavailable((*id).to_owned()))
@@ -161,7 +162,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// The best set on one NUMA node. Devices of a single node, or all of unknown nodes, need no restriction.
+    /// The best set on one NUMA node. If all devices are on one node, or no node is known, there is no restriction.
     fn on_one_node(
         &self,
         topology: &Topology,
@@ -189,7 +190,7 @@ impl ResolvedRequest {
             required: &self.required,
             near: &self.near,
             shares: &[],
-            beside: &[],
+            other_kind: &[],
         };
         let terms = self.policy.terms();
         let problem = Problem::new(topology, positions, self.size, terms, eligible);

@@ -116,7 +116,8 @@ enum ErrorCause {
     Value,
 }
 
-/// Most `?` in an expression. The parser limits nesting, but a chain of `a ? b : c` uses stack without limit.
+/// Maximum number of `?` in an expression. The parser limits nesting, but a chain of `a ? b : c` uses stack without
+/// limit.
 const MAX_CHOICES: usize = 50;
 
 /// Longest quotation of an expression in an error, in characters.
@@ -138,7 +139,8 @@ impl DeviceExpression {
         self.evaluate(&*variable::variable(device), device.id.as_str())
     }
 
-    /// Evaluates the expression with `variable` as `device`. Errors name it `device`.
+    /// Evaluates the expression with `variable` as the CEL variable `device`. The parameter `device` is the name in
+    /// errors.
     fn evaluate(&self, variable: &dyn Val, device: &str) -> Result<bool, EvaluationError> {
         let variable = DeviceVariable(variable);
         let mut context = Context::with_env(language::environment());
@@ -174,7 +176,7 @@ impl DeviceExpression {
     }
 
     /// Parses an expression over a `device` with these fields.
-    fn about(fields: &'static [&'static str], text: &str) -> Result<Self, InvalidExpression> {
+    fn with_fields(fields: &'static [&'static str], text: &str) -> Result<Self, InvalidExpression> {
         let invalid = |problem: String| InvalidExpression {
             text: in_a_line(text),
             problem: in_a_line(&problem),
@@ -208,7 +210,7 @@ impl FromStr for DeviceExpression {
     type Err = InvalidExpression;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::about(&variable::FIELDS, text)
+        Self::with_fields(&variable::FIELDS, text)
     }
 }
 

@@ -31,19 +31,19 @@ pub struct Sample {
     pub compute_clock_hertz: Option<u64>,
     /// Clock of the memory.
     pub memory_clock_hertz: Option<u64>,
-    /// Reasons for reduced clocks; empty if none holds.
+    /// Reasons for reduced clocks; empty if the clocks are not reduced.
     pub throttled: Option<BTreeSet<ThrottleReason>>,
-    /// PCIe generation of the link, as it runs now.
+    /// Current PCIe generation of the link.
     pub pcie_generation: Option<u32>,
     /// Lanes of the PCIe link.
     pub pcie_width: Option<u32>,
-    /// PCIe packets that were sent again.
+    /// PCIe packets that were retransmitted.
     pub pcie_replays: Option<u64>,
     /// Memory errors that ECC corrected.
     pub corrected_errors: Option<u64>,
     /// Memory errors that ECC could not correct.
     pub uncorrected_errors: Option<u64>,
-    /// Memory rows replaced by spare ones.
+    /// Memory rows that were replaced by spare rows.
     pub remapped_rows: Option<RemappedRows>,
     /// NVLinks of a GPU that has any.
     pub nvlinks: Option<NvLinkSample>,
@@ -54,19 +54,19 @@ pub struct Sample {
 /// Reason for reduced clocks. Idle clocks and clocks that an operator set do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ThrottleReason {
-    /// The hardware divides its clocks, for heat or power.
+    /// The hardware reduces its clocks because of temperature or power.
     HwSlowdown,
-    /// Hardware protection from heat.
+    /// The hardware reduces its clocks to protect itself from overheating.
     HwThermal,
-    /// The driver holds a temperature limit.
+    /// The driver reduces the clocks to stay below a temperature limit.
     SwThermal,
-    /// The board is at its power limit, as a busy GPU normally is.
+    /// The board is at its power limit, which is normal for a busy GPU.
     PowerCap,
-    /// The power supply asserts its brake.
+    /// The power supply asserts the power brake signal.
     PowerBrake,
 }
 
-/// Memory rows replaced by spare ones over a GPU's life.
+/// Memory rows that were replaced by spare rows over the life of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemappedRows {
     /// Rows replaced after corrected errors.
@@ -79,12 +79,12 @@ pub struct RemappedRows {
     pub failed: bool,
 }
 
-/// NVLinks of a GPU, with traffic and errors of all.
+/// NVLinks of a GPU, with traffic and errors of all links together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvLinkSample {
     /// Active links.
     pub up: usize,
-    /// Links that were active since the agent started and are not now.
+    /// Links that were active at some time since the start of the agent and are down now.
     pub down: usize,
     /// Bytes sent.
     pub sent_bytes: Option<u64>,
@@ -94,9 +94,9 @@ pub struct NvLinkSample {
     pub crc_flit_errors: Option<u64>,
     /// Checksum errors of data.
     pub crc_data_errors: Option<u64>,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub replays: Option<u64>,
-    /// Links trained again.
+    /// Retrained links.
     pub recoveries: Option<u64>,
 }
 

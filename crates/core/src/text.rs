@@ -11,7 +11,7 @@ macro_rules! serialize_as_text {
     )+};
 }
 
-/// Shows newtypes of text as that text: `as_str`, `Display`, which pads, and `Serialize`.
+/// Implements `as_str`, `Display` (with padding) and `Serialize` for newtypes of text.
 macro_rules! show_text {
     ($($type:ty),+ $(,)?) => {$(
         impl $type {

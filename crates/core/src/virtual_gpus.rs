@@ -43,11 +43,11 @@ pub struct ContainerRequest {
 /// Stage of a pod's life at which a container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Alone, before later containers.
+    /// Runs alone, before later containers.
     Init,
-    /// Beside all later containers (KEP-753).
+    /// Runs concurrently with all later containers (KEP-753).
     Sidecar,
-    /// Beside the other containers of the pod.
+    /// Runs concurrently with the other main containers of the pod.
     Main,
 }
 
@@ -109,8 +109,8 @@ pub enum RequestError {
     },
 }
 
-/// Most GPUs of a node.
-const MOST_GPUS: u8 = 64;
+/// Maximum number of GPUs of a node.
+const MAX_GPUS: u8 = 64;
 const WHOLE: u64 = 100;
 
 // === impl ShareMemory ===
@@ -156,7 +156,8 @@ impl ContainerRequest {
         }
     }
 
-    /// Reads a pod's containers, in the order in which they start. An init container that restarts always is a sidecar.
+    /// Reads a pod's containers, in the order in which they start. An init container with the restart policy `Always`
+    /// is a sidecar.
     pub fn of_pod<'a, C: 'a>(
         init: impl IntoIterator<Item = &'a C>,
         main: impl IntoIterator<Item = &'a C>,
@@ -219,7 +220,7 @@ impl PodRequest {
             _ => return Err(RequestError::TwoUnits),
         };
         let too_many = RequestError::TooMuch { resource: COUNT, amount: count };
-        let fits = u8::try_from(count).ok().filter(|count| *count <= MOST_GPUS);
+        let fits = u8::try_from(count).ok().filter(|count| *count <= MAX_GPUS);
         let compute_percent = within(CORES, largest_concurrent_sum(containers, |it| it.cores))?;
         Ok(Self::Shares(GpuShares { count: fits.ok_or(too_many)?, memory, compute_percent }))
     }

@@ -1,9 +1,9 @@
 //! AMD GPUs and their partitions.
 //!
 //! The compute driver (KFD) lists a node per PCI function, or one per partition, each with its render node.
-//! The first partition keeps the nodes of the whole GPU. Others belong to pseudo devices with arbitrary
-//! names, `amdgpu_xcp_30` or `amdgpu_xcp.30`. So a partition is found by its render node and named after its
-//! GPU.
+//! The first partition keeps the nodes of the whole GPU. Further partitions belong to pseudo devices
+//! with arbitrary names, `amdgpu_xcp_30` or `amdgpu_xcp.30`. So this source finds a partition by its render node
+//! and names it after its GPU.
 
 mod describe;
 mod kfd;
@@ -49,7 +49,7 @@ struct AmdGpu<'a> {
     id: String,
     mode: Option<describe::PartitionMode>,
     nodes: &'a [&'a kfd::Node],
-    /// Access of the agent to further KFD nodes.
+    /// KFD nodes that the agent cannot read.
     unreadable: UnreadableNodes,
     /// Failure that the GPU reports.
     condition: Option<Failure>,
@@ -57,13 +57,13 @@ struct AmdGpu<'a> {
     xgmi: BTreeMap<PciAddress, u32>,
 }
 
-/// KFD nodes that the agent cannot read, compared with the GPUs that have no readable node.
+/// KFD nodes that the agent cannot read, compared with the GPUs under `amdgpu` that have no readable node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnreadableNodes {
     None,
-    /// One node for each such GPU: KFD lists each GPU, and none is partitioned.
+    /// As many unreadable nodes as GPUs without a readable node, none of them partitioned: KFD lists each GPU.
     OneEach,
-    /// Any other number: the agent cannot tell which GPUs KFD lists, nor their partitions.
+    /// Any other case: the agent cannot tell which GPUs KFD lists, nor their partitions.
     Ambiguous,
 }
 
@@ -74,7 +74,7 @@ const CLASSES: [&str; 2] = ["0x03", "0x1200"];
 
 const DRIVER: &str = "amdgpu";
 
-/// Compute node of all AMD GPUs.
+/// Device node for compute, common to all AMD GPUs.
 const KFD: &str = "/dev/kfd";
 
 /// Sensors of a GPU, partitioned or not.
@@ -118,7 +118,7 @@ impl Scanner for Amd {
         self.topology.refresh(host);
         let addresses = functions.iter().map(|function| function.address).collect();
         let nodes = self.topology.by_function(&addresses);
-        remember(&mut self.unique, host, &functions, &nodes);
+        update_unique_ids(&mut self.unique, host, &functions, &nodes);
         let unlisted = functions.iter().filter(|function| !nodes.contains_key(&function.address));
         let unlisted = unlisted.collect::<Vec<_>>();
         let unreadable = unreadable_nodes(host, &unlisted, self.topology.unreadable);
@@ -162,7 +162,7 @@ impl Amd {
 }
 
 /// Updates the unique id of each GPU from its driver, or else from its KFD node.
-fn remember(
+fn update_unique_ids(
     unique: &mut BTreeMap<PciAddress, String>,
     host: &Host,
     functions: &[PciFunction],
@@ -246,11 +246,11 @@ impl AmdGpu<'_> {
         }
     }
 
-    /// A partition at the place of its GPU. Its id contains the partition mode: the third of four is another
-    /// device than the third of eight.
+    /// Device of a partition, with the topology of its GPU. The id contains the partition mode, because partition 2
+    /// of four is a different device from partition 2 of eight.
     fn part(&self, whole: &Device, part: u32, node: &kfd::Node) -> Option<Device> {
-        let cut = self.mode.as_ref().map(|cut| format!("{}-{}-", cut.compute, cut.memory));
-        let id = format!("{}-{}{part}", self.id, cut.unwrap_or_default()).parse().ok()?;
+        let mode = self.mode.as_ref().map(|mode| format!("{}-{}-", mode.compute, mode.memory));
+        let id = format!("{}-{}{part}", self.id, mode.unwrap_or_default()).parse().ok()?;
         let device = Device {
             id,
             partitioned: false,
@@ -264,8 +264,8 @@ impl AmdGpu<'_> {
         Some(self.with_nodes(device, Some(node), Path::new(&folder)))
     }
 
-    /// A device with nodes, attributes and capacities. Without a KFD node, the graphics driver gives device
-    /// nodes and memory size.
+    /// Adds device nodes, attributes and capacities to a device. Without a KFD node, the graphics driver reports the
+    /// memory size.
     fn with_nodes(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
         let folder = self.host.canonicalize(folder);
         let own = folder.iter().flat_map(|folder| graphics::nodes(self.host, folder));
@@ -273,7 +273,7 @@ impl AmdGpu<'_> {
         let described = node.map(describe::of_node).unwrap_or_default();
         let attributes = device.attributes.into_iter().chain(described).collect();
         let without = || describe::memory(self.host, self.function);
-        let capacity = node.map_or_else(without, describe::amounts);
+        let capacity = node.map_or_else(without, describe::capacities);
         Device { attributes, capacity, nodes, ..device }
     }
 
@@ -289,7 +289,7 @@ impl AmdGpu<'_> {
             .or_else(|| self.condition.clone())
     }
 
-    /// Failure of a GPU that KFD does not list, or lists in part only.
+    /// Failure of a GPU that KFD does not list, or of which KFD lists only some partitions.
     fn unlisted(&self) -> Option<Failure> {
         let is_partitioned =
             self.mode.as_ref().is_some_and(describe::PartitionMode::is_partitioned);
@@ -310,7 +310,7 @@ impl AmdGpu<'_> {
     }
 }
 
-/// Errors and temperatures of a GPU.
+/// Failure of a GPU by its uncorrected errors or its temperature.
 fn condition(host: &Host, folder: &Path) -> Option<Failure> {
     uncorrected(host, folder).or_else(|| failure::of_heat(host, folder))
 }
@@ -350,7 +350,7 @@ mod tests {
         }
         let mut amd = Amd::default();
         for at in [&before, &after] {
-            remember(&mut amd.unique, &host, std::slice::from_ref(at), &BTreeMap::new());
+            update_unique_ids(&mut amd.unique, &host, std::slice::from_ref(at), &BTreeMap::new());
             assert_eq!(amd.id(at), "amd-20381e03f416f184");
         }
     }

@@ -36,7 +36,7 @@ use windlass_core::{
 use windlass_host::Host;
 
 pub use diagnose::{CandidateVerdict, SourceDiagnosis, diagnose};
-pub(super) use nodes::fitting;
+pub(super) use nodes::matching_nodes;
 
 use self::{
     builder::{BuiltDevice, DeviceBuilder},
@@ -51,13 +51,14 @@ use super::{
     scanner::{Scan, Scanner},
 };
 
+/// Scanner of all configured sources.
 #[derive(Debug)]
 pub(super) struct Described {
     rules: Vec<SourceRule>,
-    /// Never mounted into containers.
+    /// The kubelet's folder, which is never mounted into containers.
     kubelet_dir: PathBuf,
-    /// Driver of each selected candidate, by source and identity. A candidate that loses its driver may no
-    /// longer match, but is still present.
+    /// Last driver of each selected candidate, by source and identity. A candidate that loses its driver may no
+    /// longer match the selector, although the device is still present.
     drivers: BTreeMap<SourceName, BTreeMap<String, String>>,
     /// USB devices by serial number.
     serials: Serials,
@@ -150,7 +151,7 @@ impl Scanner for Described {
             let state = match &source_scan {
                 Ok(source_scan) => source_scan.state(),
                 Err(why) => {
-                    scan.unanswered.insert(rule.name.clone());
+                    scan.failed_sources.insert(rule.name.clone());
                     SourceState::Failing(why.clone())
                 }
             };
@@ -174,7 +175,7 @@ impl Scanner for Described {
     }
 
     fn change_notifier(&self) -> Option<Arc<Notify>> {
-        Some(self.probes.news())
+        Some(self.probes.change_notifier())
     }
 
     fn quiet_period(&self, device: &Device) -> Option<Duration> {

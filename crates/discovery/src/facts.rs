@@ -1,4 +1,4 @@
-//! Attributes from facts in sysfs. A fact that sysfs lacks gives no attribute.
+//! Attributes of devices from sysfs. A value that sysfs lacks gives no attribute.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 use windlass_host::{Host, PciFunction};
@@ -7,8 +7,8 @@ pub(super) fn attributes<const N: usize>(
     domain: &'static str,
     facts: [(&'static str, Option<AttributeValue>); N],
 ) -> Attributes {
-    let known = facts.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    known.map(|(name, value)| (AttributeName::new(domain, name), value)).collect()
+    let present = facts.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    present.map(|(name, value)| (AttributeName::new(domain, name), value)).collect()
 }
 
 /// Attributes of a PCI function: Kubernetes' standard ones, ids and driver.
@@ -30,21 +30,21 @@ pub(super) fn of_virtualization(host: &Host, function: &PciFunction) -> Attribut
     let folder = function.folder();
     let physical = host.link_name(folder.join("physfn"));
     let number = |file: &str| host.text(folder.join(file))?.parse::<u32>().ok();
-    let can_have = number("sriov_totalvfs").is_some_and(|total| total > 0);
-    let made = can_have.then(|| number("sriov_numvfs").unwrap_or(0).into());
+    let has_sriov = number("sriov_totalvfs").is_some_and(|total| total > 0);
+    let vfs = has_sriov.then(|| number("sriov_numvfs").unwrap_or(0).into());
     let is_virtual = AttributeValue::Bool(physical.is_some());
     attributes(
         "windlass.dev",
         [
             ("isSriovVf", Some(is_virtual)),
             ("pfPciAddress", physical.and_then(text)),
-            ("sriovVfs", made.map(AttributeValue::Int)),
+            ("sriovVfs", vfs.map(AttributeValue::Int)),
             ("iommuGroup", host.link_name(folder.join("iommu_group")).and_then(text)),
         ],
     )
 }
 
-/// A count in words: `1 GPU`, `8 GPUs`.
+/// Count with its noun: `1 GPU`, `8 GPUs`.
 pub(super) fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

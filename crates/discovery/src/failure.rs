@@ -1,4 +1,4 @@
-//! Failures of devices that files of the host show.
+//! Device failures that the host's files report.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -33,13 +33,13 @@ pub(super) fn observation(failure: Option<Failure>) -> Observation {
     failure.map_or(Observation::Passed, |(reason, detail)| Observation::Failed(reason, detail))
 }
 
-/// Failure of a function with no driver, or another than these.
+/// Failure of a function to which none of these drivers is bound.
 pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Failure> {
-    let wanted = drivers.join(" or ");
+    let expected = drivers.join(" or ");
     let detail = match function.driver.as_deref() {
         Some(driver) if drivers.contains(&driver) => return None,
-        Some(other) => format!("its driver is {other}, not {wanted}"),
-        None => format!("it has no driver: {wanted} is not bound"),
+        Some(other) => format!("its driver is {other}, not {expected}"),
+        None => format!("it has no driver: {expected} is not bound"),
     };
     Some((Reason::DriverUnbound, detail))
 }
@@ -61,7 +61,7 @@ pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Failure> {
 // === impl ConditionReader ===
 
 impl ConditionReader {
-    /// Failure of each function, read with a deadline per device.
+    /// Failures of the functions that have a driver, each read with a deadline. Late functions fail too.
     pub(super) fn of(
         &mut self,
         host: &Host,

@@ -39,11 +39,11 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct Fpga {
     rules: FpgaRules,
-    /// Attributes of each device when they last sufficed for a resource.
-    known: BTreeMap<DeviceId, Attributes>,
-    /// Boards as the last scan saw them.
+    /// Last attributes of each device that determined its resource.
+    last_attributes: BTreeMap<DeviceId, Attributes>,
+    /// Boards of the last scan.
     boards: BTreeMap<DeviceId, Device>,
-    /// Serial numbers of cards that some scan saw complete.
+    /// Serial numbers of the cards in the last scan in which no unresponsive board lacked a serial number.
     complete_cards: BTreeSet<String>,
     pool: ScanPool<PciAddress, Option<ObservedDevice>>,
     regions: Regions,
@@ -73,7 +73,7 @@ impl Scanner for Fpga {
 
     fn scan(&mut self, host: &Host) -> Scan {
         let mut found = self.read(host);
-        self.remember(&mut found);
+        self.restore_attributes(&mut found);
         match self.rules.unit {
             FpgaUnit::Card => {
                 self.check_complete(&mut found);
@@ -84,7 +84,7 @@ impl Scanner for Fpga {
         let mut limits = EntryLimits::default();
         let mut others = self.regions.devices(host, &mut limits, self.rules.mode);
         others.extend(self.managers.devices(host, &mut limits, &self.rules.nodes));
-        self.remember(&mut others);
+        self.restore_attributes(&mut others);
         found.extend(others);
         for (index, (device, _)) in (0..).zip(&mut found) {
             device.index = index;
@@ -116,13 +116,13 @@ impl Fpga {
         found
     }
 
-    /// Makes cards that may be incomplete not ready: a board that never answered may belong to any card that no
-    /// scan saw complete.
+    /// Marks possibly incomplete cards as not ready: an unresponsive board without a serial number may belong to any
+    /// card outside `complete_cards`.
     fn check_complete(&mut self, found: &mut [ObservedDevice]) {
-        let is_unclear = |(board, observation): &ObservedDevice| {
+        let has_unknown_card = |(board, observation): &ObservedDevice| {
             serial(board).is_none() && *observation == no_answer()
         };
-        if !found.iter().any(is_unclear) {
+        if !found.iter().any(has_unknown_card) {
             let serials = found.iter().filter_map(|(board, _)| serial(board));
             self.complete_cards = serials.map(str::to_owned).collect();
             return;
@@ -135,8 +135,8 @@ impl Fpga {
         }
     }
 
-    /// Adds the missing boards of present cards as not ready, since a card is allocated whole. Forgets a card once
-    /// all its boards are missing.
+    /// Adds the missing boards of present cards as not ready, since a card is allocated as a whole. Removes a card
+    /// once all its boards are missing.
     fn with_absent(&mut self, found: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
         let present: BTreeSet<_> = found.iter().filter_map(|(board, _)| serial(board)).collect();
         self.boards.retain(|_, board| serial(board).is_some_and(|of| present.contains(of)));
@@ -152,23 +152,23 @@ impl Fpga {
         boards
     }
 
-    /// Restores attributes that devices do not report at the moment, and stores complete ones.
-    fn remember(&mut self, found: &mut [ObservedDevice]) {
+    /// Restores attributes that devices do not report now, and stores attributes that determine a resource.
+    fn restore_attributes(&mut self, found: &mut [ObservedDevice]) {
         for (device, _) in found {
-            self.complete(device);
+            self.restore_device_attributes(device);
         }
     }
 
-    fn complete(&mut self, device: &mut Device) {
-        let known = self.known.get(&device.id).and_then(|known| known.get(&SERIAL));
-        if let Some(serial) = known.filter(|_| !device.attributes.contains_key(&SERIAL)) {
+    fn restore_device_attributes(&mut self, device: &mut Device) {
+        let last = self.last_attributes.get(&device.id).and_then(|last| last.get(&SERIAL));
+        if let Some(serial) = last.filter(|_| !device.attributes.contains_key(&SERIAL)) {
             device.attributes.insert(SERIAL, serial.clone());
         }
         if resource(device).is_some() {
-            self.known.insert(device.id.clone(), device.attributes.clone());
-        } else if let Some(known) = self.known.get(&device.id) {
+            self.last_attributes.insert(device.id.clone(), device.attributes.clone());
+        } else if let Some(last) = self.last_attributes.get(&device.id) {
             let current = std::mem::take(&mut device.attributes);
-            device.attributes = known.clone().into_iter().chain(current).collect();
+            device.attributes = last.clone().into_iter().chain(current).collect();
         } else {
             device.withheld = Some(UNKNOWN.to_owned());
         }
@@ -176,11 +176,11 @@ impl Fpga {
 }
 
 fn state(fpgas: usize, limits: &EntryLimits) -> SourceState {
-    let more = limits.to_string();
-    let more = if more.is_empty() { more } else { format!("; {more}") };
+    let limit_note = limits.to_string();
+    let limit_note = if limit_note.is_empty() { limit_note } else { format!("; {limit_note}") };
     match fpgas {
-        0 => SourceState::Absent(format!("no driver shows an FPGA{more}")),
-        count => SourceState::Ready(counted(count, "FPGA") + &more),
+        0 => SourceState::Absent(format!("no driver shows an FPGA{limit_note}")),
+        count => SourceState::Ready(counted(count, "FPGA") + &limit_note),
     }
 }
 
@@ -193,7 +193,7 @@ fn serial(board: &Device) -> Option<&str> {
     board.text(&SERIAL)
 }
 
-/// Device id of a card: from the serial number, so that it is the same whichever board answers first.
+/// Device id of a card, from its serial number: the id does not depend on the order in which boards answer.
 fn card_id(serial: &str) -> Option<DeviceId> {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let letters = serial.chars().map(|letter| if is_allowed(letter) { letter } else { '-' });
@@ -210,7 +210,7 @@ fn cards(boards: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
         match cards.iter_mut().find(|(card, _)| card.id == board.id) {
             None => cards.push((board, observation)),
             Some((card, worst)) => {
-                join(card, board);
+                add_board(card, board);
                 if *worst == Observation::Passed {
                     *worst = observation;
                 }
@@ -220,7 +220,7 @@ fn cards(boards: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
     cards
 }
 
-fn join(card: &mut Device, board: Device) {
+fn add_board(card: &mut Device, board: Device) {
     let before = match card.attributes.get(&FPGAS) {
         Some(AttributeValue::Int(count)) => *count,
         _ => 1,
@@ -230,12 +230,12 @@ fn join(card: &mut Device, board: Device) {
     card.withheld = card.withheld.take().or(board.withheld);
 }
 
-/// True for a valid identifier. Crashed firmware reports one of the digit `f` only.
+/// True for a valid identifier. Crashed firmware reports a text of `f` digits only.
 fn is_identifier(text: &str) -> bool {
     !text.is_empty() && !text.chars().all(|digit| digit.eq_ignore_ascii_case(&'f'))
 }
 
-/// Observation of a missed deadline.
+/// Observation of a device that missed its deadline.
 fn no_answer() -> Observation {
     failure::observation(Some(failure::no_answer()))
 }

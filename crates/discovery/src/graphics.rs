@@ -29,7 +29,7 @@ pub(super) fn nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
     host.nodes_of(folder).into_iter().filter(is_drm_node).map(|found| found.node).collect()
 }
 
-/// Existing DRM nodes of a PCI function with their links, for drivers that do not report them.
+/// Existing DRM nodes of a PCI function and their links, for drivers that do not report DRM nodes.
 pub(super) fn of_function(roots: &Roots, address: PciAddress) -> Extras {
     let names = roots.host.names(format!("/sys/bus/pci/devices/{address}/drm")).into_iter();
     let paths =
@@ -49,7 +49,7 @@ pub(super) fn add_links(host: &Host, device: &mut Device) {
     }
 }
 
-/// Links by PCI address to these nodes.
+/// Links below `by-path` that are named after the PCI address and resolve to the device's own nodes.
 fn links(
     host: &Host,
     address: PciAddress,

@@ -1,10 +1,10 @@
 //! Device health on disk, so that it survives agent restarts.
 //!
 //! A GPU that failed right before a restart waits out its quiet period. A reboot resets every device, so
-//! older records are only history.
+//! records from before the reboot are only history.
 //!
-//! A fault that the driver reported by an event cannot be read again. So disk space is reserved from the start, for
-//! use on a full disk.
+//! A fault that the driver reported by an event cannot be read again. So the writer reserves disk space at its start,
+//! for use on a full disk.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -28,16 +28,16 @@ pub const FORMAT: Format = Format { what: "health history", about: "devices" };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteCause {
-    /// Changed records.
-    Newest,
-    /// A write after a failed one.
+    /// The records changed.
+    Change,
+    /// The last write failed.
     Retry,
 }
 
-/// Age at which failures are dropped: the device may have moved to another machine since.
-const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Age of its last failure at which a record is dropped: the device may have moved to another machine since.
+const RETENTION: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// Delay of a retry, such as for a full disk.
+/// Delay before a failed write is retried, for example on a full disk.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 // === impl HealthFile ===
@@ -48,7 +48,7 @@ impl HealthFile {
         Self(StateFile::new(path, FORMAT, host))
     }
 
-    /// Records of an earlier agent; empty if none are readable. Blocks.
+    /// Records of an earlier agent process; empty without a readable file. Drops old records. Blocks.
     pub(crate) fn load(&self, now: Timestamp) -> Records {
         let Some(earlier) = self.0.load() else { return Records::new() };
         // An unknown boot counts as the same boot: an unnecessary quiet period is safer than a missing one.
@@ -59,9 +59,13 @@ impl HealthFile {
             .collect()
     }
 
-    /// Writes changed records until stopped, and retries failed writes. A write runs on its own thread; records that
-    /// change meanwhile are written once, in their last state.
-    pub(crate) async fn keep(self, mut records: watch::Receiver<Records>, stop: CancellationToken) {
+    /// Writes changed records until stopped, and retries failed writes. A write runs on its own thread; changes
+    /// during a write are combined into the next one.
+    pub(crate) async fn persist(
+        self,
+        mut records: watch::Receiver<Records>,
+        stop: CancellationToken,
+    ) {
         let file = self.0.clone();
         let prepare = move || {
             file.set_aside();
@@ -74,8 +78,8 @@ impl HealthFile {
         let mut failure = None;
         loop {
             let (ended, cause) = tokio::select! {
-                () = stop.cancelled() => (true, WriteCause::Newest),
-                changed = records.changed() => (changed.is_err(), WriteCause::Newest),
+                () = stop.cancelled() => (true, WriteCause::Change),
+                changed = records.changed() => (changed.is_err(), WriteCause::Change),
                 () = sleep(RETRY_DELAY), if failure.is_some() => (false, WriteCause::Retry),
             };
             if !ended || failure.is_some() || records.has_changed().unwrap_or(false) {
@@ -88,12 +92,13 @@ impl HealthFile {
         }
     }
 
-    /// Writes the records. Returns the error that calls for a retry, and logs a new one.
+    /// Writes the records, and changed records into the reserve if the write fails. Returns the error that requires a
+    /// retry. An error equal to `last_error` is not logged again, unless the reserve was used.
     async fn write(
         &self,
         newest: Records,
         cause: WriteCause,
-        known: Option<String>,
+        last_error: Option<String>,
     ) -> Option<String> {
         let file = self.0.clone();
         let write = move || {
@@ -102,7 +107,7 @@ impl HealthFile {
                 Ok(()) => return file.reserve().err().map(|error| (error, None)),
                 Err(error) => error,
             };
-            let filled = (cause == WriteCause::Newest).then(|| file.write_into_reserve(&newest));
+            let filled = (cause == WriteCause::Change).then(|| file.write_into_reserve(&newest));
             Some((error, filled))
         };
         let (error, filled) = blocking(write).await?;
@@ -111,7 +116,7 @@ impl HealthFile {
             Some(Ok(())) => {
                 tracing::warn!(%path, error, "health records written into reserved space: disk is full");
             }
-            Some(Err(_)) if known.as_ref() != Some(&error) => {
+            Some(Err(_)) if last_error.as_ref() != Some(&error) => {
                 tracing::warn!(%path, error, "health records not written: a restart forgets them");
             }
             Some(Err(_)) | None => {}
@@ -122,7 +127,7 @@ impl HealthFile {
 
 fn is_recent(record: &HealthRecord, now: Timestamp) -> bool {
     let newest = record.failures.iter().map(|failure| failure.last).max();
-    newest.is_some_and(|last| now.duration_since(last) < REMEMBERED)
+    newest.is_some_and(|last| now.duration_since(last) < RETENTION)
 }
 
 #[cfg(test)]
@@ -187,8 +192,8 @@ mod tests {
         let state = folder.path().join("state");
         fs::write(&state, "a file where the folder should be").expect("written");
         let (sender, receiver) = watch::channel(Records::new());
-        let mut keeping = JoinSet::new();
-        keeping.spawn(file.clone().keep(receiver, CancellationToken::new()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(file.clone().persist(receiver, CancellationToken::new()));
         sender.send_replace(records.clone());
         sleep(RETRY_DELAY / 2).await;
         assert_eq!(file.load(at(11)), Records::new());
@@ -198,24 +203,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_full_disk_does_not_take_is_written_into_the_room_that_was_kept_for_it() {
+    async fn records_are_written_into_reserved_space_on_a_full_disk() {
         let (_folder, file, records) = failed();
         let (sender, receiver) = watch::channel(Records::new());
         let stop = CancellationToken::new();
         stop.cancel();
-        file.clone().keep(receiver.clone(), stop.clone()).await;
+        file.clone().persist(receiver.clone(), stop.clone()).await;
         // Folders block the drafts, as a full disk does.
         for name in ["", ".spare", ".spare2"] {
             let dots = if name.is_empty() { "." } else { ".." };
             let draft = format!("{dots}health-nvidia.json{name}.draft");
             fs::create_dir(file.0.path().with_file_name(draft)).expect("made");
         }
-        // One device after the other, each with a new writer as after a restart of the agent.
+        // One change per device, each with a new writer, as after a restart of the agent.
         let mut all = Records::new();
         for id in [ID, "GPU-2", "GPU-3"] {
             all.insert(id.parse().expect("an id"), records[ID].clone());
             sender.send_replace(all.clone());
-            file.clone().keep(receiver.clone(), stop.clone()).await;
+            file.clone().persist(receiver.clone(), stop.clone()).await;
             assert_eq!(file.load(at(11)), all);
         }
     }
@@ -230,11 +235,8 @@ mod tests {
         let stop = CancellationToken::new();
         sender.send_replace(records.clone());
         stop.cancel();
-        file.clone().keep(receiver, stop).await;
-        assert!(
-            file.0.path().with_extension("json.unreadable").exists(),
-            "for a person to look at"
-        );
+        file.clone().persist(receiver, stop).await;
+        assert!(file.0.path().with_extension("json.unreadable").exists(), "kept for inspection");
         assert_eq!(file.load(at(11)), records, "the last change is written before the end");
     }
 }

@@ -1,7 +1,7 @@
-//! Change notifications of the host: devices that come, go, or change drivers.
+//! Change notifications of the host: devices that appear, vanish, or change drivers.
 //!
-//! The kernel reports devices by netlink and files by inotify. A report only triggers a scan. Where neither works,
-//! scans at the probe interval find changes.
+//! The kernel reports devices by netlink and files by inotify. A notification only triggers a scan. Where neither
+//! works, scans at the probe interval find the changes.
 
 mod folders;
 
@@ -14,7 +14,7 @@ use windlass_host::{Host, optional, uevents::Uevents};
 
 use self::folders::{Folders, watched};
 
-/// Counter of host events.
+/// Task that counts host events for the sources.
 #[derive(Debug)]
 pub struct HostWatch {
     host: Host,
@@ -25,13 +25,13 @@ pub struct HostWatch {
     changes: watch::Sender<u64>,
 }
 
-/// Interval at which an event is counted without a report of the kernel, since one may have been lost.
+/// Interval at which the counter increases without a kernel event, in case an event was lost.
 const FALLBACK_INTERVAL: Duration = Duration::from_secs(60);
 
 // === impl HostWatch ===
 
 impl HostWatch {
-    /// Subscribes to events of devices, and of folders of configured sources. The receiver has the number of events.
+    /// Subscribes to events of devices, and of folders of configured sources. The receiver holds the event count.
     pub fn new(host: &Host, policy: watch::Receiver<Arc<Policy>>) -> (Self, watch::Receiver<u64>) {
         let (changes, receiver) = watch::channel(0);
         // Simulated machines have no kernel events.
@@ -53,12 +53,12 @@ impl HostWatch {
                 Ok(()) = self.policy.changed() => self.follow(),
                 () = sleep(FALLBACK_INTERVAL) => self.follow(),
             }
-            // After subscribing to new folders, so that no later event is lost.
+            // The count increases after the subscription to new folders, so that no later event is lost.
             self.changes.send_modify(|count| *count += 1);
         }
     }
 
-    /// Subscribes to the relevant folders as they are now.
+    /// Updates the subscription to the folders that the sources need now.
     fn follow(&mut self) {
         let policy = self.policy.borrow_and_update().clone();
         if let Some(folders) = &mut self.folders {
@@ -67,7 +67,7 @@ impl HostWatch {
     }
 }
 
-/// A subscription; failure is logged once, for debugging late scans.
+/// Result of a subscription. A failure is logged once at debug level, as an explanation of late scans.
 fn subscribed<T>(attempt: std::io::Result<T>, what: &str) -> Option<T> {
     attempt.map_err(|error| tracing::debug!(%error, what, "host events unavailable")).ok()
 }

@@ -84,7 +84,7 @@ pub(super) fn sample(host: &Host, device: &Device) -> Sample {
     }
 }
 
-/// Clock of the first graphics engine: of the tile under xe, of the card under i915. 0 while it sleeps.
+/// Clock of the first graphics engine: of the tile under xe, of the card under i915. 0 while the engine sleeps.
 fn clock_hertz(host: &Host, folder: &Path) -> Option<u64> {
     let cards = folder.join("drm");
     let cards = host.names(&cards).into_iter().map(|name| cards.join(name));
@@ -105,11 +105,11 @@ impl Scanner for Intel {
         let is_intel_gpu = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
         let functions = host.pci_functions(is_intel_gpu);
         let mut conditions = self.conditions.of(host, &functions, failure::of_heat);
-        let seen = |(index, function): (u32, &PciFunction)| {
+        let scanned = |(index, function): (u32, &PciFunction)| {
             let condition = conditions.remove(&function.address);
             IntelGpu { host, rules: &self.rules, function, condition }.gpu(index)
         };
-        let found: Vec<_> = (0..).zip(&functions).map(seen).collect();
+        let found: Vec<_> = (0..).zip(&functions).map(scanned).collect();
         let state = match found.len() {
             0 => SourceState::Absent("no PCI function is a GPU of Intel's".to_owned()),
             count => SourceState::Ready(counted(count, "GPU")),
@@ -207,18 +207,19 @@ impl IntelGpu<'_> {
 
     fn failure(&self, nodes: &[DeviceNode]) -> Option<Failure> {
         failure::of_driver(self.function, &DRIVERS)
-            .or_else(|| self.off_the_bus())
+            .or_else(|| self.power_state_failure())
             .or_else(|| failure::of_nodes(self.host, nodes))
             .or_else(|| self.condition.clone())
     }
 
     /// The kernel reports the power state `error` for a function that does not respond.
-    fn off_the_bus(&self) -> Option<Failure> {
+    fn power_state_failure(&self) -> Option<Failure> {
         let state = self.host.text(self.function.folder().join("power_state"))?;
         let detail = format!("its power state is {state}");
         (state == "error").then_some((Reason::Lost, detail))
     }
 
+    /// Sets the path of a render node inside the container to `renderD128`, if the configuration asks for it.
     fn renamed(&self, node: DeviceNode) -> DeviceNode {
         let inside = Path::new(FIRST_RENDER_NODE);
         if !self.rules.render_as_128 || !graphics::is_render(&node) || node.path == inside {

@@ -69,36 +69,37 @@ pub struct Source {
     pub telemetry: Option<TelemetryReceiver>,
     /// MIG worker handle, for sources whose devices can be partitioned.
     pub partitions: Option<MigHandle>,
-    /// The driver while it is in use, for sources that have one.
+    /// Access to the driver library while it is initialised, for sources that use one.
     pub driver: Option<LiveDriver>,
-    /// Task of the source; ends when the token is cancelled.
+    /// Task of the source; ends when the cancellation token passed to [`sources`] is cancelled.
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Task that writes state for the next agent; ends likewise. Unused in a dry run.
+    /// Task that writes the source's state to disk for the next agent process; ends like `run`. A dry run does
+    /// not start it.
     pub keep: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// Sender of snapshots; it also notifies the reconciler.
+/// Sender of a source's snapshots; each change also wakes the reconciler.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     snapshots: watch::Sender<SourceSnapshot>,
-    news: Arc<Notify>,
+    reconciler: Arc<Notify>,
 }
 
-/// A built-in source: the search for one family's devices, and the family's part of the configuration.
+/// A built-in source: its method of discovery and its part of the configuration.
 struct BuiltIn {
     name: SourceName,
     search: Search,
-    /// Default resource of a device: the name that the vendor's plugin uses.
+    /// Default resource name of a device, if the source has one.
     resource: fn(&Policy, &Device) -> Option<ResourceName>,
-    /// Cleanup steps of its devices; `None` if the configuration has no such keys for the family.
+    /// Configured cleanup steps of the source's devices; `None` if the source has no cleanup keys.
     cleanup: fn(&Policy) -> Option<&CleanupSteps>,
 }
 
-/// Method that finds a family's devices.
+/// Method by which a source discovers devices.
 enum Search {
-    /// NVIDIA's driver, which also sends events and creates MIG instances.
+    /// Calls to NVIDIA's driver, which also reports events and creates MIG instances.
     Driver,
-    /// Scans of the host's files, and the reader of sensors if the devices have any.
+    /// Scans of the host's files: name of the source, constructor of its scanner, reader of the devices' sensors.
     Scans(&'static str, fn(&Policy) -> Box<dyn Scanner>, Option<ReadSensors>),
 }
 
@@ -118,7 +119,7 @@ pub fn default_resource(policy: &Policy, device: &Device) -> Option<ResourceName
     (built_in.resource)(policy, device)
 }
 
-/// Cleanup steps of a source's devices; `None` for a source without such keys.
+/// Configured cleanup steps of a source's devices; `None` for a source without cleanup keys.
 pub fn cleanup_steps<'a>(policy: &'a Policy, source: &SourceName) -> Option<&'a CleanupSteps> {
     match BUILT_IN.iter().find(|built_in| built_in.name == *source) {
         Some(built_in) => (built_in.cleanup)(policy),
@@ -126,24 +127,24 @@ pub fn cleanup_steps<'a>(policy: &'a Policy, source: &SourceName) -> Option<&'a 
     }
 }
 
-/// Builds every source, without reading the host. Sources share the host's caches and follow policy changes.
-/// `changes` counts host events; `news` is notified of each snapshot.
+/// Builds every source without reading the host. All sources share the host's caches and apply policy changes.
+/// `changes` counts host events. Each published snapshot notifies `reconciler`. `stop` ends the tasks.
 pub fn sources(
     places: &Places,
     host: &Host,
     policy: &watch::Receiver<Arc<Policy>>,
     changes: &watch::Receiver<u64>,
     clock: Clock,
-    news: &Arc<Notify>,
+    reconciler: &Arc<Notify>,
     stop: &CancellationToken,
 ) -> Vec<Source> {
-    let first = policy.borrow().clone();
-    let (described, prober) = described::Described::new(places, &first, host);
+    let initial = policy.borrow().clone();
+    let (described, prober) = described::Described::new(places, &initial, host);
     let triggers = ScanTriggers { policies: policy.clone(), host: changes.clone() };
-    let builder = SourceBuilder { places, host, clock, triggers, news, stop };
-    let described = builder.scanned("described devices", Box::new(described));
+    let builder = SourceBuilder { places, host, clock, triggers, reconciler, stop };
+    let described = builder.scanning_source("described devices", Box::new(described));
     let described = described.with_task(prober.run(stop.clone()));
-    let built_in = BUILT_IN.iter().map(|built_in| builder.built_in(&built_in.search, &first));
+    let built_in = BUILT_IN.iter().map(|built_in| builder.built_in(&built_in.search, &initial));
     built_in.chain([described]).collect()
 }
 
@@ -152,7 +153,7 @@ struct SourceBuilder<'a> {
     host: &'a Host,
     clock: Clock,
     triggers: ScanTriggers,
-    news: &'a Arc<Notify>,
+    reconciler: &'a Arc<Notify>,
     stop: &'a CancellationToken,
 }
 
@@ -160,9 +161,9 @@ impl SourceBuilder<'_> {
     fn built_in(&self, search: &Search, policy: &Policy) -> Source {
         match *search {
             Search::Driver => self.nvidia(),
-            Search::Scans(name, scanner, None) => self.scanned(name, scanner(policy)),
+            Search::Scans(name, scanner, None) => self.scanning_source(name, scanner(policy)),
             Search::Scans(name, scanner, Some(read)) => {
-                self.measured(self.scanned(name, scanner(policy)), read)
+                self.with_sensors(self.scanning_source(name, scanner(policy)), read)
             }
         }
     }
@@ -172,31 +173,31 @@ impl SourceBuilder<'_> {
         let (stop, policy) = (self.stop, PolicyWatch::new(self.triggers.policies.clone()));
         let nvidia = nvidia::Nvidia::new(self.places, policy, self.host.clone(), self.clock);
         let (handle, worker) = nvidia.partitions();
-        let (to, snapshots) = Publisher::new([SourceName::NVIDIA], self.news);
+        let (publisher, snapshots) = Publisher::new([SourceName::NVIDIA], self.reconciler);
         let source = Source {
             name: "nvidia",
             snapshots,
-            keep: Some(Box::pin(nvidia.keep(stop.clone()))),
+            keep: Some(Box::pin(nvidia.persist_records(stop.clone()))),
             telemetry: Some(nvidia.telemetry()),
             partitions: Some(handle),
             driver: Some(nvidia.live_driver()),
-            run: Box::pin(nvidia.run(to, stop.clone())),
+            run: Box::pin(nvidia.run(publisher, stop.clone())),
         };
         source.with_task(worker.run(stop.clone()))
     }
 
-    /// Adds a reader of sensors to a source.
-    fn measured(&self, source: Source, read: ReadSensors) -> Source {
+    /// Adds the task that reads the devices' sensors.
+    fn with_sensors(&self, source: Source, read: ReadSensors) -> Source {
         let (host, policies) = (self.host.clone(), self.triggers.policies.clone());
         let sensors = Sensors::new(read, host, self.clock, source.snapshots.clone(), policies);
         let telemetry = Some(sensors.telemetry());
         Source { telemetry, ..source.with_task(sensors.run(self.stop.clone())) }
     }
 
-    fn scanned(&self, name: &'static str, scanner: Box<dyn Scanner>) -> Source {
-        let (to, snapshots) = Publisher::new(scanner.names(), self.news);
+    fn scanning_source(&self, name: &'static str, scanner: Box<dyn Scanner>) -> Source {
+        let (publisher, snapshots) = Publisher::new(scanner.names(), self.reconciler);
         let watcher = Watcher::new(scanner, self.host.clone(), self.clock);
-        let run = watcher.run(self.triggers.clone(), to, self.stop.clone());
+        let run = watcher.run(self.triggers.clone(), publisher, self.stop.clone());
         Source {
             name,
             snapshots,
@@ -212,10 +213,10 @@ impl SourceBuilder<'_> {
 // === impl Source ===
 
 impl Source {
-    /// Runs another task beside the source's own.
-    fn with_task(self, other: impl Future<Output = ()> + Send + 'static) -> Self {
+    /// Runs another task concurrently with the source's task.
+    fn with_task(self, task: impl Future<Output = ()> + Send + 'static) -> Self {
         let run = Box::pin(async {
-            tokio::join!(self.run, other);
+            tokio::join!(self.run, task);
         });
         Self { run, ..self }
     }
@@ -241,25 +242,29 @@ impl SourceSnapshot {
 impl Publisher {
     fn new(
         names: impl IntoIterator<Item = SourceName>,
-        news: &Arc<Notify>,
+        reconciler: &Arc<Notify>,
     ) -> (Self, watch::Receiver<SourceSnapshot>) {
         let (snapshots, receiver) = watch::channel(SourceSnapshot::starting(names));
-        (Self { snapshots, news: news.clone() }, receiver)
+        (Self { snapshots, reconciler: reconciler.clone() }, receiver)
     }
 
-    /// Publishes the known devices with their sources failing, because a scan is late, and logs it.
+    /// Reports a scan that missed its deadline: publishes the last devices, sets all sources to `Failing`, and logs a
+    /// warning.
     fn publish_late(&self, why: &str) {
-        let mut known = self.snapshots.borrow().clone();
-        let sources: Vec<_> = known.states.keys().map(SourceName::as_str).collect();
+        let mut snapshot = self.snapshots.borrow().clone();
+        let sources: Vec<_> = snapshot.states.keys().map(SourceName::as_str).collect();
         tracing::warn!(sources = sources.join(" "), why, "scan is late: devices stay as last seen");
-        known.states.values_mut().for_each(|state| *state = SourceState::Failing(why.to_owned()));
-        self.publish(known);
+        snapshot
+            .states
+            .values_mut()
+            .for_each(|state| *state = SourceState::Failing(why.to_owned()));
+        self.publish(snapshot);
     }
 
-    /// Publishes a snapshot unless it equals the last.
+    /// Publishes a snapshot and wakes the reconciler, unless the snapshot equals the last one.
     fn publish(&self, snapshot: SourceSnapshot) {
         if windlass_host::watch::publish(&self.snapshots, snapshot) {
-            self.news.notify_one();
+            self.reconciler.notify_one();
         }
     }
 }

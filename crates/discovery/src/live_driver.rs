@@ -1,4 +1,4 @@
-//! Access to NVIDIA's driver while it is in use, for components other than the GPUs' source.
+//! Access to NVIDIA's driver library while it is initialised, for components other than the GPUs' source.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use tokio::sync::watch;
 use windlass_host::{Host, Roots};
 use windlass_nvml::Nvml;
 
-/// NVIDIA's driver while it is in use. Clones share it.
+/// NVIDIA's driver library while it is initialised. Clones share one handle.
 #[derive(Clone, Debug)]
 pub struct LiveDriver {
     roots: Roots,
-    /// Configured path of NVML; `None` if it is searched for below the roots.
+    /// Configured path of NVML; `None` to search for it below the roots.
     configured: Option<PathBuf>,
     library: watch::Receiver<Option<Nvml>>,
 }

@@ -12,17 +12,18 @@
 //! device: a GPU instance at that placement, filled by one compute instance. The GPU's source scans at once,
 //! so the inventory soon has the device with its nodes, capacities and `Device::partition`.
 //!
-//! [`MigHandle::remove`] reverts it; the inventory then forgets the device.
+//! [`MigHandle::remove`] deletes the instance; the device then leaves the inventory.
 //!
-//! [`MigHandle::turn_mig_off`] makes a GPU undivided; [`MigHandle::turn_mig_on`] permits instances again.
+//! [`MigHandle::turn_mig_off`] disables MIG mode on a GPU; [`MigHandle::turn_mig_on`] enables it again.
 //!
 //! # Guarantees
 //!
-//! - Making a partition that exists returns its device; removing one that is missing succeeds.
-//! - A half-made instance is removed before the answer. If that fails, the error reports it, and the next
-//!   task for the placement continues from there.
-//! - Instances in use stay, and so do instances that an administrator divided. The mode changes at once, without
-//!   compute processes and instances, or not at all: no change stays pending until a reset.
+//! - Making a partition that exists returns its device; removing a missing partition succeeds.
+//! - An incomplete instance is removed before the task returns. If the removal fails, the error reports the instance,
+//!   and the next task for the placement continues from there.
+//! - Instances in use are not removed, nor are instances that an administrator divided. The MIG mode of a GPU without
+//!   compute processes and instances changes at once. Otherwise it does not change: no change stays pending until a
+//!   reset.
 //! - Tasks of one GPU run in order. A hanging GPU delays no other, and no caller waits longer than the limit. A
 //!   started task continues after the limit, and a repeated request finds its result. A task that has not started
 //!   by then is dropped.
@@ -30,8 +31,8 @@
 //! # Errors
 //!
 //! [`PartitionError`] names the failed task; its source has the reason. [`MigFailure::NoRoom`] and
-//! [`MigFailure::InUse`] end when a holder releases its instance, [`MigFailure::NoDriver`] and
-//! [`MigFailure::Overdue`] without action.
+//! [`MigFailure::InUse`] clear when a holder releases its instance. [`MigFailure::NoDriver`] and
+//! [`MigFailure::Overdue`] may clear without action.
 
 mod instance;
 mod mode;
@@ -102,9 +103,9 @@ pub enum MigTask {
     /// Turn MIG off.
     TurnOff(DeviceId),
     /// List the compute processes of a device.
-    Look(DeviceId),
+    ListProcesses(DeviceId),
     /// Measure the used memory of a device.
-    Measure(DeviceId),
+    ReadMemory(DeviceId),
 }
 
 /// Reason why a MIG task failed.
@@ -121,29 +122,29 @@ pub enum MigFailure {
     Off,
     /// Instances exist, so MIG stays on.
     #[error("it has MIG instances: {0}")]
-    Standing(String),
+    HasInstances(String),
     /// Other instances occupy the placement.
     #[error("no room: {0}")]
     NoRoom(String),
-    /// A process uses it.
+    /// A process uses the instance.
     #[error("it is in use by a process")]
     InUse,
-    /// An administrator divided it into several compute instances.
+    /// An administrator divided the GPU instance into several compute instances.
     #[error("it has further compute instances: remove them with nvidia-smi")]
-    Foreign,
+    Divided,
     /// The driver does not list the new device.
     #[error("the driver lists no MIG device for it")]
-    Unnamed,
-    /// The driver refused.
+    NoDevice,
+    /// The driver refused the call.
     #[error(transparent)]
     Driver(#[from] NvmlError),
     /// The task failed midway, and so did its reversal.
     #[error("it is half-made and cannot be removed ({undo}): try again")]
     HalfMade {
-        /// Reason why it was not finished.
+        /// Reason why the instance was not finished.
         #[source]
         refused: Box<Self>,
-        /// Reason why it was not reverted.
+        /// Reason why the instance was not removed.
         undo: Box<Self>,
     },
     /// The driver did not answer in time.
@@ -154,8 +155,8 @@ pub enum MigFailure {
     Stopped,
 }
 
-/// Channel capacity; senders wait beyond it.
-const WAITING: usize = 64;
+/// Capacity of the request channel; senders wait while it is full.
+const MAX_REQUESTS: usize = 64;
 
 /// Creates handle and worker. `library` has NVML while it is initialised. `notices` receives finished tasks;
 /// `releases` passes on requests to shut NVML down. A caller waits for a task no longer than `limit`.
@@ -165,7 +166,7 @@ pub fn open(
     nvidia_smi: NvidiaSmi,
     (notices, releases): (mpsc::Sender<MigNotice>, NvmlReleaseHandle),
 ) -> (MigHandle, MigWorker) {
-    let (send, requests) = mpsc::channel(WAITING);
+    let (send, requests) = mpsc::channel(MAX_REQUESTS);
     let handle =
         MigHandle { requests: send, notices: notices.clone(), releases, nvidia_smi, limit };
     (handle, MigWorker::new(requests, library, notices))
@@ -181,8 +182,8 @@ impl MigHandle {
 
     /// Makes the partition unless it exists. Returns the UUID of its MIG device.
     pub async fn make(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
-        let wanted = partition.clone();
-        let job = move |nvml: &Nvml| instance::make(nvml, &wanted);
+        let requested = partition.clone();
+        let job = move |nvml: &Nvml| instance::make(nvml, &requested);
         self.request(MigTask::Make(partition.clone()), job).await
     }
 
@@ -198,7 +199,7 @@ impl MigHandle {
         self.request(MigTask::Remove(partition.clone()), job).await
     }
 
-    /// Removes this MIG device, if it exists, but no other device that has its placement now. A half-made instance
+    /// Removes this MIG device, if it exists, but no other device that has its placement now. An incomplete instance
     /// has no UUID; [`Self::remove`] handles it.
     pub async fn remove_device(
         &self,
@@ -230,7 +231,7 @@ impl MigHandle {
 
     /// Compute processes on a GPU or MIG device, by their process ids on the host.
     pub async fn computing(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
-        let task = MigTask::Look(device.clone());
+        let task = MigTask::ListProcesses(device.clone());
         let device = device.clone();
         let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.computing()?);
         self.request(task, job).await
@@ -239,16 +240,16 @@ impl MigHandle {
     /// Used memory of a device in bytes, excluding memory that the driver reserves. Fails before driver 510, and on
     /// GPUs that share the host's memory.
     pub async fn memory_used(&self, device: &DeviceId) -> Result<u64, PartitionError> {
-        let task = MigTask::Measure(device.clone());
+        let task = MigTask::ReadMemory(device.clone());
         let device = device.clone();
         let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.memory_used()?);
         self.request(task, job).await
     }
 
-    /// Requests a shutdown of NVML and waits for it; `None` if the agent stops. NVML stays shut down until the
-    /// returned value is dropped. Running tasks on other GPUs delay the shutdown.
+    /// Requests a shutdown of NVML and waits until NVML is shut down; `None` if the agent stops. NVML stays shut down
+    /// until the returned value is dropped. Running tasks on other GPUs delay the shutdown.
     pub async fn recess(&self) -> Option<NvmlRelease> {
-        self.releases.begin().await
+        self.releases.request().await
     }
 
     async fn request<T: Send + 'static>(
@@ -268,9 +269,9 @@ impl MigHandle {
     }
 }
 
-/// Notifies the source itself: the caller may have given up.
+/// Notifies the source from the worker thread, because the caller may have timed out.
 fn removed(notices: &mpsc::Sender<MigNotice>, device: DeviceId) {
-    // Without the notice, the source keeps the device as vanished. It keeps a bounded number of those.
+    // Without the notice, the source keeps the device as vanished. The number of vanished devices is bounded.
     let _ = notices.try_send(MigNotice::Removed(device));
 }
 
@@ -284,8 +285,8 @@ impl MigTask {
             Self::RemoveDevice { gpu, .. }
             | Self::TurnOn(gpu)
             | Self::TurnOff(gpu)
-            | Self::Look(gpu)
-            | Self::Measure(gpu) => gpu,
+            | Self::ListProcesses(gpu)
+            | Self::ReadMemory(gpu) => gpu,
         }
     }
 }
@@ -297,8 +298,8 @@ impl fmt::Display for MigTask {
             Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
             Self::TurnOn(gpu) => write!(f, "turn MIG on for {gpu}"),
             Self::TurnOff(gpu) => write!(f, "turn MIG off for {gpu}"),
-            Self::Look(device) => write!(f, "list the processes on {device}"),
-            Self::Measure(device) => write!(f, "read the memory use of {device}"),
+            Self::ListProcesses(device) => write!(f, "list the processes on {device}"),
+            Self::ReadMemory(device) => write!(f, "read the memory use of {device}"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
         }
     }

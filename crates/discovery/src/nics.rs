@@ -3,9 +3,9 @@
 //! | file | content |
 //! | --- | --- |
 //! | `function` | a function or subfunction by sysfs |
-//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | devices that its driver makes |
-//! | `uses`, `routes` | the host's own use of it |
-//! | `nodes`, `link`, `describe` | its device nodes, its health, its device in the inventory |
+//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | devices that the function's driver creates |
+//! | `uses`, `routes` | the host's own use of a function |
+//! | `nodes`, `link`, `describe` | device nodes, link health and inventory device of a function |
 //! | `counters` | telemetry of its RDMA ports |
 
 mod attributes;
@@ -105,7 +105,7 @@ impl Scanner for Nics {
         let had_rdma = &mut self.had_rdma;
         let seen = (0..).zip(&functions).filter_map(|(index, function)| {
             let (device, observed) = view.device(index, function)?;
-            let lost = had_rdma.note(&device.id, function) && view.lost_rdma(function);
+            let lost = had_rdma.update(&device.id, function) && view.lost_rdma(function);
             Some((device, if lost { rdma_is_gone(function) } else { observed }))
         });
         let found = seen.collect();
@@ -192,8 +192,9 @@ fn rdma_is_gone(function: &Function) -> Observation {
 // === impl RdmaHistory ===
 
 impl RdmaHistory {
-    /// True if a function without an RDMA device had one under the same driver.
-    fn note(&mut self, id: &DeviceId, function: &Function) -> bool {
+    /// Records the driver of a function with an RDMA device. Returns true for a function without an RDMA device that
+    /// had one under the same driver.
+    fn update(&mut self, id: &DeviceId, function: &Function) -> bool {
         let driver = function.driver.clone().unwrap_or_default();
         if function.rdma.is_empty() {
             return self.0.get(id) == Some(&driver);

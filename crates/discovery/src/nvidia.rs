@@ -19,11 +19,11 @@ mod describe;
 mod events;
 mod fabric;
 mod facts;
-mod known;
 mod partition;
 mod probe;
 mod procfs;
 mod samples;
+mod tracked;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -48,8 +48,8 @@ use self::{
     connection::{Connection, Driver, Listening},
     events::EventWatch,
     facts::DriverFacts,
-    known::KnownDevices,
     samples::Samples,
+    tracked::TrackedDevices,
 };
 use super::{PolicyWatch, Publisher, SourceSnapshot};
 use crate::{
@@ -62,23 +62,26 @@ use crate::{
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
+/// Source of NVIDIA GPUs and MIG instances.
 pub(super) struct Nvidia {
+    /// Configured path of NVML.
     library: Option<PathBuf>,
     policy: PolicyWatch,
     roots: Roots,
-    known: KnownDevices,
+    tracked: TrackedDevices,
     /// Baselines for the next initialisation.
     baselines: Baselines,
     state: SourceState,
     simulated: Option<String>,
+    /// Connection attempt that has not returned; at most one.
     attempt: JoinSet<Result<Driver, ConnectError>>,
     health_file: HealthFile,
     /// Health records to write.
     records: watch::Sender<Records>,
-    /// Time that a GPU may stay lost before NVML is initialised again.
-    patience: Duration,
+    /// Time after which NVML is initialised again for a lost GPU.
+    lost_gpu_delay: Duration,
     telemetry: watch::Sender<Arc<Telemetry>>,
-    /// NVML while it is initialised, for the MIG worker.
+    /// NVML while it is initialised, for the MIG worker and [`LiveDriver`].
     library_in_use: watch::Sender<Option<Nvml>>,
     /// Notices of finished MIG tasks.
     mig_notices: mpsc::Receiver<MigNotice>,
@@ -96,11 +99,11 @@ enum ConnectError {
     #[error("no NVIDIA GPU on the PCI bus and no {NVML}")]
     NoFunction,
     #[error("no {NVML}, and the PCI bus is unreadable: {0}")]
-    Unread(String),
+    UnreadableBus(String),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("a call to the driver failed")]
-    Ask(#[from] NvmlError),
+    Call(#[from] NvmlError),
     #[error("cannot start a thread for the driver's events")]
     Thread(#[from] std::io::Error),
     #[error("the driver did not answer within {0:?}")]
@@ -108,11 +111,11 @@ enum ConnectError {
 }
 
 /// Reason for the end of a connection.
-enum Ended {
+enum ConnectionEnd {
     Stopped,
     /// The driver or its set of GPUs changed.
     Changed,
-    /// A GPU stays lost. Only a new initialisation of NVML can see it again after its reset.
+    /// A GPU stays lost. NVML finds the GPU again only after a reset of the GPU and a new initialisation of NVML.
     Lost,
     /// A GPU is to be reset, which needs all handles closed.
     NvmlRelease(oneshot::Sender<NvmlRelease>),
@@ -121,13 +124,13 @@ enum Ended {
 /// PCI vendor id of NVIDIA.
 const VENDOR: &str = "10de";
 
-/// Maximum time between initialisations for a lost GPU.
-const MAX_PATIENCE: Duration = Duration::from_secs(600);
+/// Upper limit of the delay before NVML is initialised again for a lost GPU. The delay doubles each time.
+const MAX_LOST_GPU_DELAY: Duration = Duration::from_secs(600);
 
 /// Channel capacity of MIG notices. If one is dropped, the next regular probe finds the change.
 const MAX_NOTICES: usize = 64;
 
-/// Driver calls that the limit of a MIG task allows for: two to make an instance and two to revert it. The rest is
+/// Driver calls that the limit of a MIG task allows for: two to create an instance and two to revert it. The rest is
 /// time for another task before it.
 const CALLS_PER_MIG_TASK: u32 = 4;
 
@@ -142,14 +145,14 @@ impl Nvidia {
             library: places.nvml_library.clone(),
             roots: places.driver.roots(host.clone()),
             policy,
-            known: KnownDevices::new(quiet_period, clock),
+            tracked: TrackedDevices::new(quiet_period, clock),
             baselines: Baselines::new(),
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
             health_file: HealthFile::new(&places.state_dir, "nvidia", host),
             records: watch::Sender::new(Records::new()),
-            patience: quiet_period,
+            lost_gpu_delay: quiet_period,
             telemetry: watch::Sender::default(),
             library_in_use: watch::Sender::default(),
             mig_notices,
@@ -166,7 +169,7 @@ impl Nvidia {
         mig::open(limit, library, smi, to_source)
     }
 
-    /// The driver while it is in use.
+    /// The driver library while it is initialised.
     pub(super) fn live_driver(&self) -> LiveDriver {
         let library = self.library_in_use.subscribe();
         LiveDriver::new(self.roots.clone(), self.library.clone(), library)
@@ -177,25 +180,28 @@ impl Nvidia {
         self.telemetry.subscribe()
     }
 
-    /// Writes health records until stopped. Unused in a dry run.
-    pub(super) fn keep(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
-        self.health_file.clone().keep(self.records.subscribe(), stop)
+    /// Writes health records until stopped. A dry run does not start this task.
+    pub(super) fn persist_records(
+        &self,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + use<> {
+        self.health_file.clone().persist(self.records.subscribe(), stop)
     }
 
-    /// Loads the health records of an earlier agent.
+    /// Loads the health records of an earlier agent process.
     async fn load_records(&mut self) {
-        let (health_file, now) = (self.health_file.clone(), self.known.now());
-        self.known.remember(blocking(move || health_file.load(now)).await);
+        let (health_file, now) = (self.health_file.clone(), self.tracked.now());
+        self.tracked.set_earlier_records(blocking(move || health_file.load(now)).await);
         self.publish_records();
     }
 
     fn publish_records(&self) {
-        let records = self.known.records();
+        let records = self.tracked.records();
         windlass_host::watch::publish(&self.records, records);
     }
 
-    /// Connects to the driver again and again, and publishes its GPUs while connected, until stopped.
-    pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
+    /// Connects to the driver, publishes its GPUs while connected, and reconnects, until stopped.
+    pub(super) async fn run(mut self, publisher: Publisher, stop: CancellationToken) {
         self.load_records().await;
         loop {
             let attempt = tokio::select! {
@@ -203,21 +209,21 @@ impl Nvidia {
                 attempt = self.connect() => attempt,
             };
             match attempt {
-                Ok(connection) => match self.serve(connection, &to, &stop).await {
-                    Ended::Stopped => return,
-                    Ended::Changed | Ended::Lost => continue,
-                    Ended::NvmlRelease(request) => {
+                Ok(connection) => match self.serve(connection, &publisher, &stop).await {
+                    ConnectionEnd::Stopped => return,
+                    ConnectionEnd::Changed | ConnectionEnd::Lost => continue,
+                    ConnectionEnd::NvmlRelease(request) => {
                         self.release(request, &stop).await;
                         continue;
                     }
                 },
-                Err(error) => self.publish_unconnected(&error, &to),
+                Err(error) => self.publish_unconnected(&error, &publisher),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(self.policy.current().probe_interval) => {}
                 Some(request) = self.release_requests.recv() => self.release(request, &stop).await,
-                () = self.policy.changed() => self.known.set_quiet_period(self.quiet_period()),
+                () = self.policy.changed() => self.tracked.set_quiet_period(self.quiet_period()),
             }
         }
     }
@@ -230,8 +236,8 @@ impl Nvidia {
         }
     }
 
-    /// Loads NVML and reads the driver's facts, on a thread that may never return. The next call waits for an
-    /// attempt that hangs, instead of starting a second one.
+    /// Loads NVML and reads the driver's facts, on a thread that may never return. If an attempt hangs, the next call
+    /// waits for that attempt instead of starting a second one.
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
             let (library, roots) = (self.library.clone(), self.roots.clone());
@@ -244,7 +250,14 @@ impl Nvidia {
                 let policy = self.policy.current();
                 let samples = Samples::new(self.telemetry.clone());
                 let baselines = self.baselines.clone();
-                Ok(Connection::new(driver?, &self.roots, policy, self.patience, baselines, samples))
+                Ok(Connection::new(
+                    driver?,
+                    &self.roots,
+                    policy,
+                    self.lost_gpu_delay,
+                    baselines,
+                    samples,
+                ))
             }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
         }
@@ -253,31 +266,34 @@ impl Nvidia {
     async fn serve(
         &mut self,
         mut connection: Connection,
-        to: &Publisher,
+        publisher: &Publisher,
         stop: &CancellationToken,
-    ) -> Ended {
+    ) -> ConnectionEnd {
         let driver = connection.driver();
         let DriverFacts { version, cuda, simulated } = driver;
         tracing::info!(version, cuda, simulated, "NVIDIA driver found");
         let ready = SourceState::Ready(describe_driver(driver));
         self.simulated = simulated.clone().or_else(|| self.roots.host.simulated());
         self.library_in_use.send_replace(Some(connection.nvml()));
-        let ended = self.follow(&mut connection, &ready, to, stop).await;
+        let ended = self.follow(&mut connection, &ready, publisher, stop).await;
         self.library_in_use.send_replace(None);
         self.baselines = connection.baselines();
         match ended {
-            Ended::Stopped => {
+            ConnectionEnd::Stopped => {
                 connection.abandon();
-                return Ended::Stopped;
+                return ConnectionEnd::Stopped;
             }
-            Ended::Changed => {
+            ConnectionEnd::Changed => {
                 tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
-                self.patience = self.quiet_period();
+                self.lost_gpu_delay = self.quiet_period();
             }
-            Ended::NvmlRelease(_) => tracing::info!("NVML is shut down while a GPU is reset"),
-            Ended::Lost => {
-                tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
-                self.patience = (self.patience * 2).min(MAX_PATIENCE);
+            ConnectionEnd::NvmlRelease(_) => {
+                tracing::info!("NVML is shut down while a GPU is reset")
+            }
+            ConnectionEnd::Lost => {
+                let after = self.lost_gpu_delay;
+                tracing::info!(?after, "a GPU stays lost; initialising NVML again");
+                self.lost_gpu_delay = (self.lost_gpu_delay * 2).min(MAX_LOST_GPU_DELAY);
             }
         }
         shut_down(connection, ended, stop).await
@@ -288,37 +304,38 @@ impl Nvidia {
         &mut self,
         connection: &mut Connection,
         ready: &SourceState,
-        to: &Publisher,
+        publisher: &Publisher,
         stop: &CancellationToken,
-    ) -> Ended {
+    ) -> ConnectionEnd {
         loop {
             let ended = tokio::select! {
-                () = stop.cancelled() => Some(Ended::Stopped),
+                () = stop.cancelled() => Some(ConnectionEnd::Stopped),
                 () = self.policy.changed() => {
-                    self.known.set_quiet_period(self.quiet_period());
+                    self.tracked.set_quiet_period(self.quiet_period());
                     connection.adopt(self.policy.current());
                     None
                 }
                 Some(notice) = self.mig_notices.recv() => {
                     match notice {
-                        MigNotice::Done(gpu) => connection.probe_again(&gpu, &self.known),
-                        MigNotice::Removed(device) => self.known.forget(&device),
+                        MigNotice::Done(gpu) => connection.probe_again(&gpu, &self.tracked),
+                        MigNotice::Removed(device) => self.tracked.mark_removed(&device),
                     }
                     None
                 }
-                Some(request) = self.release_requests.recv() => Some(Ended::NvmlRelease(request)),
-                ended = connection.step(&mut self.known) => ended,
+                Some(request) = self.release_requests.recv() =>
+                    Some(ConnectionEnd::NvmlRelease(request)),
+                ended = connection.step(&mut self.tracked) => ended,
             };
             if let Some(ended) = ended {
                 return ended;
             }
             if connection.has_seen_every_gpu() {
-                if connection.reset_patience(self.quiet_period()) {
-                    self.patience = self.quiet_period();
+                if connection.reset_lost_gpu_delay(self.quiet_period()) {
+                    self.lost_gpu_delay = self.quiet_period();
                 }
                 let failing = |why: &str| SourceState::Failing(why.to_owned());
                 self.state = connection.error().map_or_else(|| ready.clone(), failing);
-                self.publish(to);
+                self.publish(publisher);
             }
         }
     }
@@ -327,8 +344,8 @@ impl Nvidia {
         self.policy.current().quiet_period
     }
 
-    /// Marks all known devices as unhealthy without a connection, and logs a new error.
-    fn publish_unconnected(&mut self, error: &ConnectError, to: &Publisher) {
+    /// Marks all tracked devices as unhealthy without a connection, and logs a new error.
+    fn publish_unconnected(&mut self, error: &ConnectError, publisher: &Publisher) {
         let why = causes(error);
         let absent = error.is_absence();
         let state = if absent { SourceState::Absent } else { SourceState::Failing }(why.clone());
@@ -338,23 +355,27 @@ impl Nvidia {
             tracing::warn!(why, "NVIDIA driver failing, trying again: fix the cause or reboot");
         }
         self.state = state;
-        self.known.fail_all(Reason::DriverGone, &why);
-        self.publish(to);
+        self.tracked.fail_all(Reason::DriverGone, &why);
+        self.publish(publisher);
     }
 
-    fn publish(&self, to: &Publisher) {
+    fn publish(&self, publisher: &Publisher) {
         self.publish_records();
-        let devices = self.known.devices();
+        let devices = self.tracked.devices();
         let simulated = self.simulated.clone();
         let states = [(SourceName::NVIDIA, self.state.clone())].into();
-        to.publish(SourceSnapshot { states, simulated, devices });
+        publisher.publish(SourceSnapshot { states, simulated, devices });
     }
 }
 
 /// Shuts NVML down before the next initialisation, unless the agent stops first.
-async fn shut_down(connection: Connection, ended: Ended, stop: &CancellationToken) -> Ended {
+async fn shut_down(
+    connection: Connection,
+    ended: ConnectionEnd,
+    stop: &CancellationToken,
+) -> ConnectionEnd {
     tokio::select! {
-        () = stop.cancelled() => Ended::Stopped,
+        () = stop.cancelled() => ConnectionEnd::Stopped,
         () = connection.shut_down() => ended,
     }
 }
@@ -371,8 +392,8 @@ impl ConnectError {
             }
             Self::Load(LoadError::Init(_, source)) => source.is_driver_absent(),
             Self::Load(LoadError::CutOff { .. })
-            | Self::Unread(_)
-            | Self::Ask(_)
+            | Self::UnreadableBus(_)
+            | Self::Call(_)
             | Self::Thread(_)
             | Self::Overdue(_) => false,
         }
@@ -384,14 +405,14 @@ impl ConnectError {
             LoadError::Open(path, _) if path.is_relative() => match host.has_pci_vendor(VENDOR) {
                 Ok(true) => Self::Load(error),
                 Ok(false) => Self::NoFunction,
-                Err(unread) => Self::Unread(unread),
+                Err(why) => Self::UnreadableBus(why),
             },
             _ => Self::Load(error),
         }
     }
 }
 
-/// Loads the configured or the found library. May block forever.
+/// Loads NVML from its configured path or from the first path found. May block forever.
 fn load(
     library: Option<PathBuf>,
     roots: &Roots,
@@ -440,7 +461,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
         let absence = || {
-            // The driver's own name may be loaded in this process, by another test or from the machine.
+            // A library under the driver's real name may already be loaded in this process.
             let error = Nvml::load("libnvidia-nowhere.so.1".as_ref()).expect_err("no such library");
             let error = ConnectError::unloaded(error, &host);
             (error.is_absence(), causes(&error))
@@ -461,7 +482,7 @@ mod tests {
         assert!(!is_absent && why.starts_with("cannot load libnvidia-nowhere.so.1"), "{why}");
 
         fs::remove_dir_all(bus.join("devices")).expect("removed");
-        // Root can read everything except through a file in place of a folder.
+        // A file in place of the folder makes the bus unreadable even for root.
         fs::write(bus.join("devices"), "").expect("written");
         let (is_absent, why) = absence();
         assert!(!is_absent && why.contains("cannot read /sys/bus/pci/devices: "), "{why}");

@@ -1,4 +1,4 @@
-//! Watch of the health policy alone, out of the whole policy.
+//! Watch of the health policy, which is one part of the policy.
 
 use std::sync::Arc;
 
@@ -48,9 +48,9 @@ mod tests {
         let mut watch = PolicyWatch::new(policies);
         send.send_modify(|policy| Arc::make_mut(policy).mig = MigStrategy::Single);
         let minute = Duration::from_secs(60);
-        timeout(minute, watch.changed()).await.expect_err("none of a source's business");
+        timeout(minute, watch.changed()).await.expect_err("other parts do not wake the source");
         send.send_modify(|policy| Arc::make_mut(policy).health.ignored_xids = [79].into());
-        timeout(minute, watch.changed()).await.expect("news");
+        timeout(minute, watch.changed()).await.expect("changed");
         assert_eq!(watch.current().ignored_xids, BTreeSet::from([79]));
         drop(send);
         timeout(minute, watch.changed()).await.expect_err("the last policy stays");

@@ -1,16 +1,16 @@
-//! Lifecycle of scanned devices: schedule of scans, tracking, and health. All scanners share it; a scanner itself
-//! implements a single scan.
+//! Lifecycle of scanned devices: schedule of scans, tracking, and health. All scanners share it; a scanner
+//! implements only a single scan.
 //!
 //! ```text
 //!             found twice in a row             missing twice in a row
-//!   newcomer ──────────────────────> present ────────────────────────────> vanished
+//!   new      ──────────────────────> present ────────────────────────────> vanished
 //!                                       ^                                     │
 //!                                       └──────────── seen, quiet ────────────┘
 //! ```
 //!
 //! A device vanishes only if two scans in a row miss it, the second soon after the first: files of a device in
 //! reset may be unreadable for a moment. One scan suffices if another device has taken over its node, since a
-//! container would get that other device.
+//! container would otherwise get the other device. One scan also suffices if the device's parent is present.
 //!
 //! A new device needs two scans too: a scan during hotplug sees half a device and may derive a wrong id. The first
 //! scan of a source needs no second one, so that the agent starts fast.
@@ -38,12 +38,12 @@ use windlass_host::{Host, clock::Clock, deadline, optional};
 
 use super::{Publisher, SourceSnapshot, graphics, log};
 
-/// A search for devices in the host's files.
+/// Scanner of the host's files for devices.
 pub(super) trait Scanner: Send + 'static {
-    /// Sources of its devices; each scan reports the state of all.
+    /// Sources that the scanner serves; each scan reports the state of all of them.
     fn names(&self) -> Vec<SourceName>;
 
-    /// Host folders that a scan needs; for most scanners that of PCI functions.
+    /// Host folders that a scan requires, by default the folder of PCI functions. An unreadable one fails the scan.
     fn folders(&self) -> &'static [&'static str] {
         &[PCI]
     }
@@ -54,7 +54,7 @@ pub(super) trait Scanner: Send + 'static {
     /// Applies a policy to later scans.
     fn adopt(&mut self, _: &Policy) {}
 
-    /// Notifies of changes that neither host events nor policy report.
+    /// Notifier of changes that neither host events nor the policy report.
     fn change_notifier(&self) -> Option<Arc<Notify>> {
         None
     }
@@ -65,12 +65,13 @@ pub(super) trait Scanner: Send + 'static {
     }
 }
 
+/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) states: BTreeMap<SourceName, SourceState>,
     pub(super) found: Vec<(Device, Observation)>,
     /// Sources whose scan failed: their devices are unknown rather than gone.
-    pub(super) unanswered: BTreeSet<SourceName>,
+    pub(super) failed_sources: BTreeSet<SourceName>,
 }
 
 /// A scanner with its tracked devices.
@@ -80,40 +81,41 @@ pub(super) struct Watcher {
     clock: Clock,
     health: HealthPolicy,
     states: BTreeMap<SourceName, SourceState>,
-    known: BTreeMap<DeviceId, TrackedDevice>,
+    tracked: BTreeMap<DeviceId, TrackedDevice>,
     /// New devices that the last scan found for the first time.
-    newcomers: BTreeMap<DeviceId, Device>,
+    new_devices: BTreeMap<DeviceId, Device>,
     /// True if the last scan missed a device or found a new one, so that an early scan follows.
     is_uncertain: bool,
     /// True if the last scan was an early one. A further early scan then waits longer.
     was_early: bool,
 }
 
-/// A known device with its health.
+/// A device with its health.
 struct TrackedDevice {
     device: Device,
     tracker: HealthTracker,
-    /// Scans in a row that missed it.
+    /// Consecutive scans that missed the device.
     missed: u32,
 }
 
+/// Events that trigger a scan.
 #[derive(Clone)]
 pub(super) struct ScanTriggers {
     pub(super) policies: watch::Receiver<Arc<Policy>>,
-    /// Host events.
+    /// Count of host events.
     pub(super) host: watch::Receiver<u64>,
 }
 
 /// Folder of PCI functions.
 pub(super) const PCI: &str = "/sys/bus/pci/devices";
 
-/// Scans in a row that must miss a device before it vanishes.
+/// Consecutive scans that must miss a device before it vanishes.
 const MAX_MISSES: u32 = 2;
 
-/// Delay of the second scan after a device was missed or new.
+/// Delay of the second scan after a scan that missed a device or found a new one.
 const EARLY_SCAN: Duration = Duration::from_millis(100);
 
-/// Time to collect events: binding a driver causes dozens.
+/// Time during which events are collected before a scan: binding a driver causes dozens.
 const BURST: Duration = Duration::from_millis(20);
 
 /// Shortest interval of scans that events trigger: a host with constant events is scanned twice a second.
@@ -122,11 +124,11 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 // === impl Scan ===
 
 impl Scan {
-    fn refused(names: Vec<SourceName>, why: &str) -> Self {
-        let unanswered = names.iter().cloned().collect();
+    fn failed(names: Vec<SourceName>, why: &str) -> Self {
+        let failed_sources = names.iter().cloned().collect();
         let failing = |name| (name, SourceState::Failing(why.to_owned()));
         let states = names.into_iter().map(failing).collect();
-        Self { states, unanswered, found: Vec::new() }
+        Self { states, failed_sources, found: Vec::new() }
     }
 }
 
@@ -140,8 +142,8 @@ impl Watcher {
             clock,
             health: HealthPolicy::default(),
             states: BTreeMap::new(),
-            known: BTreeMap::new(),
-            newcomers: BTreeMap::new(),
+            tracked: BTreeMap::new(),
+            new_devices: BTreeMap::new(),
             is_uncertain: false,
             was_early: false,
         }
@@ -152,26 +154,26 @@ impl Watcher {
     pub(super) async fn run(
         mut self,
         mut triggers: ScanTriggers,
-        to: Publisher,
+        publisher: Publisher,
         stop: CancellationToken,
     ) {
-        let news = self.scanner.change_notifier();
+        let notifier = self.scanner.change_notifier();
         loop {
             self.adopt(&triggers);
             triggers.host.mark_unchanged();
             let deadline = self.health.call_deadline;
-            let scanning = spawn_blocking(move || self.scanned());
+            let scanning = spawn_blocking(move || self.scan_and_apply());
             self = tokio::select! {
                 () = stop.cancelled() => return,
-                scanned = await_scan(scanning, deadline, &to) => scanned,
+                scanned = await_scan(scanning, deadline, &publisher) => scanned,
             };
-            to.publish(self.snapshot());
-            let again = self.early_scan_delay();
+            publisher.publish(self.snapshot());
+            let delay = self.early_scan_delay();
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(again.unwrap_or_default()), if again.is_some() => {}
-                () = triggers.next_scan(self.health.probe_interval), if again.is_none() => {}
-                () = optional(news.as_deref().map(Notify::notified)), if again.is_none() => {}
+                () = sleep(delay.unwrap_or_default()), if delay.is_some() => {}
+                () = triggers.next_scan(self.health.probe_interval), if delay.is_none() => {}
+                () = optional(notifier.as_deref().map(Notify::notified)), if delay.is_none() => {}
             }
         }
     }
@@ -195,60 +197,66 @@ impl Watcher {
         let host = self.host.for_one_scan();
         let mut folders = self.scanner.folders().iter();
         if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
-            return Scan::refused(self.scanner.names(), &why);
+            return Scan::failed(self.scanner.names(), &why);
         }
         let mut scan = self.scanner.scan(&host);
-        // An unreadable function hides no other device. But without any other device, it may be the one that is sought.
+        // An unreadable function hides no other device. But if the scan found none, the function may be a device of
+        // this source.
         if let Some(why) = host.unread_function().filter(|_| scan.found.is_empty()) {
-            return Scan::refused(self.scanner.names(), &why);
+            return Scan::failed(self.scanner.names(), &why);
         }
         scan.found.iter_mut().for_each(|(device, _)| graphics::add_links(&host, device));
         scan
     }
 
     /// Scans once and applies the result to the tracked devices.
-    fn scanned(mut self) -> Self {
-        let Scan { states, found, unanswered } = self.scan();
-        let before = std::mem::take(&mut self.newcomers);
-        let mut seen = self.apply_found(found, &before);
+    fn scan_and_apply(mut self) -> Self {
+        let Scan { states, found, failed_sources } = self.scan();
+        let seen_once = std::mem::take(&mut self.new_devices);
+        let mut seen = self.apply_found(found, &seen_once);
         for (source, state) in states.iter().filter(|(name, it)| self.states.get(*name) != Some(it))
         {
             log::source_changed(source, state);
         }
         self.states = states;
-        let of_unanswered = |device: &Device| unanswered.contains(&device.source);
-        let devices = self.known.values().map(|known| &known.device);
-        seen.extend(devices.filter(|device| of_unanswered(device)).map(|device| device.id.clone()));
+        let has_failed_source = |device: &Device| failed_sources.contains(&device.source);
+        let devices = self.tracked.values().map(|tracked| &tracked.device);
+        seen.extend(
+            devices.filter(|device| has_failed_source(device)).map(|device| device.id.clone()),
+        );
         let replaced = self.replaced(&seen);
         self.apply_missed(&seen, &replaced);
-        let is_missed = |known: &TrackedDevice| {
-            (1..MAX_MISSES).contains(&known.missed) && !of_unanswered(&known.device)
+        let is_missed = |tracked: &TrackedDevice| {
+            (1..MAX_MISSES).contains(&tracked.missed) && !has_failed_source(&tracked.device)
         };
-        self.is_uncertain = !self.newcomers.is_empty() || self.known.values().any(is_missed);
-        self.newcomers.extend(before.into_iter().filter(|(_, device)| of_unanswered(device)));
+        self.is_uncertain = !self.new_devices.is_empty() || self.tracked.values().any(is_missed);
+        self.new_devices
+            .extend(seen_once.into_iter().filter(|(_, device)| has_failed_source(device)));
         // Devices of removed sources are dropped.
         let states = &self.states;
-        self.known.retain(|_, known| states.contains_key(&known.device.source));
+        self.tracked.retain(|_, tracked| states.contains_key(&tracked.device.source));
         self
     }
 
-    /// Applies found devices and returns their ids. Devices that no scan found before are newcomers.
+    /// Applies found devices and returns their ids. A device outside `seen_once` that is not tracked becomes a new
+    /// device, unless this is the first scan of its source.
     fn apply_found(
         &mut self,
         found: Vec<(Device, Observation)>,
-        before: &BTreeMap<DeviceId, Device>,
+        seen_once: &BTreeMap<DeviceId, Device>,
     ) -> BTreeSet<DeviceId> {
         let mut seen = BTreeSet::new();
         for (device, observation) in found {
-            // Of duplicate ids the first counts.
+            // The first device with a duplicate id counts.
             if !seen.insert(device.id.clone()) {
                 continue;
             }
-            let was_found = self.known.contains_key(&device.id) || before.contains_key(&device.id);
+            let was_found =
+                self.tracked.contains_key(&device.id) || seen_once.contains_key(&device.id);
             if was_found || !self.states.contains_key(&device.source) {
                 self.track(device, &observation);
             } else {
-                self.newcomers.insert(device.id.clone(), device);
+                self.new_devices.insert(device.id.clone(), device);
             }
         }
         seen
@@ -261,36 +269,39 @@ impl Watcher {
             tracker: HealthTracker::new(quiet, now),
             missed: 0,
         };
-        let known = self.known.entry(device.id.clone()).or_insert_with(new_entry);
-        known.tracker.set_quiet_period(quiet);
-        known.observe(observation, now);
-        (known.missed, known.device) = (0, device);
+        let tracked = self.tracked.entry(device.id.clone()).or_insert_with(new_entry);
+        tracked.tracker.set_quiet_period(quiet);
+        tracked.observe(observation, now);
+        (tracked.missed, tracked.device) = (0, device);
     }
 
     /// Missing devices that are certainly gone: a present device has one of their nodes, or their parent is present
     /// without them.
     fn replaced(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
-        let present = self.known.values().map(|known| &known.device);
+        let present = self.tracked.values().map(|tracked| &tracked.device);
         let present =
-            present.filter(|device| seen.contains(&device.id)).chain(self.newcomers.values());
+            present.filter(|device| seen.contains(&device.id)).chain(self.new_devices.values());
         let nodes = present.flat_map(Device::own_nodes);
         let taken: BTreeSet<_> = nodes.map(|node| &node.path).collect();
         let is_replaced = |device: &Device| {
             device.parent.as_ref().is_some_and(|whole| seen.contains(whole))
                 || device.own_nodes().any(|node| taken.contains(&node.path))
         };
-        let missing = self.known.iter().filter(|(id, _)| !seen.contains(*id));
-        missing.filter(|(_, known)| is_replaced(&known.device)).map(|(id, _)| id.clone()).collect()
+        let missing = self.tracked.iter().filter(|(id, _)| !seen.contains(*id));
+        missing
+            .filter(|(_, tracked)| is_replaced(&tracked.device))
+            .map(|(id, _)| id.clone())
+            .collect()
     }
 
     fn apply_missed(&mut self, seen: &BTreeSet<DeviceId>, replaced: &BTreeSet<DeviceId>) {
         let now = self.clock.now();
-        for (id, known) in self.known.iter_mut().filter(|(id, _)| !seen.contains(*id)) {
+        for (id, tracked) in self.tracked.iter_mut().filter(|(id, _)| !seen.contains(*id)) {
             let step = if replaced.contains(id) { MAX_MISSES } else { 1 };
-            known.missed = known.missed.saturating_add(step);
-            if known.missed >= MAX_MISSES {
+            tracked.missed = tracked.missed.saturating_add(step);
+            if tracked.missed >= MAX_MISSES {
                 let gone = Observation::Failed(Reason::Vanished, "no longer there".to_owned());
-                known.observe(&gone, now);
+                tracked.observe(&gone, now);
             }
         }
     }
@@ -303,7 +314,7 @@ impl Watcher {
         SourceSnapshot {
             states: self.states.clone(),
             simulated: self.host.simulated(),
-            devices: self.known.values().map(TrackedDevice::device).collect(),
+            devices: self.tracked.values().map(TrackedDevice::device).collect(),
         }
     }
 }
@@ -311,19 +322,19 @@ impl Watcher {
 // === impl ScanTriggers ===
 
 impl ScanTriggers {
-    /// Waits for a policy change, a host event or the end of the pause. Events are collected for a moment, and scans
-    /// keep their shortest interval.
+    /// Waits for a policy change, a host event or the end of the pause. After an event, waits for [`BURST`] and until
+    /// [`MIN_INTERVAL`] has passed since the last scan.
     async fn next_scan(&mut self, pause: Duration) {
         let scanned = Instant::now();
         let regular = scanned + pause;
-        let (mut next, mut is_noticed) = (regular, false);
+        let (mut next, mut has_event) = (regular, false);
         loop {
             tokio::select! {
                 () = sleep_until(next) => return,
                 Ok(()) = self.policies.changed() => return,
-                Ok(()) = self.host.changed(), if !is_noticed => {
+                Ok(()) = self.host.changed(), if !has_event => {
                     let after_burst = (Instant::now() + BURST).max(scanned + MIN_INTERVAL);
-                    (next, is_noticed) = (regular.min(after_burst), true);
+                    (next, has_event) = (regular.min(after_burst), true);
                 }
             }
         }
@@ -349,13 +360,13 @@ impl TrackedDevice {
 async fn await_scan(
     mut scanning: JoinHandle<Watcher>,
     deadline: Duration,
-    to: &Publisher,
+    publisher: &Publisher,
 ) -> Watcher {
     let in_time = deadline::timeout(deadline, &mut scanning).await;
     let scanned = if let Ok(scanned) = in_time {
         scanned
     } else {
-        to.publish_late(&format!("the host did not answer within {deadline:?}"));
+        publisher.publish_late(&format!("the host did not answer within {deadline:?}"));
         scanning.await
     };
     scanned.expect("scanning neither panics nor is cancelled")

@@ -1,8 +1,8 @@
 //! Telemetry of scanned devices, read from sysfs at the probe interval on a separate thread.
 //!
-//! Telemetry is separate from the scan: a failing sensor is no reason to distrust a device, and the first device
-//! list must not wait for it. Firmware answers some files, and may hang: a device is not read again while a read
-//! hangs.
+//! Telemetry is separate from the scan: a failing sensor does not make a device unhealthy, and the first device
+//! list does not wait for sensors. Firmware answers reads of some files, and may hang. The sensors of a device are
+//! not read again while a read hangs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ pub(crate) struct Sensors {
     clock: Clock,
     devices: watch::Receiver<SourceSnapshot>,
     policies: watch::Receiver<Arc<Policy>>,
-    to: watch::Sender<Arc<Telemetry>>,
+    sender: watch::Sender<Arc<Telemetry>>,
     pool: ScanPool<DeviceId, Sample>,
 }
 
@@ -44,12 +44,12 @@ impl Sensors {
         devices: watch::Receiver<SourceSnapshot>,
         policies: watch::Receiver<Arc<Policy>>,
     ) -> Self {
-        let (to, pool) = (watch::Sender::default(), ScanPool::default());
-        Self { read, host, clock, devices, policies, to, pool }
+        let (sender, pool) = (watch::Sender::default(), ScanPool::default());
+        Self { read, host, clock, devices, policies, sender, pool }
     }
 
     pub(crate) fn telemetry(&self) -> TelemetryReceiver {
-        self.to.subscribe()
+        self.sender.subscribe()
     }
 
     /// Reads the sensors after each change of the devices and at the probe interval, until stopped or until the last
@@ -59,7 +59,7 @@ impl Sensors {
             let interval = self.policies.borrow().health.probe_interval;
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.to.closed() => return,
+                () = self.sender.closed() => return,
                 changed = self.devices.changed() => if changed.is_err() { return },
                 () = sleep(interval) => {}
             }
@@ -78,10 +78,10 @@ impl Sensors {
     /// Devices with sensors to read. Unhealthy ones are included, because their sensors may show the reason.
     /// Partitions are not: they share the sensors of their GPU.
     fn present_devices(&mut self) -> Vec<Device> {
-        let is_measured =
+        let has_own_sensors =
             |device: &&Device| device.parent.is_none() && !device.health.has_vanished();
         let snapshot = self.devices.borrow_and_update();
-        snapshot.devices.iter().filter(is_measured).cloned().collect()
+        snapshot.devices.iter().filter(has_own_sensors).cloned().collect()
     }
 
     fn take_samples(mut self, devices: Vec<Device>, interval: Duration) -> Self {
@@ -99,7 +99,7 @@ impl Sensors {
         let now = self.clock.now();
         let until = telemetry::end_of_validity(now, interval);
         let samples = samples.into_iter().map(|(id, sample)| (id, Sample { until, ..sample }));
-        telemetry::publish(&self.to, samples.collect(), now);
+        telemetry::publish(&self.sender, samples.collect(), now);
         self
     }
 }

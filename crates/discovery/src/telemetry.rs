@@ -1,4 +1,4 @@
-//! Telemetry of devices. Separate from the inventory, so that a new sample is no change of the inventory.
+//! Telemetry of devices. Separate from the inventory, so that a new sample does not change the inventory.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ pub(crate) type Telemetry = BTreeMap<DeviceId, Sample>;
 /// Receiver of a source's telemetry.
 pub type TelemetryReceiver = watch::Receiver<Arc<Telemetry>>;
 
-/// Number of probe intervals for which a sample stays valid. One missed probe is chance; three show a driver that
-/// hangs.
+/// Number of probe intervals for which a sample stays valid. A probe may miss one interval by chance; a
+/// driver that misses three hangs.
 const VALID_PROBES: u32 = 3;
 
 pub(crate) fn end_of_validity(now: Timestamp, probe_interval: Duration) -> Timestamp {
@@ -22,13 +22,13 @@ pub(crate) fn end_of_validity(now: Timestamp, probe_interval: Duration) -> Times
 
 /// Publishes new samples and drops expired ones, such as those of removed partitions.
 pub(crate) fn publish(
-    to: &watch::Sender<Arc<Telemetry>>,
+    sender: &watch::Sender<Arc<Telemetry>>,
     samples: Vec<(DeviceId, Sample)>,
     now: Timestamp,
 ) {
-    to.send_modify(|known| {
-        let known = Arc::make_mut(known);
-        known.retain(|_, sample| sample.until >= now);
-        known.extend(samples);
+    sender.send_modify(|telemetry| {
+        let telemetry = Arc::make_mut(telemetry);
+        telemetry.retain(|_, sample| sample.until >= now);
+        telemetry.extend(samples);
     });
 }

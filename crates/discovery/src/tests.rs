@@ -81,11 +81,11 @@ struct Running {
 impl Running {
     fn start(config: &Config) -> Self {
         let (policy, policies) = watch::channel(Arc::new(config.policy.clone()));
-        let (news, stop) = (Arc::new(Notify::new()), CancellationToken::new());
+        let (reconciler, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let clock = Clock::starting_at(Timestamp::now());
         let (_, changes) = watch::channel(0);
         let host = config.places.host();
-        let all = sources(&config.places, &host, &policies, &changes, clock, &news, &stop);
+        let all = sources(&config.places, &host, &policies, &changes, clock, &reconciler, &stop);
         let nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
         let mut tasks = JoinSet::new();
         tasks.spawn(nvidia.run);

@@ -10,8 +10,8 @@ const MAX_BYTES: usize = 100;
 /// An ASCII name in at most `most` characters. A checksum replaces the end of a longer name.
 pub fn shortened(name: &str, most: usize) -> String {
     let sum = format!("-{:08x}", checksum(name));
-    match most.checked_sub(sum.len()).and_then(|kept| name.get(..kept)) {
-        Some(kept) if name.len() > most => format!("{kept}{sum}"),
+    match most.checked_sub(sum.len()).and_then(|length| name.get(..length)) {
+        Some(prefix) if name.len() > most => format!("{prefix}{sum}"),
         _ => name.to_owned(),
     }
 }
@@ -36,7 +36,7 @@ pub fn cut(name: &str) -> String {
     }
 }
 
-/// The longest prefix of at most `bytes` bytes.
+/// The longest prefix with at most `bytes` bytes.
 pub fn beginning(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]

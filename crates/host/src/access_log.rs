@@ -22,6 +22,7 @@ pub enum Access {
 #[derive(Debug)]
 pub struct AccessLog(Receiver<(Access, PathBuf)>);
 
+/// Sender of a log's accesses.
 #[derive(Clone, Debug)]
 pub(super) struct AccessRecorder(Sender<(Access, PathBuf)>);
 

@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_failure_doubles_the_pause_up_to_the_most() {
+    fn each_failure_doubles_the_pause_up_to_the_maximum() {
         let pause = |failures| backoff(Duration::from_secs(1), Duration::from_secs(5), failures);
         assert_eq!(
             [1, 2, 3, 4, u32::MAX].map(|failures| pause(failures).as_secs()),

@@ -30,7 +30,7 @@ pub struct GpuProcess {
     pub container: ContainerId,
     /// GPU memory of the process in bytes, its contexts included.
     pub memory_bytes: u64,
-    /// Recent time in which its kernels ran, in percent; `None` if the driver does not measure it.
+    /// Share of recent time in which its kernels ran, in percent; `None` if the driver does not measure it.
     pub compute_percent: Option<u32>,
 }
 
@@ -59,8 +59,8 @@ impl Host {
         })
     }
 
-    /// True if this process may read the open files of others: it has the capability `SYS_PTRACE`, by the host's
-    /// `/proc`.
+    /// True if this process may read the open files of others: according to the host's `/proc`, it has
+    /// the capability `SYS_PTRACE`.
     pub fn shows_open_files(&self) -> bool {
         let status = self.text(format!("/proc/{}/status", std::process::id()));
         let line = |text: &str| text.lines().find_map(|it| it.strip_prefix("CapEff:").map(hex));
@@ -124,7 +124,7 @@ impl ContainerId {
     /// The container of a control group, by the group's path.
     pub fn in_group(path: &str) -> Option<Self> {
         let mut parts = path.split('/');
-        // The first match counts, because a container may give any name to control groups that it makes.
+        // The first match counts, because a container may give any name to control groups that it creates.
         let pod = parts.find_map(pod_of)?;
         let scope = parts.next()?;
         let name = scope.strip_suffix(".scope").unwrap_or(scope);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_process_of_the_given_container_is_ended() {
+    fn only_a_process_of_the_given_container_is_killed() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         let sleeper = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn();
@@ -202,11 +202,15 @@ mod tests {
         let pid = sleeper.id();
         let container = |id: &str| ContainerId { pod: UID.to_owned(), id: id.to_owned() };
         assert!(host.container_of(pid).is_err());
-        assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(false), "in an unknown one");
+        assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(false), "its container is unknown");
         let folder = root.path().join(format!("proc/{pid}"));
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("cgroup"), format!("0::/kubepods/pod{UID}/{ID}")).expect("written");
-        assert_eq!(host.kill_in(pid, &container("other")).ok(), Some(false), "in another one");
+        assert_eq!(
+            host.kill_in(pid, &container("other")).ok(),
+            Some(false),
+            "it belongs to another container"
+        );
         assert!(matches!(sleeper.try_wait(), Ok(None)));
         assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(true));
         assert!(!sleeper.wait().expect("it is a child").success());

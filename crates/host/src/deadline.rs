@@ -1,23 +1,23 @@
 //! Deadlines that count only time in which the agent runs.
 //!
 //! A stopped agent (SIGSTOP, a paused virtual machine, CPU starvation) receives no answers. By the clock alone, a
-//! healthy GPU would then miss its deadline and be withheld for a quiet period. So a deadline consists of slices,
-//! each of which counts only if the agent checks it in time:
+//! healthy GPU would then miss its deadline and be withheld for a quiet period. So a deadline consists of slices. A
+//! slice counts only if the agent checks the deadline soon after the slice's end:
 //!
 //! ```text
 //!                  checked in time                  last slice
 //!   slice begins ─────────────────────> it counts ──────────────> passed
 //!       ^  │                                │
 //!       │  │ checked late: the agent        └─> next slice begins
-//!       └──┘ slept, so it does not count
+//!       └──┘ was stopped: not counted
 //! ```
 //!
-//! A check is late if twice the time of a slice has passed; after a shorter delay the slice counts. The number of
-//! uncounted slices is at most the number of slices. So each call gets a full deadline of running time, and a hanging
-//! call is always detected.
+//! A check is late if twice the duration of a slice has passed since the slice began; after a shorter delay the slice
+//! counts. At most ten slices of a deadline stay uncounted. So a stop of the agent does not shorten a call's time,
+//! and a hanging call is always detected.
 //!
-//! These deadlines do not suit time that others count too, such as that of a lease, which expires while the agent is
-//! stopped.
+//! These deadlines are unsuitable for periods that other programs measure too, such as a lease, which expires while the
+//! agent is stopped.
 
 use std::{future::pending, pin::pin, time::Duration};
 
@@ -28,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     slice: Duration,
-    /// Remaining slices.
-    left: u32,
+    /// Slices that have not counted yet.
+    remaining: u32,
     /// Number of late slices that may still stay uncounted.
-    excused: u32,
+    uncounted_left: u32,
     /// End of the current slice.
     ends: Instant,
 }
@@ -50,7 +50,7 @@ impl Deadline {
     /// A deadline after `limit` from `now`.
     pub fn starting_at(now: Instant, limit: Duration) -> Self {
         let slice = limit / SLICES;
-        Self { slice, left: SLICES, excused: SLICES, ends: now + slice }
+        Self { slice, remaining: SLICES, uncounted_left: SLICES, ends: now + slice }
     }
 
     /// End of the current slice: time of the next check.
@@ -60,22 +60,22 @@ impl Deadline {
 
     /// Updates the deadline; returns true once it has passed.
     pub fn has_passed(&mut self, now: Instant) -> bool {
-        if now < self.ends || self.left == 0 {
-            return self.left == 0;
+        if now < self.ends || self.remaining == 0 {
+            return self.remaining == 0;
         }
-        let slept = now >= self.ends + self.slice;
-        self.ends = if slept { now } else { self.ends } + self.slice;
-        if slept && self.excused > 0 {
-            self.excused -= 1;
+        let is_late = now >= self.ends + self.slice;
+        self.ends = if is_late { now } else { self.ends } + self.slice;
+        if is_late && self.uncounted_left > 0 {
+            self.uncounted_left -= 1;
         } else {
-            self.left -= 1;
+            self.remaining -= 1;
         }
-        self.left == 0
+        self.remaining == 0
     }
 
     /// Remaining time, in whole slices.
     pub fn left(&self) -> Duration {
-        self.slice * self.left
+        self.slice * self.remaining
     }
 
     /// Waits until the deadline has passed.
@@ -106,14 +106,14 @@ pub async fn beside<F: Future>(
     limit: Duration,
     work: impl FnOnce(CancellationToken) -> F,
 ) -> F::Output {
-    let over = CancellationToken::new();
+    let expired = CancellationToken::new();
     let mut deadline = Deadline::after(limit);
-    let mut work = pin!(work(over.clone()));
+    let mut work = pin!(work(expired.clone()));
     // A passed deadline does not end the work.
     if let Ok(output) = deadline.bound(&mut work).await {
         return output;
     }
-    over.cancel();
+    expired.cancel();
     work.await
 }
 
@@ -139,18 +139,18 @@ mod tests {
     #[test]
     fn a_deadline_passes_in_its_time_despite_small_delays() {
         assert_eq!(passes_after(Duration::ZERO), LIMIT);
-        let little = Duration::from_millis(400);
-        assert_eq!(passes_after(little), LIMIT + little, "delays do not add up");
+        let short = Duration::from_millis(400);
+        assert_eq!(passes_after(short), LIMIT + short, "delays do not add up");
     }
 
     #[test]
-    fn what_hangs_is_found_however_rarely_the_agent_runs() {
-        let rarely = Duration::from_secs(2);
-        assert_eq!(passes_after(rarely), (SLICE + rarely) * SLICES * 2);
+    fn a_hanging_call_is_detected_even_if_every_check_is_late() {
+        let late = Duration::from_secs(2);
+        assert_eq!(passes_after(late), (SLICE + late) * SLICES * 2);
     }
 
     #[test]
-    fn time_in_which_the_agent_was_stopped_is_not_counted_and_nothing_is_judged_right_after_it() {
+    fn time_in_which_the_agent_was_stopped_is_not_counted_and_a_whole_slice_follows_it() {
         let begun = Instant::now();
         let mut deadline = Deadline::starting_at(begun, LIMIT);
         for slice in 1..SLICES {
@@ -158,10 +158,10 @@ mod tests {
         }
         assert_eq!(deadline.left(), SLICE);
         let woken = begun + Duration::from_secs(3600);
-        assert!(!deadline.has_passed(woken), "the last slice was slept through");
+        assert!(!deadline.has_passed(woken), "the agent was stopped during the last slice");
         assert_eq!(deadline.next_check(), woken + SLICE);
         assert!(deadline.has_passed(woken + SLICE));
-        assert!(deadline.has_passed(woken + SLICE), "and stays so");
+        assert!(deadline.has_passed(woken + SLICE), "it stays passed");
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,18 +175,18 @@ mod tests {
         assert_eq!(timeout(LIMIT, answer).await.ok(), Some(7));
         let begun = Instant::now();
         assert!(timeout(LIMIT, pending::<()>()).await.is_err());
-        assert_eq!(begun.elapsed(), LIMIT, "silence is found in its time");
+        assert_eq!(begun.elapsed(), LIMIT, "a missing answer is detected in time");
         let odd = Duration::from_millis(25);
         assert!(timeout(odd, pending::<()>()).await.is_err());
         assert_eq!(begun.elapsed(), LIMIT + odd);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_beside_a_deadline_sees_it_pass_and_continues() {
+    async fn work_with_an_expired_deadline_sees_the_cancellation_and_continues() {
         let begun = Instant::now();
-        let checks = async |over: CancellationToken| {
+        let checks = async |expired: CancellationToken| {
             let mut checks = 0;
-            while !over.is_cancelled() {
+            while !expired.is_cancelled() {
                 sleep(SLICE * 3).await;
                 checks += 1;
             }

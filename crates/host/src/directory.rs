@@ -10,7 +10,7 @@ use inotify::{EventMask, EventStream, Inotify, WatchMask, Watches};
 use tokio::{sync::watch, time::timeout};
 use tokio_stream::StreamExt as _;
 
-/// Watch of the directory at a path, which another directory may replace.
+/// Watch of the directory at a path. Another directory may replace it at that path.
 #[derive(Debug)]
 pub struct DirectoryWatch {
     path: PathBuf,
@@ -19,7 +19,8 @@ pub struct DirectoryWatch {
     events: EventStream<[u8; BUFFER_BYTES]>,
 }
 
-const INTERESTING: WatchMask = WatchMask::CREATE
+/// Events of a directory's entries, and of the directory itself.
+const ENTRY_EVENTS: WatchMask = WatchMask::CREATE
     .union(WatchMask::DELETE)
     .union(WatchMask::MOVE)
     .union(WatchMask::DELETE_SELF)
@@ -27,7 +28,7 @@ const INTERESTING: WatchMask = WatchMask::CREATE
     .union(WatchMask::ONLYDIR);
 
 /// Events after which the path may lead to another directory: events of the directory itself, and lost events.
-const DIRECTORY: EventMask = EventMask::DELETE_SELF
+const DIRECTORY_EVENTS: EventMask = EventMask::DELETE_SELF
     .union(EventMask::MOVE_SELF)
     .union(EventMask::IGNORED)
     .union(EventMask::Q_OVERFLOW);
@@ -40,12 +41,12 @@ const BUFFER_BYTES: usize = 4096;
 impl DirectoryWatch {
     /// Watches for entries that appear and disappear.
     pub fn new(path: &Path) -> io::Result<Self> {
-        Self::with(path, INTERESTING)
+        Self::with(path, ENTRY_EVENTS)
     }
 
     /// Watches for entries, and also for writes to files.
     pub fn of_contents(path: &Path) -> io::Result<Self> {
-        Self::with(path, INTERESTING | WatchMask::CLOSE_WRITE)
+        Self::with(path, ENTRY_EVENTS | WatchMask::CLOSE_WRITE)
     }
 
     fn with(path: &Path, event_mask: WatchMask) -> io::Result<Self> {
@@ -64,9 +65,9 @@ impl DirectoryWatch {
                 event = timeout(at_least_every, self.event()) => event,
                 () = changes.closed() => return,
             };
-            if !event.is_ok_and(|mask| !mask.intersects(DIRECTORY)) {
-                // Watches the directory that the path leads to now. Adding the same directory again changes
-                // nothing; an absent one is tried again after the interval.
+            if !event.is_ok_and(|mask| !mask.intersects(DIRECTORY_EVENTS)) {
+                // Watches the directory at the path now. Adding the same directory again changes nothing; a missing
+                // directory is tried again after the interval.
                 let _ = self.watches.add(&self.path, self.event_mask);
             }
             changes.send_modify(|count| *count += 1);
@@ -91,11 +92,11 @@ mod tests {
         tokio::time::timeout(limit, changes.changed()).await.expect("in time").expect("running");
     }
 
-    /// More changes than the kernel's queue holds.
+    /// Makes more changes than the kernel's queue holds.
     fn overflow_queue(path: &Path) {
-        let kept = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
-        let kept: usize = kept.expect("readable").trim().parse().expect("a number");
-        for _ in 0..=kept / 2 {
+        let text = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
+        let max_queued: usize = text.expect("readable").trim().parse().expect("a number");
+        for _ in 0..=max_queued / 2 {
             std::fs::write(path.join("a"), "").expect("written");
             std::fs::remove_file(path.join("a")).expect("removed");
         }
@@ -113,13 +114,13 @@ mod tests {
         let (sender, mut changes) = watch::channel(0);
         let local = tokio::task::LocalSet::new();
         local.spawn_local(watched.run(sender, Duration::from_secs(600)));
-        let story = async {
+        let changes_made = async {
             let quiet = Duration::from_millis(500);
             while let Ok(Ok(())) = tokio::time::timeout(quiet, changes.changed()).await {}
             std::fs::write(path.join("b"), "").expect("written");
             next(&mut changes).await;
         };
-        local.run_until(story).await;
+        local.run_until(changes_made).await;
     }
 
     #[tokio::test]
@@ -131,7 +132,7 @@ mod tests {
         let (sender, mut changes) = watch::channel(0);
         let local = tokio::task::LocalSet::new();
         local.spawn_local(watched.run(sender, Duration::from_millis(50)));
-        let story = async {
+        let changes_made = async {
             std::fs::write(path.join("a"), "").expect("written");
             next(&mut changes).await;
             std::fs::remove_dir_all(&path).expect("removed");
@@ -140,6 +141,6 @@ mod tests {
             // The regular event finds the new directory and watches it.
             next(&mut changes).await;
         };
-        local.run_until(story).await;
+        local.run_until(changes_made).await;
     }
 }

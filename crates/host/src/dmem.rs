@@ -6,7 +6,7 @@ use windlass_core::{dmem::DmemRegion, pci::PciAddress};
 
 use crate::Host;
 
-/// Mount point and regions that limits by the kernel need.
+/// Mount point of cgroup v2, and the regions to which the kernel's memory limits apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DmemPlaces {
     /// Mount point of cgroup v2.
@@ -26,7 +26,7 @@ pub enum NoDmem {
     /// The host has cgroup v1.
     #[error("the node has no cgroup v2, which the kernel's limits of device memory need")]
     NoCgroups,
-    /// The kernel has no such controller, or it is turned off.
+    /// The kernel lacks the `dmem` controller, or has disabled it.
     #[error(
         "the kernel limits no device memory: it has to be 6.14 or newer, with the controller dmem"
     )]
@@ -36,7 +36,7 @@ pub enum NoDmem {
         "the kernel's controller dmem has no region of {0}: its driver registers none, as i915"
     )]
     NoRegion(PciAddress),
-    /// The GPU has a region per tile, and a program may use any of them.
+    /// The GPU has several regions, one per tile, and a program may use any of them.
     #[error("the memory of {0} has several regions, and one limit cannot be spread over them")]
     SeveralRegions(PciAddress),
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_controller_is_distinguished_from_similar_hosts() {
+    fn each_reason_against_kernel_limits_is_distinguished() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/node");
         let write = |path: &str, text: &str| {

@@ -8,7 +8,7 @@
 pub const GKE: &str = "/home/kubernetes/bin/nvidia";
 
 /// Folders of libraries: in the order of NVIDIA's container toolkit; then Debian's and Fedora's for switchable drivers,
-/// Container-Optimized OS's, GKE's, and the GPU operator's. 32-bit libraries are left out.
+/// Container-Optimized OS's, GKE's, and the GPU operator's. Folders of 32-bit libraries are excluded.
 pub const LIBRARIES: &[&str] = &[
     "/usr/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -30,7 +30,7 @@ pub const LIBRARIES: &[&str] = &[
 pub const PROGRAMS: &[&str] =
     &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Folders of programs that are in no `PATH`: those of Container-Optimized OS, GKE, and the GPU operator.
+/// Folders of programs that a usual `PATH` lacks: those of Container-Optimized OS, GKE, and the GPU operator.
 pub const OWN_PROGRAMS: &[&str] =
     &["/usr/local/nvidia/bin", "/home/kubernetes/bin/nvidia/bin", "/run/nvidia/driver/usr/bin"];
 

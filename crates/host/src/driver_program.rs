@@ -1,7 +1,8 @@
 //! Programs of NVIDIA's driver: lookup and environment.
 //!
 //! If the driver root is a complete system, as for an agent in a container, programs run in a chroot with its
-//! libraries. If the root contains only the driver, they run without chroot, with its folders in their search paths.
+//! libraries. If the root contains only the driver, they run without chroot, with the root's folders in
+//! their search paths.
 
 use std::{
     ffi::OsString,
@@ -61,7 +62,7 @@ impl DriverProgram {
             return Err(MissingProgram { name, searched });
         };
         if inside.is_some() {
-            // A separate tree of the driver is in no search path of that system.
+            // The system's dynamic linker does not search a separate tree of the driver.
             let has_nvml = |folder: &&&str| driver.has(Path::new(folder).join(NVML));
             let libraries = LIBRARIES.iter().find(has_nvml).map(PathBuf::from);
             let search = Search { programs: Vec::new(), libraries };

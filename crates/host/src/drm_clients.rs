@@ -97,7 +97,7 @@ impl DrmProcesses {
     ///
     /// # Errors
     ///
-    /// Fails if the host hides processes.
+    /// Fails if the host hides processes, or has too many.
     pub fn read(host: &Host, pods: &BTreeSet<String>) -> Result<Self, DrmError> {
         if !host.shows_own_process() {
             return Err(DrmError::Hidden);
@@ -110,7 +110,7 @@ impl DrmProcesses {
         processes.sort_unstable();
         let mut found = Self::default();
         for pid in processes {
-            let container = unless_gone(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
+            let container = none_if_gone(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
             let Some(container) = container.flatten() else { continue };
             if pods.contains(&container.pod)
                 && let Err(error) = found.add(host, pid, &container)
@@ -129,7 +129,7 @@ impl DrmProcesses {
         &self.hidden
     }
 
-    /// All pods with a process, by the kubelet's UID, also those whose files were not read.
+    /// All pods with a process, by the kubelet's UID, including those whose files were not read.
     pub fn present(&self) -> &BTreeSet<String> {
         &self.present
     }
@@ -146,28 +146,28 @@ impl DrmProcesses {
         Ok(self.processes.get(&gpu).cloned().unwrap_or_default())
     }
 
-    /// Adds the clients of a process, except those that count for an earlier process.
+    /// Adds the clients of a process, except those that were counted for another process.
     fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), DrmError> {
         let hidden = |source| DrmError::HiddenFiles { pid, source };
         let files = open_files(host, pid).map_err(hidden)?;
         if files.len() > MAX_ENTRIES {
             return Err(DrmError::TooMany(format!("open files of process {pid}")));
         }
-        let mut held = BTreeMap::new();
+        let mut per_gpu = BTreeMap::new();
         for file in files {
             let text =
-                unless_gone(File::open(host.path(file)).and_then(description)).map_err(hidden)?;
+                none_if_gone(File::open(host.path(file)).and_then(description)).map_err(hidden)?;
             let Some(client) = text.as_deref().and_then(DrmClient::parse) else { continue };
             let Some((id, bytes)) = client.id.zip(client.memory_bytes) else {
                 self.unmeasured.insert(client.gpu);
                 continue;
             };
             if self.counted.insert((client.gpu, id)) {
-                let sum = held.entry(client.gpu).or_insert(0_u64);
+                let sum = per_gpu.entry(client.gpu).or_insert(0_u64);
                 *sum = sum.saturating_add(bytes);
             }
         }
-        for (gpu, memory_bytes) in held {
+        for (gpu, memory_bytes) in per_gpu {
             let process = GpuProcess {
                 pid,
                 container: container.clone(),
@@ -186,7 +186,7 @@ impl DrmClient {
     /// Parses a file of `fdinfo`; `None` if the open file is not that of a GPU.
     fn parse(text: &str) -> Option<Self> {
         let keys = || text.lines().filter_map(|line| line.split_once(':'));
-        let value = |wanted| keys().find(|(key, _)| *key == wanted).map(|(_, value)| value.trim());
+        let value = |name| keys().find(|(key, _)| *key == name).map(|(_, value)| value.trim());
         let gpu = value("drm-pdev")?.parse().ok()?;
         let id = value("drm-client-id").and_then(|id| id.parse().ok());
         let memory_bytes = MEMORY.iter().find_map(|kind| {
@@ -207,7 +207,7 @@ impl DrmClient {
 /// threads have them.
 fn open_files(host: &Host, pid: u32) -> io::Result<Vec<String>> {
     let listed = |folder: String| -> io::Result<Vec<String>> {
-        let names = unless_gone(host.some_names(&folder, MAX_ENTRIES + 1))?.unwrap_or_default();
+        let names = none_if_gone(host.some_names(&folder, MAX_ENTRIES + 1))?.unwrap_or_default();
         Ok(names.into_iter().map(|name| format!("{folder}/{name}")).collect())
     };
     let own = listed(format!("/proc/{pid}/fdinfo"))?;
@@ -237,7 +237,7 @@ fn bytes(value: &str) -> Option<u64> {
 }
 
 /// The result of a read; `None` if the process has ended or the file was closed meanwhile.
-fn unless_gone<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+fn none_if_gone<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if is_gone(&error) => Ok(None),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_no_client_is_skipped() {
+    fn a_file_without_a_client_is_skipped() {
         for text in [
             "",
             "pos:\t0\ninotify wd:1 ino:2",
@@ -465,6 +465,9 @@ mod tests {
         proc.process(52, "a", &[format!("{locks}{file}")]);
         assert_eq!(proc.used("0000:03:00.0"), [(52, "a".to_owned(), 1024)]);
         proc.process(52, "a", &[format!("{}{file}", locks.repeat(10))]);
-        assert!(proc.read().expect("read").hidden().contains_key(UID), "it is longer than any");
+        assert!(
+            proc.read().expect("read").hidden().contains_key(UID),
+            "it is longer than the limit"
+        );
     }
 }

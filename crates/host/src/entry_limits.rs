@@ -8,13 +8,13 @@ use crate::Host;
 #[derive(Debug, Default)]
 pub struct EntryLimits(BTreeMap<String, usize>);
 
-/// Names of a list that are written out.
-const SHOWN: usize = 5;
+/// Limit on the names in a message.
+const MAX_LISTED: usize = 5;
 
 // === impl EntryLimits ===
 
 impl EntryLimits {
-    /// Like [`Host::names`], up to `most` names; notes a folder that has more.
+    /// Like [`Host::names`], up to `most` names. Records the folder if it has more.
     pub fn names(&mut self, host: &Host, folder: impl AsRef<Path>, most: usize) -> Vec<String> {
         let mut names = host.some_names(&folder, most + 1).unwrap_or_default();
         if names.len() > most {
@@ -37,7 +37,7 @@ impl fmt::Display for EntryLimits {
 
 /// The first names of a list, and the number of further ones.
 pub fn first_names(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
-    let more = names.len().saturating_sub(SHOWN);
-    let shown = names.take(SHOWN).collect::<Vec<_>>().join(between);
+    let more = names.len().saturating_sub(MAX_LISTED);
+    let shown = names.take(MAX_LISTED).collect::<Vec<_>>().join(between);
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }

@@ -1,4 +1,4 @@
-//! Calls to the outside under a time limit: HTTP servers, programs, files that firmware serves.
+//! Calls with a time limit: HTTP requests, programs, files that firmware serves.
 
 mod deadline_pool;
 mod http;

@@ -24,8 +24,8 @@ pub enum Readers {
     Executors,
 }
 
-/// Suffix of a file during its write.
-const DRAFT: &str = ".draft";
+/// Suffix of a temporary file that replaces another one once it is complete.
+const DRAFT_SUFFIX: &str = ".draft";
 
 // === impl Readers ===
 
@@ -40,8 +40,8 @@ impl Readers {
     }
 }
 
-/// Replaces a file atomically: writes a dot file beside it, syncs, renames, syncs the folder. Creates missing folders.
-/// Returns false, and writes nothing, if the file has this content and mode already.
+/// Replaces a file atomically: writes and syncs a draft in the same folder, renames it, syncs the folder. Creates
+/// missing folders. Returns false, and writes nothing, if the file has this content and mode already.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool> {
     if has_content(path, content, readers) {
         return Ok(false);
@@ -67,17 +67,18 @@ fn write(draft: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Name of a file during its write.
+/// Path of a file's draft: a hidden file in the same folder.
 fn draft(path: &Path) -> Option<PathBuf> {
-    Some(path.with_file_name(format!(".{}{DRAFT}", path.file_name()?.to_string_lossy())))
+    Some(path.with_file_name(format!(".{}{DRAFT_SUFFIX}", path.file_name()?.to_string_lossy())))
 }
 
-/// Final name of the file of a draft; `None` for another file. A killed agent may leave drafts.
+/// Name of the file that a draft would replace; `None` if the name is not that of a draft. A killed agent may leave
+/// drafts.
 pub fn drafted(name: &str) -> Option<&str> {
-    name.strip_prefix('.')?.strip_suffix(DRAFT)
+    name.strip_prefix('.')?.strip_suffix(DRAFT_SUFFIX)
 }
 
-/// Creates a new file, after removing a leftover draft. `create_new` does not follow a link that somebody put there.
+/// Creates a new file, after removing a leftover draft. `create_new` does not follow a link at the path.
 fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -85,8 +86,8 @@ fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// True if the file has this content and mode. The mode counts because earlier agents wrote private files readable for
-/// everyone.
+/// True if the file has this content and mode. The mode counts because earlier versions of the agent left private files
+/// readable for everyone.
 fn has_content(path: &Path, content: &[u8], readers: Readers) -> bool {
     const ALL: u32 = 0o777;
     let most = content.len().try_into().unwrap_or(u64::MAX);
@@ -123,7 +124,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("a.json");
         let mode = || fs::metadata(&path).expect("there").permissions().mode() & 0o777;
-        fs::write(dir.path().join(".a.json.draft"), "left behind, for everyone").expect("written");
+        fs::write(dir.path().join(".a.json.draft"), "a leftover draft, readable for everyone")
+            .expect("written");
         for (readers, expected) in
             [(Readers::Owner, 0o600), (Readers::Everyone, 0o644), (Readers::Executors, 0o755)]
         {

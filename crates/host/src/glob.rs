@@ -7,7 +7,7 @@ enum Piece {
     Letter(char),
     AnyLetter,
     AnyText,
-    OneOf { ranges: Vec<(char, char)>, inside: bool },
+    OneOf { ranges: Vec<(char, char)>, must_contain: bool },
 }
 
 /// True if the text contains wildcards.
@@ -32,15 +32,15 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     let (pieces, name) = (pieces(pattern), name.chars().collect::<Vec<_>>());
     let (mut piece, mut at) = (0, 0);
     // Index of the last `*`, and the position at which the name is assumed to continue after it.
-    let mut any: Option<(usize, usize)> = None;
+    let mut last_star: Option<(usize, usize)> = None;
     while at < name.len() {
         match pieces.get(piece) {
             Some(Piece::AnyText) => {
-                any = Some((piece, at));
+                last_star = Some((piece, at));
                 piece += 1;
             }
             Some(other) if other.accepts(name[at]) => (piece, at) = (piece + 1, at + 1),
-            _ => match &mut any {
+            _ => match &mut last_star {
                 Some((star, begin)) => {
                     *begin += 1;
                     (piece, at) = (*star + 1, *begin);
@@ -53,24 +53,24 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// For each component of a pattern with a wildcard, the matched text between the component's fixed prefix and suffix.
-pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
+pub fn wildcard_texts(pattern: &str, path: &str) -> Vec<String> {
     let parts = pattern.split('/').zip(path.split('/'));
-    let open = parts.filter(|(part, _)| is_pattern(part)).map(|(part, name)| {
+    let texts = parts.filter(|(part, _)| is_pattern(part)).map(|(part, name)| {
         let (begin, end) = fixed(part);
         name.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end)).unwrap_or(name).to_owned()
     });
-    open.collect()
+    texts.collect()
 }
 
-/// The path of a pattern with these texts in place of its wildcards: the inverse of [`open_parts`].
-pub fn closed(pattern: &str, parts: &[String]) -> String {
+/// The path of a pattern with these texts in place of its wildcards: the inverse of [`wildcard_texts`].
+pub fn fill_wildcards(pattern: &str, parts: &[String]) -> String {
     let mut parts = parts.iter();
-    let mut close = |part: &str| {
+    let mut fill = |part: &str| {
         let (begin, end) = fixed(part);
-        let open = if is_pattern(part) { parts.next() } else { None };
-        open.map_or_else(|| part.to_owned(), |open| format!("{begin}{open}{end}"))
+        let text = if is_pattern(part) { parts.next() } else { None };
+        text.map_or_else(|| part.to_owned(), |text| format!("{begin}{text}{end}"))
     };
-    pattern.split('/').map(&mut close).collect::<Vec<_>>().join("/")
+    pattern.split('/').map(&mut fill).collect::<Vec<_>>().join("/")
 }
 
 /// Fixed prefix and suffix of a component.
@@ -81,7 +81,7 @@ fn fixed(part: &str) -> (&str, &str) {
 }
 
 /// A pattern that matches only this text.
-pub fn literally(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let letter = |letter: char| match letter {
         '*' | '?' | '[' => format!("[{letter}]"),
         other => other.to_string(),
@@ -92,23 +92,23 @@ pub fn literally(text: &str) -> String {
 fn pieces(pattern: &str) -> Vec<Piece> {
     let (mut pieces, mut rest) = (Vec::new(), pattern);
     while let Some(letter) = rest.chars().next() {
-        let behind = &rest[letter.len_utf8()..];
-        let (piece, left) = match letter {
-            '*' => (Piece::AnyText, behind),
-            '?' => (Piece::AnyLetter, behind),
+        let after = &rest[letter.len_utf8()..];
+        let (piece, remaining) = match letter {
+            '*' => (Piece::AnyText, after),
+            '?' => (Piece::AnyLetter, after),
             // An unclosed bracket is literal, as in shells.
-            '[' => one_of(behind).unwrap_or((Piece::Letter('['), behind)),
-            other => (Piece::Letter(other), behind),
+            '[' => one_of(after).unwrap_or((Piece::Letter('['), after)),
+            other => (Piece::Letter(other), after),
         };
         pieces.push(piece);
-        rest = left;
+        rest = remaining;
     }
     pieces
 }
 
 /// Parses a set after `[`. Returns the set and the text after it. A leading `]` is literal.
 fn one_of(text: &str) -> Option<(Piece, &str)> {
-    let (inside, text) = match text.strip_prefix(['!', '^']) {
+    let (must_contain, text) = match text.strip_prefix(['!', '^']) {
         Some(rest) => (false, rest),
         None => (true, text),
     };
@@ -121,7 +121,7 @@ fn one_of(text: &str) -> Option<(Piece, &str)> {
         ranges.push((letters[at], *to.unwrap_or(&letters[at])));
         at += if to.is_some() { 3 } else { 1 };
     }
-    Some((Piece::OneOf { ranges, inside }, &text[end + 1..]))
+    Some((Piece::OneOf { ranges, must_contain }, &text[end + 1..]))
 }
 
 // === impl Piece ===
@@ -131,8 +131,8 @@ impl Piece {
         match self {
             Self::Letter(own) => *own == letter,
             Self::AnyLetter | Self::AnyText => true,
-            Self::OneOf { ranges, inside } => {
-                ranges.iter().any(|(from, to)| (*from..=*to).contains(&letter)) == *inside
+            Self::OneOf { ranges, must_contain } => {
+                ranges.iter().any(|(from, to)| (*from..=*to).contains(&letter)) == *must_contain
             }
         }
     }
@@ -145,8 +145,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_as_in_a_shell() {
-        for (pattern, fitting, other) in [
+    fn names_match_as_in_a_shell() {
+        for (pattern, matching, other) in [
             ("video*", "video", "vide"),
             ("video?", "video0", "video10"),
             ("tty[A-Z]*[0-9]", "ttyUSB0", "tty0"),
@@ -156,7 +156,7 @@ mod tests {
             ("a[b", "a[b", "ab"),
             ("é?", "éü", "é"),
         ] {
-            assert!(fits(pattern, fitting), "{pattern} {fitting}");
+            assert!(fits(pattern, matching), "{pattern} {matching}");
             assert!(!fits(pattern, other), "{pattern} {other}");
         }
     }
@@ -170,27 +170,27 @@ mod tests {
 
     #[test]
     fn texts_of_wildcards_are_extracted_and_inserted() {
-        for (pattern, path, open) in [
+        for (pattern, path, texts) in [
             ("/dev/dma_tx*", "/dev/dma_tx12", vec!["12"]),
             ("/dev/dvb/adapter*/frontend0", "/dev/dvb/adapter3/frontend0", vec!["3"]),
             ("/dev/[a-c]?/x*y", "/dev/b1/xzy", vec!["b1", "z"]),
             ("/dev/kvm", "/dev/kvm", vec![]),
             ("/dev/tx*", "/dev/tx", vec![""]),
         ] {
-            assert_eq!(open_parts(pattern, path), open, "{pattern}");
-            assert_eq!(closed(pattern, &open_parts(pattern, path)), path);
+            assert_eq!(wildcard_texts(pattern, path), texts, "{pattern}");
+            assert_eq!(fill_wildcards(pattern, &wildcard_texts(pattern, path)), path);
         }
     }
 
     proptest! {
         #[test]
-        fn every_text_fits_itself_taken_literally(text in ".{0,20}", other in ".{0,20}") {
-            prop_assert!(fits(&literally(&text), &text));
-            prop_assert_eq!(fits(&literally(&text), &other), text == other);
+        fn a_literal_pattern_matches_only_its_text(text in ".{0,20}", other in ".{0,20}") {
+            prop_assert!(fits(&escaped(&text), &text));
+            prop_assert_eq!(fits(&escaped(&text), &other), text == other);
         }
 
         #[test]
-        fn any_pattern_has_an_answer(pattern in "[*?a\\[\\]!-]{0,24}", name in "[ab\\[\\]-]{0,24}") {
+        fn any_pattern_terminates(pattern in "[*?a\\[\\]!-]{0,24}", name in "[ab\\[\\]-]{0,24}") {
             let _ = fits(&pattern, &name);
         }
     }

@@ -9,7 +9,7 @@ use windlass_core::telemetry::Sample;
 
 use crate::Host;
 
-/// Hardware monitor of a device that the device's driver made.
+/// Hardware monitor that a device's own driver registered.
 #[derive(Debug)]
 pub struct Monitor<'a> {
     host: &'a Host,
@@ -32,14 +32,18 @@ impl<'a> Monitor<'a> {
     pub fn sample(&self) -> Sample {
         Sample {
             // AMD: the edge sensor, or the junction of cards without one. Intel: the package, which is second under xe.
-            temperature_celsius: self.first(["temp1_input", "temp2_input"]).and_then(celsius),
-            power_milliwatts: self.first(["power1_average", "power1_input"]).map(thousandth),
+            temperature_celsius: self
+                .first_number(["temp1_input", "temp2_input"])
+                .and_then(celsius),
+            power_milliwatts: self.first_number(["power1_average", "power1_input"]).map(thousandth),
             power_limit_milliwatts: self
-                .first(["power1_cap", "power1_max"])
+                .first_number(["power1_cap", "power1_max"])
                 .filter(|limit| *limit > 0)
                 .map(thousandth),
-            // The sensor of the card, or else that of the package.
-            energy_millijoules: self.first(["energy1_input", "energy2_input"]).map(thousandth),
+            // The sensor of the card, or else of the package.
+            energy_millijoules: self
+                .first_number(["energy1_input", "energy2_input"])
+                .map(thousandth),
             ..Sample::default()
         }
     }
@@ -49,7 +53,8 @@ impl<'a> Monitor<'a> {
         number(self.host, &self.folder.join(file))
     }
 
-    fn first(&self, files: [&str; 2]) -> Option<u64> {
+    /// Number in the first of these files that has one.
+    fn first_number(&self, files: [&str; 2]) -> Option<u64> {
         files.iter().find_map(|file| number(self.host, &self.folder.join(file)))
     }
 }
@@ -101,7 +106,7 @@ fn sensor_of(file: &str) -> Option<String> {
     Some(file[..=end].to_owned())
 }
 
-/// Reads one sensor.
+/// Describes a sensor if it is overheated.
 fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<String> {
     let millidegrees =
         |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();

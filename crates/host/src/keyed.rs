@@ -51,8 +51,8 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> Tasks<K, T> {
 
     /// Waits for the next finished work; `None` if no work runs. Cancel-safe.
     pub async fn next(&mut self) -> Option<(K, T)> {
-        let done = self.running.join_next().await?;
-        let (key, outcome) = done.expect("work neither panics nor is cancelled");
+        let finished = self.running.join_next().await?;
+        let (key, outcome) = finished.expect("work neither panics nor is cancelled");
         match self.waiting.get_mut(&key).and_then(VecDeque::pop_front) {
             Some(Waiting(work)) => self.spawn(key.clone(), work),
             None => drop(self.waiting.remove(&key)),
@@ -93,12 +93,12 @@ mod tests {
             });
         }
         assert!(tasks.is_busy(&"a") && tasks.is_busy(&"b") && !tasks.is_busy(&"c"));
-        let mut done = Vec::new();
+        let mut finished = Vec::new();
         while let Some((key, (number, at))) = tasks.next().await {
-            done.push((key, number, at));
+            finished.push((key, number, at));
         }
-        done.sort_unstable();
-        assert_eq!(done, [("a", 1, 1), ("a", 2, 3), ("a", 4, 7), ("b", 3, 3)]);
+        finished.sort_unstable();
+        assert_eq!(finished, [("a", 1, 1), ("a", 2, 3), ("a", 4, 7), ("b", 3, 3)]);
         assert!(!tasks.is_busy(&"a") && !tasks.is_busy(&"b"));
     }
 
@@ -111,7 +111,7 @@ mod tests {
         tokio::select! {
             biased;
             () = std::future::ready(()) => {}
-            _ = tasks.next() => panic!("it has not begun"),
+            _ = tasks.next() => panic!("no task has run yet"),
         }
         assert_eq!(tasks.next().await, Some(("a", 1)));
         assert_eq!(tasks.next().await, Some(("a", 2)));

@@ -107,14 +107,14 @@ impl Host {
         Self { root, root_on_node, opened, pci, scan_cache: None, recorder: None }
     }
 
-    /// Converts a path that the agent sees to the path that the container runtime sees; `None` for
-    /// a path outside this host's root.
+    /// Converts a path that the agent sees to the path that the container runtime sees; `None` for a path outside this
+    /// host's root.
     pub fn agent_to_runtime_path(&self, path: &Path) -> Option<PathBuf> {
         Some(self.path_on_node(Path::new("/").join(path.strip_prefix(&self.root).ok()?)))
     }
 
-    /// Converts a path that the container runtime sees to a path of this host. A path outside
-    /// `root_on_node` stays unchanged.
+    /// Converts a path that the container runtime sees to a path of this host. A path outside `root_on_node` stays
+    /// unchanged.
     pub fn runtime_to_host_path<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         match path.strip_prefix(&self.root_on_node) {
             Ok(below) => Path::new("/").join(below).into(),
@@ -159,12 +159,15 @@ impl Host {
         self.simulated().is_none() && self.recorded().is_none()
     }
 
-    /// Path of NVML in the host's folders of libraries. Without one there, the bare file name for the dynamic linker,
-    /// if the host is the agent's own machine.
+    /// Path of NVML in the host's folders of libraries. If no folder has it: the bare file name, for the dynamic
+    /// linker, if the host is the agent's own machine.
     pub fn nvml_library(&self) -> Option<PathBuf> {
-        let inside = driver_folders::LIBRARIES.iter().map(|folder| Path::new(folder).join(NVML));
-        let found =
-            inside.filter_map(|path| self.resolve_link(path)).map(|path| self.path(path)).next();
+        let candidates =
+            driver_folders::LIBRARIES.iter().map(|folder| Path::new(folder).join(NVML));
+        let found = candidates
+            .filter_map(|path| self.resolve_link(path))
+            .map(|path| self.path(path))
+            .next();
         let is_this_machine = self.root == Path::new("/");
         found.or_else(|| is_this_machine.then(|| NVML.into()))
     }
@@ -190,16 +193,16 @@ impl Host {
 
     /// Target of a path after resolving links in every component.
     pub fn canonicalize(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
-        let (mut path, mut left) = (PathBuf::from("/"), absolute.as_ref().to_owned());
+        let (mut path, mut remaining) = (PathBuf::from("/"), absolute.as_ref().to_owned());
         for _ in 0..MAX_LINKS {
-            let mut parts = left.components();
+            let mut parts = remaining.components();
             let target = parts.by_ref().find_map(|part| {
                 path = flat(&path.join(part));
                 let link = (path != Path::new("/")).then(|| self.try_link(&path));
                 link.filter(|link| *link != Err(Errno::INVAL))
             });
             let Some(target) = target.transpose().ok()? else { return Some(path) };
-            left = Path::new(&*target).join(parts.as_path());
+            remaining = Path::new(&*target).join(parts.as_path());
             path.pop();
         }
         None
@@ -278,6 +281,6 @@ mod tests {
         };
         assert_eq!(needed(0o666), None);
         assert_eq!(needed(0o600), None);
-        assert_eq!(needed(0o660), (group != 0).then_some(group), "a document's group 0 is ignored");
+        assert_eq!(needed(0o660), (group != 0).then_some(group), "group 0 is never needed");
     }
 }

@@ -9,7 +9,7 @@ use super::Host;
 /// A device node with its sysfs folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundNode {
-    /// The node. Its proof, which confirms the device number later, is the folder.
+    /// The node. Its `proof` is the folder, which later shows if the node still belongs to the device.
     pub node: DeviceNode,
     /// Name of the folder, `uverbs0`.
     pub name: String,
@@ -17,10 +17,10 @@ pub struct FoundNode {
     pub class: String,
 }
 
-/// Depth of the search in folders. The deepest known node is a serial port of a USB hub's interface, at five.
-const DEPTH: u32 = 6;
+/// Depth of the search in folders. The deepest known node, of a serial port on a USB hub, has depth five.
+const MAX_DEPTH: u32 = 6;
 
-/// Limit on the folders per device. A device with more of them is a bus.
+/// Limit on the folders per device. A folder with more of them is a bus, not a device.
 const MAX_FOLDERS: u32 = 2_000;
 
 // === impl Host ===
@@ -29,8 +29,8 @@ impl Host {
     /// Nodes of the device with this folder, by path. Skips PCI functions, USB devices and subfunctions below it, which
     /// are separate devices.
     pub fn nodes_of(&self, folder: impl AsRef<Path>) -> Vec<FoundNode> {
-        let mut walk = Walk { host: self, found: Vec::new(), left: MAX_FOLDERS };
-        walk.enter(folder.as_ref(), DEPTH);
+        let mut walk = Walk { host: self, found: Vec::new(), remaining_folders: MAX_FOLDERS };
+        walk.visit(folder.as_ref(), MAX_DEPTH);
         walk.found.sort_by(|a, b| a.node.path.cmp(&b.node.path));
         walk.found
     }
@@ -75,13 +75,13 @@ fn below_dev(name: &str) -> Option<PathBuf> {
 struct Walk<'a> {
     host: &'a Host,
     found: Vec<FoundNode>,
-    left: u32,
+    remaining_folders: u32,
 }
 
 // === impl Walk ===
 
 impl Walk<'_> {
-    fn enter(&mut self, folder: &Path, depth: u32) {
+    fn visit(&mut self, folder: &Path, depth: u32) {
         if self.host.has(folder.join("dev")) {
             self.found.extend(self.host.node_at(folder));
         }
@@ -89,13 +89,13 @@ impl Walk<'_> {
             return;
         }
         for child in self.host.folders(folder) {
-            if self.left == 0 {
+            if self.remaining_folders == 0 {
                 return;
             }
-            self.left -= 1;
+            self.remaining_folders -= 1;
             let child = folder.join(child);
             if !self.is_separate_device(&child) {
-                self.enter(&child, depth - 1);
+                self.visit(&child, depth - 1);
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct NvidiaSmi {
     driver: Host,
-    turn: Arc<Semaphore>,
+    permit: Arc<Semaphore>,
 }
 
 /// Error of a run. The caller limits its time.
@@ -36,12 +36,12 @@ const NAME: &str = "nvidia-smi";
 impl NvidiaSmi {
     /// `nvidia-smi` of the driver under these roots.
     pub fn new(roots: &Roots) -> Self {
-        Self { driver: roots.driver.clone(), turn: Arc::new(Semaphore::new(1)) }
+        Self { driver: roots.driver.clone(), permit: Arc::new(Semaphore::new(1)) }
     }
 
     /// Runs the program after the runs of earlier callers. Dropping the future kills the program.
     pub async fn run(&self, arguments: &[&str]) -> Result<(), SmiError> {
-        let _turn = self.turn.acquire().await.expect("it is never closed");
+        let _permit = self.permit.acquire().await.expect("the semaphore is never closed");
         let program = DriverProgram::find(NAME, &self.driver, whole_system(&self.driver))?;
         let mut command = program.command();
         command.args(arguments);

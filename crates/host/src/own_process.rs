@@ -67,7 +67,7 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
 }
 
 fn field(stat: &str, nth: usize) -> Option<u64> {
-    // The name may contain anything.
+    // The program's name may contain any character, brackets included.
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(nth)?.parse().ok()
 }

@@ -10,7 +10,7 @@ use windlass_core::{
 
 use super::{
     Host,
-    pci_index::{PCI_DEVICES, PciKind, listed_at},
+    pci_index::{PCI_DEVICES, PciKind, pci_folder},
 };
 
 /// A PCI function: location, identity, driver.
@@ -39,17 +39,17 @@ const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 // === impl Host ===
 
 impl Host {
-    /// Matching functions by address. Blocks.
+    /// Matching functions, in order of address. Blocks.
     pub fn pci_functions(&self, matches: impl Fn(&PciKind) -> bool) -> Vec<PciFunction> {
         let kinds = self.pci_kinds();
         let matching = kinds.iter().filter(|(_, kind)| matches(kind));
         let function = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
-            PciFunction::read(self, *address, kind, listed_at(*address))
+            PciFunction::read(self, *address, kind, pci_folder(*address))
         };
         matching.map(function).collect()
     }
 
-    /// Addresses of matching functions, in order. Blocks.
+    /// Sorted addresses of matching functions. Blocks.
     pub fn pci_addresses(&self, matches: impl Fn(&PciKind) -> bool) -> Vec<PciAddress> {
         let kinds = self.pci_kinds();
         kinds.iter().filter(|(_, kind)| matches(kind)).map(|(address, _)| *address).collect()
@@ -57,7 +57,7 @@ impl Host {
 
     /// Reads a function from sysfs.
     pub fn pci_function(&self, address: PciAddress) -> PciFunction {
-        self.pci_function_in(address, listed_at(address))
+        self.pci_function_in(address, pci_folder(address))
     }
 
     /// True if a function of this vendor, `10de`, is present. Blocks.
@@ -67,18 +67,18 @@ impl Host {
     /// Fails if the functions cannot be listed, or if an unreadable function may be of the vendor.
     pub fn has_pci_vendor(&self, vendor: &str) -> Result<bool, String> {
         let host = self.for_one_scan();
-        let unlisted = host.refusal(PCI_DEVICES);
+        let list_error = host.refusal(PCI_DEVICES);
         if host.pci_kinds().values().any(|it| it.is_of_vendor(&[vendor])) {
             return Ok(true);
         }
-        unlisted.or_else(|| host.unread_function()).map_or(Ok(false), Err)
+        list_error.or_else(|| host.unread_function()).map_or(Ok(false), Err)
     }
 
-    /// Like [`Host::pci_function`], by another path to its folder, so that reads by that path share the cache.
+    /// Like [`Host::pci_function`], with another path to the folder, so that reads below that path share the cache.
     pub(super) fn pci_function_in(&self, address: PciAddress, folder: PathBuf) -> PciFunction {
-        let known =
+        let cached =
             self.scan_cache.as_ref().and_then(|cache| cache.pci.get()?.get(&address).cloned());
-        let kind = known.unwrap_or_else(|| Arc::new(PciKind::read(self, &folder)));
+        let kind = cached.unwrap_or_else(|| Arc::new(PciKind::read(self, &folder)));
         PciFunction::read(self, address, &kind, folder)
     }
 }
@@ -108,7 +108,7 @@ impl PciFunction {
         self.folder.clone()
     }
 
-    /// Address in the spelling of ids, `0000-1b-00-0`.
+    /// Address as part of an id, `0000-1b-00-0`.
     pub fn id(&self) -> String {
         self.address.dashed()
     }

@@ -19,16 +19,16 @@ use crate::{entry::Entry, shared::Shared};
 /// Folder of all PCI functions.
 pub(super) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Known PCI functions of a host. All are read under one lock, because reading these files cannot hang in a driver.
+/// PCI functions of a host. All are read under one lock, because reading these files cannot hang in a driver.
 #[derive(Debug, Default)]
-pub(super) struct PciIndex(Shared<Known>);
+pub(super) struct PciIndex(Shared<CachedFunctions>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct CachedFunctions {
     /// Inode and kind of each function.
     functions: BTreeMap<PciAddress, (u64, Arc<PciKind>)>,
     /// True if the last scan exceeded the limit.
-    is_crowded: bool,
+    exceeds_limit: bool,
 }
 
 /// Listed functions with their kinds.
@@ -42,7 +42,7 @@ pub struct PciKind {
     /// Class, subclass and programming interface, `0x030200`.
     pub class: Option<String>,
     /// Error of a file that exists but cannot be read.
-    pub(super) unread: Option<Errno>,
+    pub(super) read_error: Option<Errno>,
 }
 
 /// Limit on functions. Large machines with virtual functions have two thousand.
@@ -54,21 +54,22 @@ impl PciKind {
     pub(super) fn read(host: &Host, folder: &Path) -> Self {
         // The function was unplugged meanwhile.
         let is_gone = |error: Errno| matches!(error, Errno::NOENT | Errno::NODEV);
-        let mut unread = None;
+        let mut read_error = None;
         let mut text = |file: &str| {
             let text = host.bytes(&folder.join(file));
-            unread = unread.or(text.as_ref().err().copied().filter(|error| !is_gone(*error)));
+            read_error =
+                read_error.or(text.as_ref().err().copied().filter(|error| !is_gone(*error)));
             Some(std::str::from_utf8(&text.ok()?).ok()?.trim().to_owned())
         };
         let vendor = text("vendor").map(|id| id.trim_start_matches("0x").to_owned());
         let class = text("class");
-        Self { vendor, class, unread }
+        Self { vendor, class, read_error }
     }
 
     /// True if the class begins with one of these, `0x0302`.
     pub fn is_of_class(&self, classes: &[&str]) -> bool {
         let class = self.class.as_deref().unwrap_or_default();
-        classes.iter().any(|begin| class.starts_with(begin))
+        classes.iter().any(|prefix| class.starts_with(prefix))
     }
 
     /// True for one of these vendors, `10de`.
@@ -90,7 +91,7 @@ impl Host {
         let listed = || {
             let entries = self.list(PCI_DEVICES);
             let entries = entries.as_deref().unwrap_or_default();
-            self.pci.0.step(|known| known.refresh(self, entries))
+            self.pci.0.step(|cached| cached.refresh(self, entries))
         };
         match &self.scan_cache {
             Some(cache) => cache.pci.get_or_init(listed).clone(),
@@ -99,25 +100,25 @@ impl Host {
     }
 }
 
-// === impl Known ===
+// === impl CachedFunctions ===
 
-impl Known {
-    /// Reads new functions, and forgets removed ones. Unreadable functions are read again at the next scan.
+impl CachedFunctions {
+    /// Reads new functions, and drops removed ones. Unreadable functions are read again at the next scan.
     fn refresh(&mut self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
-        let (listed, is_crowded) = lowest(entries, MAX_FUNCTIONS);
-        if is_crowded && !self.is_crowded {
+        let (listed, exceeds_limit) = lowest(entries, MAX_FUNCTIONS);
+        if exceeds_limit && !self.exceeds_limit {
             tracing::warn!(
                 folder = PCI_DEVICES,
                 most = MAX_FUNCTIONS,
                 "too many PCI functions, higher addresses ignored: create fewer virtual functions"
             );
         }
-        self.is_crowded = is_crowded;
+        self.exceeds_limit = exceeds_limit;
         self.functions.retain(|address, (inode, _)| listed.get(address) == Some(inode));
         let mut kinds = PciKinds::new();
         for (address, inode) in listed {
             let kind = self.functions.get(&address).map(|(_, kind)| kind.clone());
-            let kind = kind.unwrap_or_else(|| Arc::new(PciKind::read(host, &listed_at(address))));
+            let kind = kind.unwrap_or_else(|| Arc::new(PciKind::read(host, &pci_folder(address))));
             if kind.is_read() {
                 self.functions.insert(address, (inode, kind.clone()));
             }
@@ -127,18 +128,18 @@ impl Known {
     }
 }
 
-/// Addresses and inodes of the functions with the lowest addresses, up to the limit. The second value is true if there
-/// are more.
+/// Addresses and inodes of the functions with the lowest addresses, up to `most`. The second value is true if there are
+/// more.
 fn lowest(entries: &[Entry], most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
     let address = |entry: &Entry| Some((entry.name.parse().ok()?, entry.inode));
     let mut listed: Vec<(PciAddress, u64)> = entries.iter().filter_map(address).collect();
     listed.sort_unstable();
-    let is_crowded = listed.len() > most;
-    (listed.into_iter().take(most).collect(), is_crowded)
+    let exceeds_limit = listed.len() > most;
+    (listed.into_iter().take(most).collect(), exceeds_limit)
 }
 
 /// Sysfs folder of a function.
-pub(super) fn listed_at(address: PciAddress) -> PathBuf {
+pub(super) fn pci_folder(address: PciAddress) -> PathBuf {
     Path::new(PCI_DEVICES).join(address.to_string())
 }
 
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_the_lowest_addresses_count_and_other_names_do_not() {
+    fn only_the_lowest_addresses_up_to_the_limit_are_read() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let list = root.path().join(PCI_DEVICES.trim_start_matches('/'));
         fs::create_dir_all(&list).expect("made");
@@ -194,9 +195,9 @@ mod tests {
         let host = Host::new(root.path(), root.path());
         let entries = host.list(PCI_DEVICES).expect("listed");
         assert!(!lowest(&entries, 20).1);
-        let (some, is_crowded) = lowest(&entries, 7);
+        let (some, exceeds_limit) = lowest(&entries, 7);
         let buses: Vec<_> = some.keys().map(ToString::to_string).collect();
-        assert!(is_crowded && buses.len() == 7, "{buses:?}");
+        assert!(exceeds_limit && buses.len() == 7, "{buses:?}");
         assert_eq!(buses.last().map(String::as_str), Some("0000:06:00.0"));
     }
 }

@@ -31,8 +31,7 @@ enum PendingCallState {
 
 impl PendingCall {
     /// Starts a call unless one is running. Returns true if the caller must make the call. The call becomes overdue
-    /// after
-    /// `limit`.
+    /// after `limit`.
     pub fn begin(&mut self, now: Instant, limit: Duration) -> bool {
         let idle = self.is_idle();
         if idle {
@@ -41,7 +40,7 @@ impl PendingCall {
         idle
     }
 
-    /// Records an answer, late or not.
+    /// Records the answer, even one after the deadline.
     pub fn settle(&mut self) {
         *self = Self { state: PendingCallState::Idle, settled: true };
     }
@@ -86,10 +85,10 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(5);
 
-    /// Checks it at each due time until it is overdue.
+    /// Checks the call at each due time until it is overdue.
     fn overdue_at(call: &mut PendingCall) -> Instant {
         loop {
-            let due = call.next_check().expect("an answer is waited for");
+            let due = call.next_check().expect("the call is running");
             if call.became_overdue(due) {
                 return due;
             }

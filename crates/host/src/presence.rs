@@ -15,12 +15,12 @@ pub enum Absence {
     /// A node is missing.
     #[error("device node {} is missing on this node; is the driver loaded?", .0.display())]
     Missing(PathBuf),
-    /// A node number changed since the scan.
+    /// The node no longer belongs to the device.
     #[error("{0}")]
-    Another(String),
+    Unconfirmed(String),
 }
 
-/// Checks all nodes, against `/dev` and sysfs, which the kernel serves from memory.
+/// Checks all nodes in `/dev` and sysfs, which the kernel serves from memory.
 pub fn check<'a>(
     roots: &Roots,
     nodes: impl IntoIterator<Item = &'a DeviceNode>,
@@ -29,6 +29,6 @@ pub fn check<'a>(
         if !roots.dev.has(&node.path) {
             return Err(Absence::Missing(node.path.clone()));
         }
-        roots.host.proves(node).map_err(Absence::Another)
+        roots.host.check_node(node).map_err(Absence::Unconfirmed)
     })
 }

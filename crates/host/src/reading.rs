@@ -1,5 +1,4 @@
-//! The four basic reads of host files: content, directory, link target, file type. All other readers use
-//! these.
+//! The four basic reads of host files: content, directory, link target, file type. All other readers use these.
 
 use std::{
     borrow::Cow,
@@ -29,14 +28,14 @@ const PAGE: usize = 4096;
 /// Limit on the bytes of a file; the rest is cut off. Route tables are the longest files that the agent reads.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Buffer for some hundred directory entries.
+/// Buffer for several hundred directory entries.
 const ENTRIES_BYTES: usize = 32 << 10;
 
 /// Limit on the entries of a folder. Callers with a lower limit ask for one entry more, to detect an overflow.
 const MAX_ENTRIES: usize = 20_001;
 
 /// Flags for opening a file. Reads may block; callers use threads for files that firmware serves.
-const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+const READ_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
 // === impl Host ===
 
@@ -50,7 +49,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// Fails if the file is missing, unreadable or no text.
+    /// Fails if the file is missing, unreadable or not text.
     pub fn try_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
         let bytes = self.bytes(absolute.as_ref())?;
         let text = std::str::from_utf8(&bytes);
@@ -66,18 +65,18 @@ impl Host {
             |cache| &cache.texts,
             || {
                 let (folder, below) = self.at(path);
-                let file = retry_on_intr(|| openat(folder, &*below, TO_READ, Mode::empty()))?;
+                let file = retry_on_intr(|| openat(folder, &*below, READ_FLAGS, Mode::empty()))?;
                 let mut bytes = Vec::with_capacity(PAGE);
                 loop {
-                    let room = bytes.capacity() - bytes.len();
-                    let more = retry_on_intr(|| read(&file, spare_capacity(&mut bytes)))?;
+                    let space = bytes.capacity() - bytes.len();
+                    let count = retry_on_intr(|| read(&file, spare_capacity(&mut bytes)))?;
                     // Sysfs fills the buffer unless the file ends.
-                    let is_end = more == 0 || (more < room && path.starts_with("/sys"));
+                    let is_end = count == 0 || (count < space && path.starts_with("/sys"));
                     if is_end || bytes.len() >= MAX_BYTES {
                         bytes.truncate(MAX_BYTES);
                         return Ok(bytes.into());
                     }
-                    if more == room {
+                    if count == space {
                         bytes.reserve(bytes.len());
                     }
                 }
@@ -85,7 +84,7 @@ impl Host {
         )
     }
 
-    /// Entries of a folder, by name. Beyond the limit the lowest names count, so that a later name displaces none.
+    /// Entries of a folder, by name. Of more entries than the limit only those with the lowest names are returned.
     ///
     /// # Errors
     ///
@@ -98,7 +97,7 @@ impl Host {
             |cache| &cache.lists,
             || {
                 let (folder, below) = self.at(path);
-                let flags = TO_READ | OFlags::DIRECTORY;
+                let flags = READ_FLAGS | OFlags::DIRECTORY;
                 let folder = retry_on_intr(|| openat(folder, &*below, flags, Mode::empty()))?;
                 entries(folder.as_fd())
             },
@@ -133,7 +132,7 @@ impl Host {
         self.try_link(absolute.as_ref()).ok().map(|target| target.as_ref().to_owned())
     }
 
-    /// Like [`Host::link`], with the error: [`Errno::INVAL`] if the path is no link.
+    /// Like [`Host::link`], with the error: [`Errno::INVAL`] if the path is not a link.
     pub(super) fn try_link(&self, path: &Path) -> Result<Arc<str>> {
         self.cached(
             Access::Link,
@@ -160,7 +159,7 @@ impl Host {
     pub fn try_has(&self, absolute: impl AsRef<Path>) -> io::Result<bool> {
         match self.kind(absolute.as_ref()) {
             Ok(_) => Ok(true),
-            // A link to itself leads nowhere.
+            // A cycle of links leads to no file.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -183,7 +182,7 @@ impl Host {
         )
     }
 
-    /// The answer in the scan's cache, or else that of a read.
+    /// The answer in the scan's cache, or else the result of a read.
     fn cached<A: Clone>(
         &self,
         access: Access,
@@ -215,10 +214,10 @@ impl Host {
     }
 }
 
-/// Entries of a folder, by name. Names that are no UTF-8 are skipped.
+/// Entries of a folder, by name. Names that are not UTF-8 are skipped.
 fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
-    let (mut entries, mut room) = (Vec::new(), Vec::with_capacity(ENTRIES_BYTES));
-    let mut listing = RawDir::new(folder, room.spare_capacity_mut());
+    let (mut entries, mut buffer) = (Vec::new(), Vec::with_capacity(ENTRIES_BYTES));
+    let mut listing = RawDir::new(folder, buffer.spare_capacity_mut());
     while let Some(listed) = listing.next() {
         let listed = listed?;
         let name = listed.file_name();

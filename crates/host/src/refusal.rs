@@ -6,7 +6,7 @@ use windlass_core::pci::PciAddress;
 
 use super::{
     Host,
-    pci_index::{PciKind, listed_at},
+    pci_index::{PciKind, pci_folder},
 };
 
 // === impl Host ===
@@ -25,7 +25,7 @@ impl Host {
     pub fn unread_function(&self) -> Option<String> {
         let listed = self.scan_cache.as_ref()?.pci.get()?;
         let unread = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
-            Some((listed_at(*address), kind.unread?))
+            Some((pci_folder(*address), kind.read_error?))
         };
         let (folder, error) = listed.iter().find_map(unread)?;
         Some(format!("cannot read {}: {}", folder.display(), io::Error::from(error)))
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_folder_is_no_refusal_and_an_unreadable_one_is() {
+    fn an_unreadable_folder_is_an_error_and_a_missing_one_is_not() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
         assert_eq!(host.refusal("/sys/bus/pci/devices"), None, "there is no such bus");
@@ -51,7 +51,7 @@ mod tests {
         assert!(why.starts_with("cannot read /sys/bus/pci/devices: "), "{why}");
         fs::remove_file(&list).expect("removed");
         fs::create_dir(&list).expect("made");
-        assert_eq!(host.refusal("/sys/bus/pci/devices"), None, "it has nothing");
+        assert_eq!(host.refusal("/sys/bus/pci/devices"), None, "it is empty");
     }
 
     #[test]

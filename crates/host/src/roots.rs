@@ -60,7 +60,7 @@ impl Roots {
         configured.or_else(of_driver).or_else(|| self.host.nvml_library())
     }
 
-    /// Path of the CUDA driver library, which is beside NVML in every installation, in the same version.
+    /// Path of the CUDA driver library, which every installation has in NVML's folder, in the same version.
     pub fn cuda_library(&self, configured: Option<PathBuf>) -> Option<PathBuf> {
         self.nvml_library(configured).map(|nvml| nvml.with_file_name(CUDA))
     }

@@ -32,11 +32,11 @@ impl<A: Clone> Answers<A> {
     /// The cached answer, or that of `read`. The lock is not held during the read, because a device may hang.
     pub(super) fn get(&self, path: &Path, read: impl FnOnce() -> Result<A>) -> Result<A> {
         let path = path.as_os_str();
-        if let Some(answer) = self.0.step(|known| known.get(path).cloned()) {
+        if let Some(answer) = self.0.step(|cached| cached.get(path).cloned()) {
             return answer;
         }
         let answer = read();
-        self.0.step(|known| known.insert(path.to_owned(), answer.clone()));
+        self.0.step(|cached| cached.insert(path.to_owned(), answer.clone()));
         answer
     }
 }

@@ -95,7 +95,7 @@ pub enum Unreadable {
     },
     /// The checksum is missing.
     #[error("{0} is not as it was written: it has no checksum")]
-    Unsealed(PathBuf),
+    NoChecksum(PathBuf),
     /// The file has an unknown version.
     #[error("{0} has version {1}, this agent knows {VERSION}")]
     Version(PathBuf, u32),
@@ -153,7 +153,7 @@ impl<T> StateFile<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> StateFile<T> {
-    /// State of an earlier agent; `None` if none is readable. Blocks.
+    /// State of an earlier agent; `None` if neither document nor copy is readable. Blocks.
     pub fn load(&self) -> Option<Earlier<T>> {
         self.read().ok().flatten()
     }
@@ -226,13 +226,13 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
     /// Reserves disk space for one more version. Blocks.
     pub fn reserve(&self) -> io::Result<()> {
-        reserve::keep(&self.path)
+        reserve::create_spares(&self.path)
     }
 
     /// Replaces the content, in the reserved space. Blocks.
     pub fn write_into_reserve(&self, content: &T) -> io::Result<()> {
         let document = self.document(self.boot(), content)?;
-        reserve::fill(&self.path, &document, files::Readers::Owner)
+        reserve::write_into_spare(&self.path, &document, files::Readers::Owner)
     }
 
     fn document(&self, boot: Option<String>, content: &T) -> serde_json::Result<Vec<u8>> {
@@ -278,7 +278,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         match head.checksum {
             Some(found) if found == computed => Ok(()),
             Some(found) => Err(Unreadable::Corrupt { path, found, computed }),
-            None => Err(Unreadable::Unsealed(path)),
+            None => Err(Unreadable::NoChecksum(path)),
         }
     }
 }
@@ -291,7 +291,7 @@ impl Unreadable {
         match self {
             Self::Read(..) => true,
             Self::Version(_, found) => *found > VERSION,
-            Self::Parse(..) | Self::Corrupt { .. } | Self::Unsealed(_) => false,
+            Self::Parse(..) | Self::Corrupt { .. } | Self::NoChecksum(_) => false,
         }
     }
 }
@@ -318,8 +318,8 @@ fn checksum_of(version: u32, boot: Option<&str>, content: &str) -> u32 {
 // A derived impl would require `T: Clone`.
 impl<T> Clone for StateFile<T> {
     fn clone(&self) -> Self {
-        let kept = Self::new(self.path.clone(), self.format, self.host.clone());
-        Self { copy: self.copy.clone(), ..kept }
+        let without_copy = Self::new(self.path.clone(), self.format, self.host.clone());
+        Self { copy: self.copy.clone(), ..without_copy }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Watch of the state folder: a metric, and a log line when the folder becomes writable or unwritable. Without the
-//! folder the agent still serves all that needs no claim.
+//! Watch of the state folder: a metric, and a log line when the folder becomes writable or unwritable. While it is
+//! unwritable, claims wait; devices without claims are still allocated.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ pub async fn watch(
     check_interval: Duration,
     stop: CancellationToken,
 ) {
-    let mut known = None;
+    let mut last_error = None;
     loop {
         let checked = path.clone();
         let error = tokio::select! {
@@ -29,14 +29,14 @@ pub async fn watch(
             found = blocking(move || error(&checked)) => found,
         };
         is_writable.set(i64::from(error.is_none()));
-        if error != known {
+        if error != last_error {
             let path = path.display();
             if let Some(why) = &error {
                 tracing::warn!(%path, why, "state folder not writable: claims wait until it is");
             } else {
                 tracing::info!(%path, "state folder writable again");
             }
-            known = error;
+            last_error = error;
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -52,8 +52,8 @@ fn error(path: &Path) -> Option<String> {
         access(path, Access::WRITE_OK | Access::EXEC_OK)?;
         let found = statvfs(path)?;
         let is_read_only = found.f_flag.contains(StatVfsMountFlags::RDONLY);
-        let has_room = found.f_blocks == 0 || found.f_bavail > 0;
-        Ok(match (is_read_only, has_room) {
+        let has_space = found.f_blocks == 0 || found.f_bavail > 0;
+        Ok(match (is_read_only, has_space) {
             (true, _) => Some("it is read-only"),
             (_, false) => Some("its disk is full"),
             _ => None,

@@ -17,7 +17,7 @@ const DEVICES: &str = "/sys/devices";
 // === impl Host ===
 
 impl Host {
-    /// Text of a small file as one line, with blanks for control characters and invalid ones replaced; `None` if empty.
+    /// Text of a small file as one line; `None` if empty. Control characters become blanks.
     pub fn line(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let bytes = self.bytes(absolute.as_ref()).ok()?;
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_BYTES)]);
@@ -56,15 +56,15 @@ impl Host {
         Place {
             pci: function.as_ref().filter(|_| own.as_deref() == Some("pci")).map(|it| it.address),
             path: folder.to_str().and_then(PciePath::from_sysfs),
-            // The kernel's -1 is no node.
+            // The kernel's -1 means no node.
             numa_node: numa.and_then(|node| node.parse().ok()),
             ..Place::default()
         }
     }
 
-    /// Checks that a node still belongs to its device: the sysfs folder that is its proof must name the node. Device
+    /// Checks that a node still belongs to its device: the sysfs folder in its `proof` must name the node. Device
     /// numbers change when a driver is bound and at every boot.
-    pub fn proves(&self, node: &DeviceNode) -> Result<(), String> {
+    pub fn check_node(&self, node: &DeviceNode) -> Result<(), String> {
         let Some(folder) = &node.proof else { return Ok(()) };
         let path = node.path.display();
         let own_group = node.path.strip_prefix("/dev/vfio").ok().and_then(Path::to_str);

@@ -29,7 +29,7 @@ enum Piece<'a> {
     Literal(&'a str),
 }
 
-const WORDS: &[&str] = &[
+const PLACEHOLDERS: &[&str] = &[
     "id", "index", "name", "pci", "numa", "serial", "path", "node", "endpoint", "host", "driver",
     POSITION,
 ];
@@ -90,15 +90,15 @@ pub fn fill_all(text: &str, other: &str) -> String {
 fn pieces(text: &str) -> Vec<Piece<'_>> {
     let (mut pieces, mut begin, mut at) = (Vec::new(), 0, 0);
     while let Some(open) = text[at..].find('{').map(|open| at + open) {
-        let twice = text[open..].starts_with("{{");
-        let (from, end) = if twice { (open + 2, "}}") } else { (open + 1, "}") };
+        let is_double = text[open..].starts_with("{{");
+        let (from, end) = if is_double { (open + 2, "}}") } else { (open + 1, "}") };
         let word = text[from..].find(end).map(|length| &text[from..from + length]);
         let Some(word) = word.filter(|word| is_word(word)) else {
             at = open + 1;
             continue;
         };
         pieces.push(Piece::Text(&text[begin..open]));
-        pieces.push(if twice { Piece::Literal(word) } else { Piece::Braces(word) });
+        pieces.push(if is_double { Piece::Literal(word) } else { Piece::Braces(word) });
         at = from + word.len() + end.len();
         begin = at;
     }
@@ -112,20 +112,20 @@ fn is_word(text: &str) -> bool {
 }
 
 fn known() -> String {
-    let words = WORDS.iter().map(|word| format!("{{{word}}}"));
+    let words = PLACEHOLDERS.iter().map(|word| format!("{{{word}}}"));
     words.chain(["{attr:NAME}".to_owned()]).collect::<Vec<_>>().join(", ")
 }
 
 fn is_known(word: &str) -> bool {
     let attribute = word.strip_prefix(ATTRIBUTE);
-    attribute.map_or_else(|| WORDS.contains(&word), |name| !name.is_empty())
+    attribute.map_or_else(|| PLACEHOLDERS.contains(&word), |name| !name.is_empty())
 }
 
 fn value(word: &str, device: &Device) -> Option<String> {
     let own = |name| attribute(device, DOMAIN, name);
     if let Some(name) = word.strip_prefix(ATTRIBUTE) {
-        let of_domain = name.rsplit_once('/');
-        return of_domain.map_or_else(|| own(name), |(it, name)| attribute(device, it, name));
+        let qualified = name.rsplit_once('/');
+        return qualified.map_or_else(|| own(name), |(it, name)| attribute(device, it, name));
     }
     match word {
         "id" => Some(device.id.to_string()),
@@ -146,8 +146,8 @@ fn value(word: &str, device: &Device) -> Option<String> {
 }
 
 fn attribute(device: &Device, domain: &str, name: &str) -> Option<String> {
-    let is_it = |known: &&AttributeName| known.domain() == domain && known.name() == name;
-    let known = device.attributes.keys().find(is_it)?;
+    let is_named = |known: &&AttributeName| known.domain() == domain && known.name() == name;
+    let known = device.attributes.keys().find(is_named)?;
     device.attributes.get(known).map(AttributeValue::to_string)
 }
 
@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn the_error_names_the_missing_value() {
-        let missing = |text| fill(text, &device()).expect_err("it lacks it").to_string();
+        let missing =
+            |text| fill(text, &device()).expect_err("the device has no value").to_string();
         assert_eq!(missing("{pci}"), "it has no {pci}");
         assert_eq!(missing("{endpoint}"), "it has no {endpoint}", "a path is not an address");
         assert_eq!(missing("{attr:iommuGroup}"), "it has no {attr:iommuGroup}");

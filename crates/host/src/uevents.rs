@@ -18,13 +18,13 @@ pub struct Uevents {
 }
 
 /// Multicast group of the kernel's own messages. Those of udev have group 2.
-const KERNEL: u32 = 1;
+const KERNEL_GROUP: u32 = 1;
 
 /// Maximum size of a message with its header, in bytes (`UEVENT_BUFFER_SIZE`).
 const MAX_BYTES: usize = 4096;
 
 /// Subsystems without allocatable devices, whose events come constantly or with every container.
-const NOISY: &[&str] = &[
+const IGNORED_SUBSYSTEMS: &[&str] = &[
     "queues",
     "bdi",
     "slab",
@@ -39,17 +39,17 @@ const NOISY: &[&str] = &[
     "hwmon",
 ];
 
-/// Virtual devices of containers: interfaces, and block devices of images and volumes.
-const OF_CONTAINERS: [&str; 3] =
+/// Paths of virtual devices that come and go with containers: interfaces, and block devices of images and volumes.
+const CONTAINER_PATHS: [&str; 3] =
     ["/devices/virtual/net/", "/devices/virtual/block/", "/devices/virtual/bdi/"];
 
 /// Subsystems whose `change` events matter, such as resets.
-const CHANGING: [&str; 6] = ["pci", "drm", "usb", "fpga_manager", "infiniband", "vdpa"];
+const CHANGE_SUBSYSTEMS: [&str; 6] = ["pci", "drm", "usb", "fpga_manager", "infiniband", "vdpa"];
 
 // === impl Uevents ===
 
 impl Uevents {
-    /// Subscribes.
+    /// Subscribes to the kernel's messages.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Uevents {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let family = AddressFamily::NETLINK;
         let socket = socket_with(family, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT))?;
-        bind(&socket, &SocketAddrNetlink::new(0, KERNEL))?;
+        bind(&socket, &SocketAddrNetlink::new(0, KERNEL_GROUP))?;
         let socket = UnixDatagram::from_std(StdDatagram::from(socket))?;
         Ok(Self { socket, buffer: Box::new([0; MAX_BYTES]) })
     }
@@ -81,19 +81,20 @@ impl Uevents {
     }
 }
 
-/// True for the event of a device that a source may search for: it appeared, vanished, changed or was bound to a
-/// driver.
+/// True for the event of a device that a source may search for: it appeared, vanished, changed, or its driver was bound
+/// or unbound.
 fn is_relevant(message: &[u8]) -> bool {
     let text = String::from_utf8_lossy(message);
     let value = |key: &str| text.split('\0').find_map(|line| line.strip_prefix(key));
     let (action, subsystem) = (value("ACTION="), value("SUBSYSTEM="));
-    let Some(subsystem) = subsystem.filter(|subsystem| !NOISY.contains(subsystem)) else {
+    let Some(subsystem) = subsystem.filter(|subsystem| !IGNORED_SUBSYSTEMS.contains(subsystem))
+    else {
         return false;
     };
     let of_container = value("DEVPATH=")
-        .is_some_and(|path| OF_CONTAINERS.iter().any(|folder| path.starts_with(folder)));
+        .is_some_and(|path| CONTAINER_PATHS.iter().any(|folder| path.starts_with(folder)));
     match action {
-        Some("change") => CHANGING.contains(&subsystem),
+        Some("change") => CHANGE_SUBSYSTEMS.contains(&subsystem),
         Some("add" | "remove" | "move" | "bind" | "unbind" | "online" | "offline") => !of_container,
         _ => false,
     }

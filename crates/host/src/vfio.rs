@@ -42,15 +42,14 @@ impl Host {
         self.link_name(folder.join("driver")).is_some_and(|driver| is_vfio(&driver))
     }
 
-    /// Node of the function's group. Its proof is the folder of the function, which names the current group.
+    /// Node of the function's group. Its `proof` is the folder of the function, which names the current group.
     fn group_node(&self, folder: &Path, group: &str) -> DeviceNode {
         let (path, inside) = self.group_paths(group);
         DeviceNode { inside, proof: Some(folder.to_owned()), ..DeviceNode::new(path) }
     }
 
     /// Path of a group node on the host, and in the container if it differs: without an IOMMU, the host's name begins
-    /// with
-    /// `noiommu-`, but programs expect the usual name. The node itself is checked too, because the group's `name`
+    /// with `noiommu-`, but programs expect the usual name. The node itself is checked too, because the group's `name`
     /// file is not readable everywhere.
     fn group_paths(&self, group: &str) -> (PathBuf, Option<PathBuf>) {
         let usual = Path::new("/dev/vfio").join(group);
@@ -97,11 +96,11 @@ mod tests {
             let nodes = host.vfio_nodes(Path::new(FOLDER));
             assert_eq!(nodes[0].path, Path::new("/dev/vfio/12"));
             assert!(nodes[1].shared);
-            assert_eq!(host.proves(&nodes[0]), Ok(()));
+            assert_eq!(host.check_node(&nodes[0]), Ok(()));
             let link = root.path().join(&FOLDER[1..]).join("iommu_group");
             fs::remove_file(&link).expect("removed");
             symlink("../../../kernel/iommu_groups/13", &link).expect("linked");
-            let why = host.proves(&nodes[0]).expect_err("renumbered");
+            let why = host.check_node(&nodes[0]).expect_err("renumbered");
             assert_eq!(why, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
         }
         let (_root, host) = host("mlx5_core", "12");

@@ -46,9 +46,9 @@ pub struct DeviceInfoFiles {
     /// Path of the directory on the host.
     dir: PathBuf,
     /// List of the agent's own files.
-    record: PathBuf,
+    list: PathBuf,
     /// True if the directory may have files of this or an earlier agent.
-    wrote: bool,
+    may_have_files: bool,
 }
 
 /// Result of an update: files that could not be written or removed.
@@ -57,7 +57,7 @@ pub struct OutdatedFiles {
     /// Devices whose files could not be written.
     pub devices: BTreeMap<DeviceId, DeviceInfoError>,
     /// Files that could not be removed.
-    left: Vec<DeviceInfoError>,
+    not_removed: Vec<DeviceInfoError>,
 }
 
 /// A file operation that failed.
@@ -68,7 +68,7 @@ pub enum DeviceInfoError {
     Unwritten(PathBuf, String),
     /// A stale file cannot be removed.
     #[error("cannot remove stale device information for CNI plugins {0}: {1}")]
-    Left(PathBuf, String),
+    Unremoved(PathBuf, String),
     /// The list of own files could not be updated and still names removed files.
     #[error("cannot write {0}: it names device information files that are gone: {1}")]
     Outdated(PathBuf, String),
@@ -120,8 +120,9 @@ struct VirtualFunction {
     representor: Option<String>,
 }
 
-/// Required files: one for each exclusively offered network device. Subfunctions have none, because the specification
-/// has no form for them; nor have shared devices, because CNI plugins do not move them.
+/// Required files: one for each present PCI network device that is offered exclusively. Subfunctions have no file,
+/// because the specification does not cover them; shared devices have none, because CNI plugins do not move them into
+/// pods.
 pub fn wanted(offers: &Offers, inventory: &Inventory) -> DeviceInfos {
     let offered = offers.iter().flat_map(|(name, offer)| {
         let whole = offer.devices.iter().filter(|(_, device)| device.is_exclusive());
@@ -172,48 +173,49 @@ impl DeviceInfoFiles {
         Self {
             host: places.host(),
             dir: places.device_info_dir.clone(),
-            record: places.state_dir.join("device-info"),
+            list: places.state_dir.join("device-info"),
             // An earlier agent may have left files.
-            wrote: true,
+            may_have_files: true,
         }
     }
 
     /// True if there is nothing to write or remove.
     pub fn is_idle(&self, wanted: &DeviceInfos) -> bool {
-        wanted.is_empty() && !self.wrote
+        wanted.is_empty() && !self.may_have_files
     }
 
-    /// Writes these files and removes other files of the agent. A failure affects one file only. Blocks.
+    /// Writes these files and removes other files of the agent. One file's failure does not affect other files; without
+    /// the list, no new file is written. Blocks.
     pub fn keep(&mut self, wanted: &DeviceInfos) -> OutdatedFiles {
-        let known = self.recorded();
-        if wanted.is_empty() && known.is_empty() {
-            self.wrote = false;
+        let listed = self.recorded();
+        if wanted.is_empty() && listed.is_empty() {
+            self.may_have_files = false;
             return OutdatedFiles::default();
         }
-        self.wrote = true;
+        self.may_have_files = true;
         let now: BTreeSet<_> = wanted.values().map(|file| file.name.clone()).collect();
-        let recorded = self.record_names(&known | &now);
+        let list_written = self.record_names(&listed | &now);
         let folder = self.folder();
         let mut outdated = OutdatedFiles::default();
         for (id, file) in wanted {
-            let written = match &recorded {
-                // No agent would remove a file that is not on the list, so it is not written.
-                Err(error) if !known.contains(&file.name) => Err(error.clone()),
+            let written = match &list_written {
+                // A file that is not on the list would never be removed, so it is not written.
+                Err(error) if !listed.contains(&file.name) => Err(error.clone()),
                 _ => write(&folder.join(&file.name), &file.document),
             };
             outdated.devices.extend(written.err().map(|error| (id.clone(), error)));
         }
-        let mut kept = now.clone();
-        for name in known.difference(&now) {
+        let mut remaining = now.clone();
+        for name in listed.difference(&now) {
             if let Err(error) = remove(&folder.join(name)) {
-                outdated.left.push(error);
-                kept.insert(name.clone());
+                outdated.not_removed.push(error);
+                remaining.insert(name.clone());
             }
         }
-        if recorded.is_ok() {
+        if list_written.is_ok() {
             outdated
-                .left
-                .extend(self.record_names(kept).err().map(DeviceInfoError::of_outdated_list));
+                .not_removed
+                .extend(self.record_names(remaining).err().map(DeviceInfoError::of_outdated_list));
         }
         outdated
     }
@@ -231,14 +233,14 @@ impl DeviceInfoFiles {
 
     /// Names of the agent's own files.
     fn recorded(&self) -> BTreeSet<String> {
-        let text = read_regular_text(&self.record, Links::Refused, MAX_BYTES).unwrap_or_default();
+        let text = read_regular_text(&self.list, Links::Refused, MAX_BYTES).unwrap_or_default();
         let is_name = |line: &&str| line.ends_with("-device.json") && !line.contains('/');
         text.lines().filter(is_name).map(str::to_owned).collect()
     }
 
     fn record_names(&self, names: BTreeSet<String>) -> Result<(), DeviceInfoError> {
         let lines: Vec<_> = names.into_iter().collect();
-        write(&self.record, &lines.join("\n"))
+        write(&self.list, &lines.join("\n"))
     }
 }
 
@@ -250,7 +252,7 @@ fn write(path: &Path, text: &str) -> Result<(), DeviceInfoError> {
 fn remove(path: &Path) -> Result<(), DeviceInfoError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(DeviceInfoError::Left(path.to_owned(), error.to_string()))
+            Err(DeviceInfoError::Unremoved(path.to_owned(), error.to_string()))
         }
         _ => Ok(()),
     }
@@ -273,7 +275,7 @@ impl DeviceInfoError {
 impl OutdatedFiles {
     /// All errors in one line: an unwritable directory fails every file in the same way.
     pub fn summary(&self) -> Option<String> {
-        let mut all = self.devices.values().chain(&self.left);
+        let mut all = self.devices.values().chain(&self.not_removed);
         let first = all.next()?;
         Some(match all.count() {
             0 => first.to_string(),
@@ -315,7 +317,7 @@ mod tests {
         fs::create_dir(&draft).expect("made");
         let outdated = files.keep(&wanted(&["b", "c"]));
         let ids: Vec<_> = outdated.devices.keys().map(DeviceId::as_str).collect();
-        assert_eq!((ids, outdated.left.len()), (vec!["c"], 0));
+        assert_eq!((ids, outdated.not_removed.len()), (vec!["c"], 0));
         assert!(!exists("a") && exists("b") && !exists("c"));
         fs::remove_dir(&draft).expect("removed");
         assert_eq!(files.keep(&wanted(&["b", "c"])), OutdatedFiles::default());
@@ -330,7 +332,7 @@ mod tests {
         fs::create_dir(draft).expect("made");
         let outdated = files.keep(&wanted(&["b"]));
         assert_eq!(outdated.devices, BTreeMap::new());
-        let summary = outdated.summary().expect("it names a file that is gone");
+        let summary = outdated.summary().expect("the list names a removed file");
         assert!(
             summary.contains("state/device-info: it names device information files"),
             "{summary}"

@@ -1,5 +1,5 @@
-//! Enforcement of memory limits on the node's shared GPUs: the strongest means of each GPU, and the weakest of all
-//! GPUs.
+//! Enforcement of memory limits on the node's shared GPUs: the strongest means per GPU, and the weakest of these on the
+//! node.
 
 use windlass_cdi::memory_limits::LimitRules;
 use windlass_config::{ShareMethod, Shared, Sharing, SharingMethod};
@@ -55,12 +55,12 @@ impl NodeState {
             Shared { method: SharingMethod::Mps, .. } if gpu.kind.is_instance() => {
                 Enforcement::None
             }
-            // Only a serving daemon limits.
+            // Only a running daemon enforces limits.
             Shared { method: SharingMethod::Mps, .. } if is_serving => Enforcement::Mps,
             Shared { method: SharingMethod::Mps, .. } | Shared { memory_mib: None, .. } => {
                 Enforcement::None
             }
-            // The hook needs CDI.
+            // The strongest means may be the hook, which needs CDI.
             Shared { .. } if !self.policy.delivery.uses_cdi() => {
                 self.means.without_hook(&self.policy, gpu.drm_gpu())
             }
@@ -68,7 +68,7 @@ impl NodeState {
         }
     }
 
-    /// The weakest enforcement of the node's GPUs that have one, MIG instances aside.
+    /// The weakest enforcement among the node's GPUs that have one. MIG instances do not count.
     pub fn weakest_enforcement(&self) -> Option<Enforcement> {
         let gpus = self.inventory.devices.iter().filter(|device| !device.health.has_vanished());
         gpus.filter(|gpu| !gpu.kind.is_instance()).filter_map(|gpu| self.enforcement(gpu)).min()

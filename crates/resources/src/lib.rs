@@ -44,7 +44,7 @@ pub struct NodeState {
     pub topology: Arc<Topology>,
     /// Devices that share hardware.
     pub overlaps: Arc<Overlaps>,
-    /// Policy from which the snapshot was made.
+    /// Policy of the snapshot.
     pub policy: Arc<Policy>,
     /// Resources for the kubelet.
     pub offers: Offers,
@@ -54,7 +54,7 @@ pub struct NodeState {
     pub empty: BTreeMap<ResourceName, String>,
     /// Devices for claims, with the sharing among several claims.
     pub claimable: Claimable,
-    /// Devices that the configuration gives to claims, but that cannot be allocated to claims, with the reason.
+    /// Devices that the configuration assigns to claims, but that cannot be allocated to claims, with the reason.
     pub unclaimable: Unclaimable,
     /// GPUs of which pods may have shares by amounts.
     pub shareable: Shareable,
@@ -68,15 +68,15 @@ pub struct NodeState {
     pub unwritten: Unwritten,
     /// Devices with a missing device node, with the reason.
     pub absent: Absent,
-    /// Means to limit the memory of shares.
+    /// Means to limit the GPU memory of containers.
     pub means: LimitMeans,
-    /// Memory in MiB of each device's replicas that containers have or may get, if the configuration gives it.
+    /// Memory in MiB of each device's replicas that containers hold or may get, if the configuration sets it.
     pub replica_memory: BTreeMap<DeviceId, u64>,
     /// Time since which the disk does not answer; `None` if it answers.
     pub slow_since: Option<Instant>,
     /// Reasons why healthy devices cannot be allocated to claims.
     pub obstacles: Obstacles,
-    /// Devices whose cleanup has not finished, with its state in one word.
+    /// Devices whose cleanup has not finished, with the cleanup's state in one word.
     pub unready: BTreeMap<DeviceId, &'static str>,
     /// Devices whose cleanup failed; they may be healthy.
     pub unclean: BTreeMap<DeviceId, Failure>,
@@ -113,7 +113,7 @@ pub struct SharedAs {
     pub method: SharingMethod,
     /// Number of containers that can share the device, or the pool.
     pub replicas: u32,
-    /// Memory of a replica in MiB, if the configuration gives it.
+    /// Memory of a replica in MiB, if the configuration sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// True if all devices of the resource are shared together.
@@ -132,12 +132,12 @@ impl NodeState {
 
     /// A warning for a node whose configuration offers none of its devices.
     pub fn offers_nothing(&self) -> Option<String> {
-        let is_there = |device: &&Device| !device.health.has_vanished();
-        let devices = self.inventory.devices.iter().filter(is_there).count();
+        let is_present = |device: &&Device| !device.health.has_vanished();
+        let devices = self.inventory.devices.iter().filter(is_present).count();
         let is_empty =
             matches!(&self.policy.resources, Resources::Rules(rules) if rules.is_empty());
-        let is_nothing = is_empty && self.offers.is_empty() && self.claimable.is_empty();
-        (is_nothing && devices > 0).then(|| {
+        let offers_none = is_empty && self.offers.is_empty() && self.claimable.is_empty();
+        (offers_none && devices > 0).then(|| {
             format!(
                 "nothing is offered of {devices} devices: the configuration's resources are an empty list; leave the \
                  key out for the defaults"
@@ -151,8 +151,8 @@ impl NodeState {
         self.policy.placement(resource, sharing.unwrap_or_default())
     }
 
-    /// Devices of a pool: those of its offer, and those that the configuration assigns to it, of which claims may have
-    /// taken over some. `None` before the first inventory.
+    /// Devices of a pool: those of its offer, and those that the configuration assigns to it. Some of the latter may be
+    /// offered to claims instead. `None` before the first inventory.
     pub fn devices_of_pool(&self, pool: &ResourceName) -> Option<BTreeSet<DeviceId>> {
         let offered = self.offers.get(pool).into_iter().flat_map(|offer| &offer.devices);
         let offered = offered.filter(|(_, device)| device.pooled().is_some());
@@ -164,7 +164,7 @@ impl NodeState {
         (self.inventory.generation > 0).then(|| all.collect())
     }
 
-    /// Each device's resource, or the reason why it has none. Devices that no rule selects are left out.
+    /// Each device's resource, or the reason why it has none. Devices that no rule selects are omitted.
     pub fn offerings(&self) -> BTreeMap<DeviceId, Offering> {
         let enforcement = |id: &DeviceId| self.enforcement(self.inventory.get(id.as_str())?);
         let withheld = self.withheld.iter().map(|(id, why)| {
@@ -186,7 +186,7 @@ impl NodeState {
         self.claimable.contains_key(id)
     }
 
-    /// Reason why a device that the configuration gives to claims cannot be allocated to them.
+    /// Reason why a device that the configuration assigns to claims cannot be allocated to them.
     pub fn not_for_claims(&self, id: &DeviceId) -> Option<&'static str> {
         self.unclaimable.get(id).copied()
     }
@@ -294,7 +294,7 @@ impl NodeState {
     }
 }
 
-/// Facts of a device on which the topology depends.
+/// Properties of a device on which the topology depends.
 fn topology_key(device: &Device) -> impl PartialEq + '_ {
     let restrictions = (&device.withheld, &device.not_alone, &device.not_shared);
     (&device.id, &device.place, device.health.has_vanished(), restrictions)

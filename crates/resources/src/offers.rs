@@ -43,7 +43,7 @@ pub struct Offer {
 pub struct OfferedDevice {
     /// Permission to allocate the device.
     pub state: Allocatable,
-    /// Sharing among containers. It decides if the kubelet sees the device's own id, replicas or tokens.
+    /// Sharing among containers. It determines the form of the ids: the device's own id, replicas or tokens.
     pub sharing: Sharing,
     /// NUMA node, if known.
     pub(crate) numa_node: Option<u32>,
@@ -68,7 +68,7 @@ pub struct Withdrawn {
 pub enum Allocatable {
     /// Allocatable.
     Yes,
-    /// Allocatable after cleanup. An earlier Allocate succeeds, and the container's start waits for the cleanup.
+    /// Allocatable after cleanup. Allocate succeeds before it, and the container's start waits for the cleanup.
     NotYet(String),
     /// Not allocatable, for this reason.
     No(String),
@@ -79,7 +79,7 @@ pub enum Allocatable {
 pub enum ResolvedId<'a> {
     /// A device.
     Device(&'a DeviceId, &'a OfferedDevice),
-    /// A token. In a pool it stands for all devices; of amounts it stands for no device.
+    /// A token. In a pool it stands for all devices. In a resource that counts amounts it stands for no device.
     Token,
     /// A listed id without a device.
     Withdrawn(&'a Withdrawn),
@@ -96,8 +96,8 @@ pub struct ListEntry<'a> {
     pub numa_node: Option<u32>,
 }
 
-/// Memory of the replicas that containers have or may get, and the largest number for one container, by device. Only
-/// devices that are shared by time slices, with a configured memory.
+/// Memory of the replicas that containers hold or may get, and the largest number for one container, by device. Only
+/// devices whose replicas have a configured memory, except those shared by MPS.
 pub fn replica_sizes(offers: &Offers, recorded: &Fingerprints) -> BTreeMap<DeviceId, ReplicaSize> {
     let size = |(id, known): (&DeviceId, &Fingerprint)| {
         let memory_mib = known.replica_memory()?;
@@ -105,7 +105,7 @@ pub fn replica_sizes(offers: &Offers, recorded: &Fingerprints) -> BTreeMap<Devic
         let most = match offered.next() {
             Some(shared) if shared.method == SharingMethod::Mps => return None,
             Some(shared) if shared.memory_mib == Some(memory_mib) => shared.most_per_container(),
-            // Containers hold them from an earlier sharing.
+            // Containers hold the replicas of an earlier configuration.
             Some(_) | None => u32::MAX,
         };
         Some((id.clone(), ReplicaSize { memory_mib, most }))

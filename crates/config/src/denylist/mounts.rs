@@ -81,10 +81,10 @@ const DANGEROUS: &[(&str, &str)] = &[
     ("/var/spool/cron", PROGRAMS),
 ];
 
-/// Socket by which root makes udev run programs; the rest of its folder is harmless.
+/// Socket by which root makes udev run programs; other files of its folder are harmless.
 const UDEV: &str = "/run/udev/control";
 
-/// Folders of keys, wherever they are.
+/// Names of folders that contain keys, at any place.
 const KEYS: [&str; 4] = [".ssh", ".kube", ".gnupg", ".aws"];
 
 const CLUSTER: &str = "has the node's own rights in the cluster";
@@ -99,12 +99,12 @@ const SECRETS: &str = "has the secrets of the node's own users";
 /// below them.
 const FOR_DATA: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", "/srv"];
 
-/// Folders in which each program has a folder with its own name. The node's programs have theirs there, too, so a
+/// Folders in which each program has a folder with its own name. The node's programs have such folders, too, so a
 /// source may write only to folders with its own names.
 const BY_OWNER: &[&str] =
     &["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
 
-/// Danger of a file or folder of the host, even if it is read-only.
+/// Danger of mounting a file or folder of the host, even read-only.
 pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     let shown = path.display();
     let path = &*without_links(path);

@@ -15,20 +15,20 @@ impl Node {
         }
     }
 
-    /// Copies keys that this map lacks from another map, as if they were written on its first line. The maps of keys in
-    /// `within` are merged in the same way.
+    /// Copies the keys that this map lacks from another map, as if they were written on the first line of this map. For
+    /// a key in `within` that both maps have, the values are merged in the same way.
     pub(crate) fn complete(&mut self, from: &Self, within: &[&str]) {
         let line = self.line;
         let (Value::Map(own), Value::Map(others)) = (&mut self.value, &from.value) else { return };
-        for (key, theirs) in others {
-            match own.iter_mut().find(|(known, _)| known.text == key.text) {
+        for (key, value) in others {
+            match own.iter_mut().find(|(own_key, _)| own_key.text == key.text) {
                 None => {
-                    let mut taken = theirs.clone();
-                    taken.move_to(line);
-                    own.push((Key { line, text: key.text.clone() }, taken));
+                    let mut copy = value.clone();
+                    copy.move_to(line);
+                    own.push((Key { line, text: key.text.clone() }, copy));
                 }
-                Some((known, ours)) if within.contains(&known.text.as_str()) => {
-                    ours.complete(theirs, &[]);
+                Some((own_key, own_value)) if within.contains(&own_key.text.as_str()) => {
+                    own_value.complete(value, &[]);
                 }
                 Some(_) => {}
             }

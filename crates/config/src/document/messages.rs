@@ -1,4 +1,4 @@
-//! Messages of the reader, in the words of the file. serde uses the types of the program.
+//! Messages of the reader, in terms of the file. The messages of serde would name types of the program.
 
 use serde::de::{Expected, Unexpected};
 use windlass_core::selector::nearest;
@@ -14,15 +14,16 @@ pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> St
     }
 }
 
+/// Message for a text that is none of the known values.
 pub(crate) fn unknown_word(word: &str, known: &[&str]) -> String {
-    let known = match nearest(word, known.iter().copied()) {
+    let advice = match nearest(word, known.iter().copied()) {
         Some(near) => format!("did you mean {near}?"),
         None => format!("write {}", alternatives(known)),
     };
-    format!("{} is not a known value: {known}", shown(word))
+    format!("{} is not a known value: {advice}", shown(word))
 }
 
-/// Message for an unknown key. It lists the known keys only if none is similar: they can be forty.
+/// Message for an unknown key. It lists the known keys only if none is similar, because there may be forty.
 pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
     let advice = if let Some(near) = nearest(name, known.iter().copied()) {
         format!("did you mean `{near}`?")
@@ -48,7 +49,7 @@ fn found_in_words(found: &Unexpected<'_>) -> String {
     }
 }
 
-/// The expectation of serde or of a type of the standard library, in the words of the file.
+/// The expectation of serde or of a type of the standard library, in terms of the file.
 fn expected_in_words(expected: &str) -> String {
     let number = |least: &str, most: &str| format!("a number from {least} to {most}");
     match expected {

@@ -40,7 +40,7 @@ pub enum UnknownKeys {
     /// A mistake; keys are spelled exactly.
     #[default]
     Wrong,
-    /// Ignored; capitals do not count, as in Go.
+    /// Ignored. Keys match in any case, as in Go.
     Ignored,
 }
 
@@ -49,7 +49,7 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
     let mut reader = Reader { unknown, ..Reader::default() };
     let mut mistakes = Vec::new();
     let value = loop {
-        reader.notes.take();
+        reader.key_diagnostics.take();
         reader.incomplete.take();
         let failure = match T::deserialize(Cursor { node: root, reader: &reader, part: None }) {
             Ok(value) => break Some(value),
@@ -65,14 +65,14 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
         }
         reader.omitted.insert(failure.id);
     };
-    let Notes { wrong, mut ignored } = reader.notes.into_inner();
+    let KeyDiagnostics { wrong, mut ignored } = reader.key_diagnostics.into_inner();
     mistakes.extend(wrong);
     mistakes.sort();
     ignored.sort();
     Reading { value, mistakes, ignored, omitted: reader.omitted }
 }
 
-/// Most reported mistakes. Each costs another pass.
+/// Maximum number of reported mistakes. Each mistake costs another pass.
 const MAX_MISTAKES: usize = 100;
 
 /// State of a reading.
@@ -83,20 +83,20 @@ struct Reader {
     omitted: BTreeSet<u32>,
     /// Nodes with an omitted child.
     incomplete: RefCell<BTreeSet<u32>>,
-    /// Keys, by struct and name, that count as absent if they have no value. serde does not say which keys accept
-    /// null, so each enters this set at its first failure.
+    /// Keys, by struct and name, that count as absent if they have no value. serde does not report which keys accept
+    /// null, so a key enters this set at its first failure.
     blank: RefCell<BTreeSet<(&'static str, String)>>,
-    notes: RefCell<Notes>,
+    key_diagnostics: RefCell<KeyDiagnostics>,
 }
 
 /// Diagnostics about keys, collected anew in each pass.
 #[derive(Default)]
-struct Notes {
+struct KeyDiagnostics {
     wrong: Vec<Diagnostic>,
     ignored: Vec<Diagnostic>,
 }
 
-/// A place in the tree.
+/// Position in the tree.
 #[derive(Clone, Copy)]
 struct Cursor<'n, 'r> {
     node: &'n Node,
@@ -114,20 +114,20 @@ struct Failure {
     /// A required key that is absent.
     missing: Option<&'static str>,
     /// True if a list was expected: a list without a value is a mistake.
-    wants_list: bool,
+    expected_list: bool,
     /// True if the cause is a key without a value, which counts as absent in the next pass.
     is_blank: bool,
 }
 
 /// Line of a failure whose node is not known yet.
-const NOWHERE: u64 = 0;
+const NO_LINE: u64 = 0;
 
 // === impl Failure ===
 
 impl Failure {
     /// This failure at its node, or at the given one if it has none yet.
     fn or_at(self, node: &Node) -> Self {
-        if self.line == NOWHERE { Self { id: node.id, line: node.line, ..self } } else { self }
+        if self.line == NO_LINE { Self { id: node.id, line: node.line, ..self } } else { self }
     }
 }
 
@@ -139,8 +139,8 @@ impl serde::de::Error for Failure {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        let wants_list = expected.to_string() == "a sequence";
-        Self { wants_list, ..Self::custom(messages::wrong_value(&found, expected)) }
+        let expected_list = expected.to_string() == "a sequence";
+        Self { expected_list, ..Self::custom(messages::wrong_value(&found, expected)) }
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -172,7 +172,7 @@ impl fmt::Display for Failure {
 // === impl UnknownKeys ===
 
 impl UnknownKeys {
-    fn known(self, key: &str, fields: &[&'static str]) -> Option<&'static str> {
+    fn match_key(self, key: &str, fields: &[&'static str]) -> Option<&'static str> {
         let same = |field: &str| match self {
             Self::Wrong => field == key,
             Self::Ignored => field.eq_ignore_ascii_case(key),
@@ -194,23 +194,25 @@ impl Reader {
     }
 
     fn unknown_key(&self, key: &Key, fields: &[&str]) {
-        let (name, mut notes) = (&key.text, self.notes.borrow_mut());
+        let (name, mut key_diagnostics) = (&key.text, self.key_diagnostics.borrow_mut());
         match self.unknown {
             UnknownKeys::Wrong => {
-                notes.wrong.push(Diagnostic::new(key.line, messages::unknown_field(name, fields)));
+                key_diagnostics
+                    .wrong
+                    .push(Diagnostic::new(key.line, messages::unknown_field(name, fields)));
             }
             UnknownKeys::Ignored => {
                 let fields: Vec<_> = fields.iter().map(|field| format!("`{field}`")).collect();
                 let fields = fields.join(", ");
                 let text = format!("unknown key `{name}` is ignored; known here are {fields}");
-                notes.ignored.push(Diagnostic::new(key.line, text));
+                key_diagnostics.ignored.push(Diagnostic::new(key.line, text));
             }
         }
     }
 
     fn repeated_key(&self, key: &Key, first: &Key) {
         let text = format!("`{}` is already on line {}: keep one", key.text, first.line);
-        self.notes.borrow_mut().wrong.push(Diagnostic::new(key.line, text));
+        self.key_diagnostics.borrow_mut().wrong.push(Diagnostic::new(key.line, text));
     }
 }
 
@@ -228,22 +230,22 @@ impl<'n, 'r> Cursor<'n, 'r> {
         entries: &'n [(Key, Node)],
         names: &'static [&'static str],
     ) -> Fields<'n> {
-        let mut known: Vec<(&'static str, &'n Key, &'n Node)> = Vec::new();
+        let mut found: Vec<(&'static str, &'n Key, &'n Node)> = Vec::new();
         for (key, node) in entries {
-            let Some(name) = self.reader.unknown.known(&key.text, names) else { continue };
+            let Some(name) = self.reader.unknown.match_key(&key.text, names) else { continue };
             let is_blank = || self.reader.blank.borrow().contains(&(of, name.to_owned()));
-            match known.iter().find(|(earlier, ..)| *earlier == name) {
+            match found.iter().find(|(earlier, ..)| *earlier == name) {
                 Some((_, first, _)) => self.reader.repeated_key(key, first),
                 None if self.reader.omits(node, self.node) => {}
                 None if matches!(node.value, Value::Null) && is_blank() => {}
-                None => known.push((name, key, node)),
+                None => found.push((name, key, node)),
             }
         }
         match self.part {
             Some(part) => part.borrow_mut().extend(names),
             None => self.unknown_keys(entries, names),
         }
-        known.into_iter().map(|(name, _, node)| (name, node)).collect()
+        found.into_iter().map(|(name, _, node)| (name, node)).collect()
     }
 
     /// The map from which a struct is read. serde's own structs also accept a list, in the order of the fields.
@@ -275,14 +277,14 @@ impl<'n, 'r> Cursor<'n, 'r> {
     }
 
     fn unknown_keys(self, entries: &[(Key, Node)], names: &[&'static str]) {
-        let is_unknown = |key: &&Key| self.reader.unknown.known(&key.text, names).is_none();
+        let is_unknown = |key: &&Key| self.reader.unknown.match_key(&key.text, names).is_none();
         for key in entries.iter().map(|(key, _)| key).filter(is_unknown) {
             self.reader.unknown_key(key, names);
         }
     }
 
-    /// Adds the line to a failure of a struct: that of a required key without a value, else that of the map.
-    fn placed(self, failure: Failure) -> Failure {
+    /// Adds a line to a failure of a struct: the line of a required key without a value, else the line of the map.
+    fn with_line(self, failure: Failure) -> Failure {
         let missing = failure.missing.and_then(|name| Some((name, self.node.child(name)?)));
         let blank = missing.filter(|(_, node)| {
             matches!(node.value, Value::Null) && !self.reader.omitted.contains(&node.id)
@@ -368,7 +370,7 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
         let entries = self.map()?;
         let fields = self.fields(name, entries, names);
         let read = visitor.visit_map(self.entries(name, fields));
-        read.map_err(|failure| self.placed(failure))
+        read.map_err(|failure| self.with_line(failure))
     }
 
     fn deserialize_tuple<V: Visitor<'n>>(
@@ -377,10 +379,10 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
         visitor: V,
     ) -> Result<V::Value, Failure> {
         let entries = self.map()?;
-        let known = RefCell::default();
-        let parts = Parts { cursor: Cursor { part: Some(&known), ..self }, left: len };
+        let names = RefCell::default();
+        let parts = Parts { cursor: Cursor { part: Some(&names), ..self }, left: len };
         let read = visitor.visit_seq(parts)?;
-        self.unknown_keys(entries, &known.borrow());
+        self.unknown_keys(entries, &names.borrow());
         Ok(read)
     }
 
@@ -390,7 +392,7 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
         visitor: V,
     ) -> Result<V::Value, Failure> {
         match (name, &self.node.value) {
-            (SPANNED, _) => visitor.visit_seq(LineAndValue { cursor: self, given: 0 }),
+            (SPANNED, _) => visitor.visit_seq(LineAndValue { cursor: self, position: 0 }),
             (ONE_OR_MANY, Value::List(_)) => self.deserialize_any(visitor),
             (ONE_OR_MANY, _) => visitor
                 .visit_seq(Items { cursor: self, rest: std::slice::from_ref(self.node).iter() }),
@@ -453,7 +455,7 @@ impl<'n> MapAccess<'n> for Entries<'n, '_> {
             let is_blank = !self.of.is_empty()
                 && matches!(node.value, Value::Null)
                 && failure.id == node.id
-                && !failure.wants_list;
+                && !failure.expected_list;
             if is_blank {
                 self.cursor.reader.blank.borrow_mut().insert((self.of, name.to_owned()));
             }
@@ -527,7 +529,7 @@ impl<'n> SeqAccess<'n> for Parts<'n, '_> {
 /// The two parts of [`super::Spanned`].
 struct LineAndValue<'n, 'r> {
     cursor: Cursor<'n, 'r>,
-    given: u8,
+    position: u8,
 }
 
 impl<'n> SeqAccess<'n> for LineAndValue<'n, '_> {
@@ -537,8 +539,8 @@ impl<'n> SeqAccess<'n> for LineAndValue<'n, '_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Failure> {
-        self.given += 1;
-        match self.given {
+        self.position += 1;
+        match self.position {
             1 => {
                 let line: U64Deserializer<Failure> = self.cursor.node.line.into_deserializer();
                 seed.deserialize(line).map(Some)

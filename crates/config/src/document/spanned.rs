@@ -8,7 +8,7 @@ use serde::{
     de::{Error as _, SeqAccess, Visitor},
 };
 
-/// A value and its line. Only this module's reader knows the line.
+/// A value and its line. Only the reader of this module can deserialize it.
 #[derive(Clone, Debug)]
 pub struct Spanned<T> {
     /// The line, from 1.

@@ -10,10 +10,10 @@ use serde_saphyr::{DuplicateKeyPolicy, Options, Spanned};
 
 use super::Diagnostic;
 
-/// A value and its place.
+/// A value with its position in the file.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Unique in the document.
+    /// Id that is unique in the document.
     pub(super) id: u32,
     /// The line on which it begins, from 1.
     pub line: u64,
@@ -45,7 +45,8 @@ pub(super) struct Key {
 /// list of manifests, has a dozen levels.
 const MAX_DEPTH: usize = 32;
 
-/// Most lists, maps and scalars of a document, with aliases expanded. A real configuration has some dozen rules.
+/// Maximum number of lists, maps and scalars of a document, with aliases expanded. A real configuration has some dozen
+/// rules.
 const MAX_VALUES: usize = 250_000;
 
 /// Parses a document; an empty one is a mistake.
@@ -63,7 +64,7 @@ pub fn parse(text: &str) -> Result<Node, Diagnostic> {
     Ok(root)
 }
 
-/// A value as the tree that a document of it would have.
+/// Tree of the document to which a value serialises.
 pub(crate) fn of<T: Serialize>(value: &T) -> Node {
     let text = serde_saphyr::to_string(value).expect("every value has a form in YAML");
     let mut options = options();
@@ -77,8 +78,8 @@ pub fn is_empty_document(text: &str) -> bool {
     text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
 }
 
-/// Error message for an empty document. It does not mean the defaults: more likely the file is just being written, or a
-/// template rendered to nothing.
+/// Error message for an empty document. An empty document does not stand for the defaults: more likely the file is just
+/// being written, or a template rendered to nothing.
 pub fn nothing(text: &str) -> Diagnostic {
     let first = text.lines().position(|line| !line.trim().is_empty());
     let line = first.map_or(text.lines().count(), |above| above + 1).max(1);
@@ -95,7 +96,7 @@ fn without_tabs(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Repeated keys reach the reader, which knows the line of the first.
+/// Options of the parser. Repeated keys reach the reader, which reports the line of the first occurrence.
 fn options() -> Options {
     let mut options = Options::default();
     options.budget = serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MAX_VALUES };
@@ -103,7 +104,7 @@ fn options() -> Options {
     options
 }
 
-/// The first line of a YAML error; the rest is a picture of the document.
+/// Diagnostic of a YAML error: its first line, without the excerpt of the document.
 fn diagnostic(error: &serde_saphyr::Error) -> Diagnostic {
     let line = error.location().map_or(1, |location| location.line());
     let text = error.without_snippet().to_string();
@@ -172,7 +173,7 @@ impl Node {
         entries.iter().map(|(key, node)| (key.text.as_str(), node))
     }
 
-    /// The value of a key, in any case.
+    /// The value of a key, ignoring the case of its letters.
     pub fn child_like(&self, name: &str) -> Option<&Self> {
         self.entries().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, node)| node)
     }
@@ -293,7 +294,7 @@ impl Value {
     }
 }
 
-/// The tree as the YAML library gives it.
+/// The tree as the YAML library parses it.
 enum Tree {
     Scalar(Value),
     List(Vec<Spanned<Tree>>),
@@ -373,5 +374,5 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 }
 
-/// Most keys of a map; a document with more is no configuration.
+/// Maximum number of keys of a map; no configuration has more.
 const MAX_KEYS: usize = 10_000;

@@ -19,11 +19,15 @@ use crate::{
     source::SourceRule,
 };
 
-/// Mistakes that the types of a configuration cannot exclude. `unread` are the mistakes found while it was read.
-pub(super) fn mistakes(config: &Config, root: &Node, unread: &[Diagnostic]) -> Vec<Diagnostic> {
+/// Mistakes that the types of a configuration cannot exclude. `read_mistakes` were found while the file was read.
+pub(super) fn mistakes(
+    config: &Config,
+    root: &Node,
+    read_mistakes: &[Diagnostic],
+) -> Vec<Diagnostic> {
     let policy = &config.policy;
     let sources = spanned(&policy.sources, root.list("sources"), |node| node.line_of("name"));
-    let mut checker = Checker { sources, unread, wrong: Vec::new() };
+    let mut checker = Checker { sources, read_mistakes, wrong: Vec::new() };
     checker.sources(config);
     checker.resources(policy, root);
     checker.dra(policy, root);
@@ -46,7 +50,7 @@ pub(super) fn mistakes(config: &Config, root: &Node, unread: &[Diagnostic]) -> V
 /// Collects mistakes.
 struct Checker<'c> {
     sources: Vec<Spanned<SourceRule>>,
-    unread: &'c [Diagnostic],
+    read_mistakes: &'c [Diagnostic],
     wrong: Vec<Diagnostic>,
 }
 
@@ -142,7 +146,7 @@ impl Checker<'_> {
     fn selector(&mut self, selector: &Selector, node: &Node) {
         let line = node.line;
         // A kind that could not be read is a mistake already.
-        let is_reported = self.unread.iter().any(|mistake| mistake.line >= line);
+        let is_reported = self.read_mistakes.iter().any(|mistake| mistake.line >= line);
         if selector.kind.is_none() && selector.source.is_none() && !is_reported {
             self.wrong(line, "which devices? write kind, source, or both");
         }

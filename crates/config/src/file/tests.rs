@@ -136,7 +136,7 @@ fn an_empty_file_is_refused_and_braces_are_the_defaults() {
 }
 
 #[test]
-fn every_key_is_taken() {
+fn every_key_is_read() {
     let config = parse(EVERYTHING).expect("valid");
     assert_eq!(config.places.kubelet_dir, Path::new("/k"));
     assert_eq!(config.places.nvml_library.as_deref(), Some(Path::new("/l")));
@@ -370,8 +370,8 @@ fn rule(name: &str, devices: &str, sharing: &str) -> String {
 }
 
 /// An expression about an attribute.
-fn asks(domain: &str, question: &str) -> String {
-    format!("device.attributes[\"{domain}\"].{question}")
+fn expression_on(domain: &str, condition: &str) -> String {
+    format!("device.attributes[\"{domain}\"].{condition}")
 }
 
 /// Checks documents of one mistake each: its line and its message.
@@ -380,12 +380,12 @@ fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
         let error = parse(&text).expect_err(&text);
         assert!(error.starts_with(&format!("w.yaml:{line}: ")), "{text}\n{error}");
         assert!(error.contains(expected), "{text}\n{error}");
-        assert_eq!(error.lines().count(), 1, "one mistake is told once: {text}\n{error}");
+        assert_eq!(error.lines().count(), 1, "one mistake is reported once: {text}\n{error}");
     }
 }
 
 /// A document whose nested aliases multiply its size by a thousand several times.
-fn bomb() -> String {
+fn alias_bomb() -> String {
     let levels = (1..9).map(|level| {
         let below = format!("*a{}, ", level - 1).repeat(10);
         format!("a{level}: &a{level} [{below}]\n")
@@ -433,7 +433,7 @@ fn mistakes_are_refused_with_line_and_correction() {
             1,
             "is not a file in the device's",
         ),
-        ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect is what an FPGA says after prepare"),
+        ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect lists attributes after prepare"),
         (
             "gpu: {release: [{memory: overwrite, atMost: 1Mi}]}\n".to_owned(),
             1,
@@ -467,7 +467,7 @@ fn mistakes_are_refused_with_line_and_correction() {
             1,
             "too large: more than 250,000 values",
         ),
-        (bomb(), 7, "too large: more than 250,000 values"),
+        (alias_bomb(), 7, "too large: more than 250,000 values"),
         ("just text\n".to_owned(), 1, "\"just text\" is not valid here: write keys with values"),
     ]);
 }
@@ -505,7 +505,7 @@ fn memory_is_not_overwritten_on_gpus_under_mps() {
     let step = "gpu: {release: [{memory: overwrite, timeout: 1m}]}\n";
     let sliced = rule("a.com/x", "kind: gpu", "method: timeSlicing, replicas: 2");
     let config =
-        parse(&format!("{step}{sliced}")).expect("nobody has it when the last one lets go");
+        parse(&format!("{step}{sliced}")).expect("no container has the GPU during the step");
     assert!(config.policy.families.gpu.overwrites());
     assert!(to_yaml(&config).contains("memory: overwrite"), "{}", to_yaml(&config));
     let by_mps = rule("a.com/x", "kind: gpu", "method: mps, replicas: 2");
@@ -570,20 +570,26 @@ fn an_expression_without_an_answer_for_any_device_is_refused() {
         (
             format!(
                 "resources:\n{}",
-                gpus("a.com/x", &format!(", match: '{}'", asks("nvidia.com", "brand > 5")))
+                gpus(
+                    "a.com/x",
+                    &format!(", match: '{}'", expression_on("nvidia.com", "brand > 5"))
+                )
             ),
             3,
             "brand is a string, and 5 is a number: write a string in quotes",
         ),
         (
-            format!("exclude:\n- {{kind: nic, match: '{}'}}\n", asks("windlass.dev", "driver > 5")),
+            format!(
+                "exclude:\n- {{kind: nic, match: '{}'}}\n",
+                expression_on("windlass.dev", "driver > 5")
+            ),
             2,
             "driver is a string, and 5 is a number: write a string in quotes",
         ),
         (
             format!(
                 "resources:\n- name: a.com/x\n  devices: {{source: fpga, match: '{}'}}\n",
-                asks("amd.com", "shell > 5")
+                expression_on("amd.com", "shell > 5")
             ),
             3,
             "shell is a string, and 5 is a number: write a string in quotes",
@@ -592,7 +598,7 @@ fn an_expression_without_an_answer_for_any_device_is_refused() {
 }
 
 /// A rule with an expression, beside a source of the configuration.
-fn asked_of(devices: &str, asked: &str) -> String {
+fn rule_with_expression(devices: &str, asked: &str) -> String {
     format!(
         "sources:\n- {{name: s, find: {{bus: pci}}, match: 'true', attributes: {{firmware: fw}}}}\n\
          resources:\n- name: a.com/x\n  devices: {{{devices}, match: '{asked}'}}\n"
@@ -601,10 +607,10 @@ fn asked_of(devices: &str, asked: &str) -> String {
 
 #[test]
 fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
-    let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
-    let cuda = asks("nvidia.com", "cudaComputeCapability == \"9.0\"");
+    let k8s = |asked: &str| expression_on("resource.kubernetes.io", asked);
+    let cuda = expression_on("nvidia.com", "cudaComputeCapability == \"9.0\"");
     let memory = "device.capacity[\"nvidia.com\"].memory == 80".to_owned();
-    let domain = asks("nvidia.co", "brand == \"x\"");
+    let domain = expression_on("nvidia.co", "brand == \"x\"");
     for (devices, asked, expected) in [
         (
             "kind: gpu",
@@ -613,7 +619,7 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         (
             "kind: gpu",
-            &asks("nvidia.com", "migCapable != \"true\""),
+            &expression_on("nvidia.com", "migCapable != \"true\""),
             "migCapable is a boolean, and \"true\" is a string: write true, without quotes",
         ),
         (
@@ -629,7 +635,7 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         (
             "kind: gpu",
-            &asks("nvidia.com", "prodctName == \"x\""),
+            &expression_on("nvidia.com", "prodctName == \"x\""),
             "column 33: no such device has prodctName of nvidia.com: did you mean productName?",
         ),
         (
@@ -639,26 +645,26 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         (
             "source: s",
-            &asks("windlass.dev", "firmware == 2"),
+            &expression_on("windlass.dev", "firmware == 2"),
             "match: column 35: firmware is a string, and 2 is a number",
         ),
-        ("source: s", &asks("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
+        ("source: s", &expression_on("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
     ] {
-        check_mistakes([(asked_of(devices, asked), 5, expected)]);
+        check_mistakes([(rule_with_expression(devices, asked), 5, expected)]);
     }
 }
 
 #[test]
 fn expressions_may_use_attributes_of_some_devices_only() {
-    let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
+    let k8s = |asked: &str| expression_on("resource.kubernetes.io", asked);
     for (devices, asked) in [
-        ("kind: gpu", asks("nvidia.com", "whatever == 3")),
-        ("kind: gpu", asks("nvidia.com", "driverVersion == \"580\"")),
+        ("kind: gpu", expression_on("nvidia.com", "whatever == 3")),
+        ("kind: gpu", expression_on("nvidia.com", "driverVersion == \"580\"")),
         ("kind: gpu", k8s("numaNode == 0.0")),
-        ("source: nics", asks("windlass.dev", "pciClass == \"0x020000\"")),
-        ("source: s", format!("has({})", asks("windlass.dev", "usbSerial"))),
+        ("source: nics", expression_on("windlass.dev", "pciClass == \"0x020000\"")),
+        ("source: s", format!("has({})", expression_on("windlass.dev", "usbSerial"))),
     ] {
-        let text = asked_of(devices, &asked);
+        let text = rule_with_expression(devices, &asked);
         parse(&text).expect(&text);
     }
 }

@@ -54,7 +54,7 @@ pub fn wrong_programming(cleanup: &CleanupSteps, expect: &BTreeMap<String, Strin
         checker.text(text);
     }
     if !expect.is_empty() && cleanup.prepare.is_empty() {
-        checker.note("expect is what an FPGA says after prepare, and there is none");
+        checker.add_mistake("expect lists attributes after prepare, and there is none");
     }
     checker.wrong
 }
@@ -90,32 +90,32 @@ impl<'a> Checker<'a> {
         Self { rule, kubelet_dir, wrong: Vec::new(), dangerous: Vec::new() }
     }
 
-    fn note(&mut self, wrong: impl Into<String>) {
+    fn add_mistake(&mut self, wrong: impl Into<String>) {
         self.wrong.push(wrong.into());
     }
 
-    fn dangerous(&mut self, why: Option<String>) {
+    fn add_danger(&mut self, why: Option<String>) {
         self.dangerous.extend(why.filter(|_| !self.rule.allow_dangerous));
     }
 
     fn find(&mut self) {
         match &self.rule.find {
             Find::Bus(name) => {
-                self.listed("bus", name);
+                self.check_name("bus", name);
                 if self.rule.expression.is_none() && !self.rule.allow_dangerous {
-                    self.note(format!(
+                    self.add_mistake(format!(
                         "without match it is every device of the {name} bus: list the intended ones"
                     ));
                 }
             }
             Find::Class(name) => {
-                self.listed("class", name);
-                self.dangerous(
+                self.check_name("class", name);
+                self.add_danger(
                     (name == "block").then(|| format!("class block: {}", denylist::BLOCK)),
                 );
             }
             Find::Nodes(none) | Find::Endpoints(none) if none.is_empty() => {
-                self.note("nothing to look for: write a node or an endpoint");
+                self.add_mistake("nothing to look for: write a node or an endpoint");
             }
             Find::Nodes(patterns) => patterns.iter().for_each(|pattern| self.found_nodes(pattern)),
             Find::Files(folder) => self.folder(folder),
@@ -123,36 +123,36 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn listed(&mut self, sort: &str, name: &str) {
+    fn check_name(&mut self, kind: &str, name: &str) {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:".contains(letter);
         if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') {
-            self.note(format!(
-                "{name:?} is not a {sort}: write a name from /sys/{sort}, such as usb"
+            self.add_mistake(format!(
+                "{name:?} is not a {kind}: write a name from /sys/{kind}, such as usb"
             ));
         }
     }
 
-    /// A pattern is not judged if the source has a `match`, which may exclude dangerous nodes. Discovery judges each
-    /// node that it finds again.
+    /// Checks a pattern of nodes, unless the source has a `match`, which may exclude dangerous nodes. Discovery checks
+    /// each node that it finds again.
     fn found_nodes(&mut self, pattern: &str) {
         match denylist::not_a_node(pattern) {
-            Some(wrong) => self.note(wrong),
+            Some(wrong) => self.add_mistake(wrong),
             None if is_pattern(pattern) && self.rule.expression.is_some() => {}
-            None => self.dangerous(denylist::of_nodes(pattern)),
+            None => self.add_danger(denylist::of_nodes(pattern)),
         }
     }
 
     fn nodes(&mut self, pattern: &str) {
         match denylist::not_a_node(pattern) {
-            Some(wrong) => self.note(wrong),
-            None => self.dangerous(denylist::of_nodes(pattern)),
+            Some(wrong) => self.add_mistake(wrong),
+            None => self.add_danger(denylist::of_nodes(pattern)),
         }
     }
 
     fn folder(&mut self, folder: &Path) {
         match denylist::not_a_plain_path(&folder.display().to_string()) {
-            Some(wrong) => self.note(wrong),
-            None => self.dangerous(denylist::of_mount(folder, self.kubelet_dir)),
+            Some(wrong) => self.add_mistake(wrong),
+            None => self.add_danger(denylist::of_mount(folder, self.kubelet_dir)),
         }
     }
 
@@ -160,10 +160,12 @@ impl<'a> Checker<'a> {
         for (nth, endpoint) in endpoints.iter().enumerate() {
             let of_address = |it: char| it.is_ascii_alphanumeric() || "-_.:[]".contains(it);
             if endpoint.is_empty() || !endpoint.chars().all(of_address) {
-                self.note(format!("{endpoint:?} is not an endpoint: write a host, or host:port"));
+                self.add_mistake(format!(
+                    "{endpoint:?} is not an endpoint: write a host, or host:port"
+                ));
             }
             if endpoints[..nth].contains(endpoint) {
-                self.note(format!("endpoint {endpoint} is there twice"));
+                self.add_mistake(format!("endpoint {endpoint} is there twice"));
             }
         }
     }
@@ -174,7 +176,7 @@ impl<'a> Checker<'a> {
             _ => 0,
         };
         if self.rule.unit == Unit::Zipped && patterns < 2 {
-            self.note(
+            self.add_mistake(
                 "unit: zipped puts matches of several patterns together: write them in nodes",
             );
         }
@@ -203,7 +205,7 @@ impl<'a> Checker<'a> {
 
     fn text(&mut self, text: &str) {
         if let Err(unknown) = check(text) {
-            self.note(format!("{text:?}: {unknown}"));
+            self.add_mistake(format!("{text:?}: {unknown}"));
         }
     }
 
@@ -212,7 +214,7 @@ impl<'a> Checker<'a> {
         give.mounts.iter().for_each(|mount| self.given_mount(mount));
         for (name, value) in &give.env {
             if name.is_empty() || name.contains(['=', '\0']) {
-                self.note(format!("{name:?} cannot name a variable"));
+                self.add_mistake(format!("{name:?} cannot name a variable"));
             }
             self.text(name);
             self.text(value);
@@ -223,7 +225,7 @@ impl<'a> Checker<'a> {
     fn given_node(&mut self, node: &GivenNode) {
         self.text(&node.path);
         let pattern = fill_all(&node.path, ANY);
-        // A path that begins with a placeholder is judged when the device is known.
+        // A path that begins with a placeholder is checked when the device is known.
         if !pattern.starts_with(ANY) {
             self.nodes(&pattern);
         }
@@ -231,7 +233,7 @@ impl<'a> Checker<'a> {
         self.text(inside);
         self.wrong.extend(denylist::not_a_plain_path(inside));
         if is_pattern(&node.path) && !inside.ends_with('/') {
-            self.note(format!(
+            self.add_mistake(format!(
                 "{} may be several nodes, and as: {inside} is one path: end it with /",
                 node.path
             ));
@@ -243,10 +245,10 @@ impl<'a> Checker<'a> {
             self.text(path);
             self.wrong.extend(denylist::not_a_plain_path(path));
         }
-        // A path with placeholders is judged when the device is known.
+        // A path with placeholders is checked when the device is known.
         if fill_all(&mount.host, ANY) == mount.host {
             let path = Path::new(&mount.host);
-            self.dangerous(self.rule.refused_mount(mount, path, self.kubelet_dir));
+            self.add_danger(self.rule.refused_mount(mount, path, self.kubelet_dir));
         }
     }
 
@@ -255,7 +257,7 @@ impl<'a> Checker<'a> {
             Test::Nodes => {}
             Test::Attribute { file, equals } => {
                 if !self.has_folder() {
-                    self.note(format!("probe {}: {NO_FOLDER}", file.display()));
+                    self.add_mistake(format!("probe {}: {NO_FOLDER}", file.display()));
                 }
                 self.wrong.extend(no_file_inside(file));
                 for text in equals {
@@ -267,7 +269,7 @@ impl<'a> Checker<'a> {
                 self.text(address);
                 let known = fill_all(address, "host:1");
                 if known.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-                    self.note(format!("{address:?} is not an address: write host:port"));
+                    self.add_mistake(format!("{address:?} is not an address: write host:port"));
                 }
             }
             Test::Command(words) => self.command(words),
@@ -280,15 +282,17 @@ impl<'a> Checker<'a> {
             StepAction::Http(url) => self.url(url),
             StepAction::Command(words) => self.command(words),
             StepAction::Processes(_) if !is_managed => {
-                self.note("processes: only NVIDIA's driver lists processes: write it under gpu");
+                self.add_mistake(
+                    "processes: only NVIDIA's driver lists processes: write it under gpu",
+                );
             }
             StepAction::Memory { .. } | StepAction::Overwrite | StepAction::Reset(_)
                 if !is_managed =>
             {
-                self.note("memory and reset are for NVIDIA's GPUs: write them under gpu");
+                self.add_mistake("memory and reset are for NVIDIA's GPUs: write them under gpu");
             }
             StepAction::Link(_) if self.rule.name != SourceName::NICS => {
-                self.note("link: only an interface has one: write it under nics");
+                self.add_mistake("link: only an interface has one: write it under nics");
             }
             StepAction::Processes(_)
             | StepAction::Memory { .. }
@@ -297,7 +301,7 @@ impl<'a> Checker<'a> {
             | StepAction::Link(_) => {}
             StepAction::Write { file, text } => {
                 if !self.has_folder() {
-                    self.note(format!("write {}: {NO_FOLDER}", file.display()));
+                    self.add_mistake(format!("write {}: {NO_FOLDER}", file.display()));
                 }
                 self.wrong.extend(no_file_inside(file));
                 self.text(text);
@@ -308,7 +312,7 @@ impl<'a> Checker<'a> {
     fn url(&mut self, url: &str) {
         self.text(url);
         if !url.starts_with("http://") {
-            self.note(format!(
+            self.add_mistake(format!(
                 "{url:?}: write http://host:port/path; only plain HTTP is supported"
             ));
         }
@@ -321,11 +325,11 @@ impl<'a> Checker<'a> {
         match words.first() {
             Some(program) if Path::new(program).is_absolute() => {}
             Some(program) => {
-                self.note(format!(
+                self.add_mistake(format!(
                     "{program:?} is not an absolute path: no shell looks for programs"
                 ));
             }
-            None => self.note("a command is empty: write a program with its arguments"),
+            None => self.add_mistake("a command is empty: write a program with its arguments"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
 use super::{DOMAIN, Find, SourceRule};
-use crate::sample_device::{Others, SampleDevice, any};
+use crate::sample_device::{OtherAttributes, SampleDevice, any};
 
 /// Attributes that devices of a bus or a class, and device nodes, may have.
 const OF_DEVICES: &[&str] = &[
@@ -41,14 +41,14 @@ const OF_ENDPOINTS: [&str; 4] = ["name", "endpoint", "host", "port"];
 impl SourceRule {
     /// A device with every attribute that a device of the source may have.
     pub(crate) fn sample(&self) -> SampleDevice {
-        let (known, others) = match &self.find {
-            Find::Bus(_) | Find::Class(_) | Find::Nodes(_) => (OF_DEVICES, Others::None),
-            Find::Files(_) => (&OF_FILES[..], Others::Any),
-            Find::Endpoints(_) => (&OF_ENDPOINTS[..], Others::None),
+        let (names, others) = match &self.find {
+            Find::Bus(_) | Find::Class(_) | Find::Nodes(_) => (OF_DEVICES, OtherAttributes::None),
+            Find::Files(_) => (&OF_FILES[..], OtherAttributes::Any),
+            Find::Endpoints(_) => (&OF_ENDPOINTS[..], OtherAttributes::None),
         };
-        let texts = known.iter().map(|name| (AttributeName::new(DOMAIN, name), any()));
+        let texts = names.iter().map(|name| (AttributeName::new(DOMAIN, name), any()));
         let mut attributes: Attributes = texts.collect();
-        if known == OF_DEVICES {
+        if names == OF_DEVICES {
             attributes.extend([
                 (AttributeName::new(DOMAIN, "isSriovVf"), AttributeValue::Bool(false)),
                 (AttributeName::new(DOMAIN, "sriovVfs"), AttributeValue::Int(0)),

@@ -13,17 +13,17 @@ const USE_ID: &str = "nvidia.com/use-gpuuuid";
 /// Ids of refused GPUs.
 const NO_USE_ID: &str = "nvidia.com/nouse-gpuuuid";
 
-/// A pod's choice of GPUs. The default accepts all.
+/// A pod's choice of GPUs. The default accepts all GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcceptedGpus {
     products: Choice,
     ids: Choice,
 }
 
-/// Wanted and refused texts. An empty `wanted` list accepts all but the refused.
+/// Lists of accepted and refused texts. An empty list `allowed` accepts all texts that are not refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Choice {
-    wanted: Vec<String>,
+    allowed: Vec<String>,
     refused: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl AcceptedGpus {
         self.products.accepts(|part| name.contains(part))
     }
 
-    /// True for the GPU of this id. A GPU without an id is accepted unless ids are wanted.
+    /// True for the GPU of this id. A GPU without an id is accepted unless the annotations list accepted ids.
     pub fn accepts_id(&self, id: Option<&DeviceId>) -> bool {
         self.ids.accepts(|text| id.is_some_and(|id| id.as_str() == text))
     }
@@ -64,23 +64,23 @@ impl AcceptedGpus {
 // === impl Choice ===
 
 impl Choice {
-    /// Reads two annotations with comma-separated texts, each normalised by `form`.
+    /// Reads two annotations with comma-separated texts, each normalised by `normalise`.
     fn of(
         annotations: &BTreeMap<String, String>,
-        [wanted, refused]: [&str; 2],
-        form: fn(&str) -> String,
+        [allowed, refused]: [&str; 2],
+        normalise: fn(&str) -> String,
     ) -> Self {
         let texts = |key| {
             let list = annotations.get(key).map(String::as_str).unwrap_or_default();
-            let texts = list.split(',').map(|text| form(text.trim()));
+            let texts = list.split(',').map(|text| normalise(text.trim()));
             texts.filter(|text| !text.is_empty()).collect()
         };
-        Self { wanted: texts(wanted), refused: texts(refused) }
+        Self { allowed: texts(allowed), refused: texts(refused) }
     }
 
     fn accepts(&self, matches: impl Fn(&str) -> bool) -> bool {
         let names = |texts: &[String]| texts.iter().any(|text| matches(text));
-        (self.wanted.is_empty() || names(&self.wanted)) && !names(&self.refused)
+        (self.allowed.is_empty() || names(&self.allowed)) && !names(&self.refused)
     }
 }
 

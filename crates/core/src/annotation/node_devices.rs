@@ -27,13 +27,13 @@ pub struct NodeDevices {
 pub struct NodeDevice {
     /// Device id, as in placements.
     pub id: DeviceId,
-    /// Product name, as the driver gives it: `NVIDIA H100 80GB HBM3`.
+    /// Product name from the driver: `NVIDIA H100 80GB HBM3`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
     /// Memory in MiB; zero where it is unknown.
     #[serde(default)]
     pub memory_mib: u32,
-    /// Reason against new pods on it; `None` if it can take pods.
+    /// Reason why the GPU takes no new pods; `None` if it takes pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
     /// True if the obstacle is a failure of the GPU.
@@ -44,7 +44,7 @@ pub struct NodeDevice {
     pub only_for: Option<OnlyFor>,
 }
 
-/// Pods by their request for GPUs.
+/// Kind of pods, by their request for GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OnlyFor {

@@ -1,4 +1,4 @@
-//! GPUs that the cluster half chose for a pod. The Binding writes them on the pod.
+//! GPUs that the cluster half chose for a pod. The Binding adds the annotation to the pod.
 
 use std::collections::BTreeMap;
 

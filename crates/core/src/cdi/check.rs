@@ -22,7 +22,7 @@ const MAX_VENDOR: usize = 253;
 /// Mount options that make the source a host path.
 const BINDS: [&str; 2] = ["bind", "rbind"];
 
-/// All mistakes of a document, in its order; empty if it is valid.
+/// All mistakes of a document, in document order; empty for a valid document.
 pub fn check(spec: &Spec) -> Vec<Mistake> {
     let mut found = Findings::default();
     found.version(spec);
@@ -188,7 +188,7 @@ fn is_vendor(vendor: &str) -> bool {
 mod tests {
     use super::*;
 
-    const RIGHT: &str = r#"{"cdiVersion": "0.6.0", "kind": "vendor.com/gpu",
+    const VALID: &str = r#"{"cdiVersion": "0.6.0", "kind": "vendor.com/gpu",
         "annotations": {"a": "b"},
         "devices": [
             {"name": "0:1", "containerEdits": {"deviceNodes": [
@@ -206,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn a_right_document_has_no_mistakes() {
-        assert_eq!(mistakes(RIGHT), Vec::<String>::new());
+    fn a_valid_document_has_no_mistakes() {
+        assert_eq!(mistakes(VALID), Vec::<String>::new());
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
             ("/bin/a", "a", "containerEdits.hooks[0].path: \"a\" is not an absolute path"),
             ("5}", "0}", "containerEdits.hooks[0].timeout"),
         ] {
-            let found = mistakes(&RIGHT.replacen(right, wrong, 1));
+            let found = mistakes(&VALID.replacen(right, wrong, 1));
             assert_eq!(found.len(), 1, "{wrong}: {found:?}");
             assert!(found[0].contains(expected), "{wrong}: {found:?}");
         }

@@ -33,8 +33,8 @@ pub struct ContainerEdits {
 
 /// A device node in a container.
 ///
-/// Fields left out are read from the host's node when the container is created. That stays correct when the
-/// driver gets another major number.
+/// The runtime reads omitted fields from the host's node when it creates the container. So the edit stays correct after
+/// a change of the driver's major number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SpecNode {
@@ -55,7 +55,7 @@ pub struct SpecNode {
     /// Permission bits of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_mode: Option<u32>,
-    /// Device cgroup permissions, of `r`, `w` and `m`; all three if left out.
+    /// Device cgroup permissions, of `r`, `w` and `m`; all three if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<String>,
     /// Owner in the container.

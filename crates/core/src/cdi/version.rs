@@ -15,17 +15,19 @@ pub(super) const RELEASED: &[&str] =
 const EARLIEST: Requirement = ("0.3.0", "a document");
 
 /// Test for a feature in a document.
-type Uses = fn(&Spec) -> bool;
+type FeatureTest = fn(&Spec) -> bool;
 
 /// Features by version, newest first (SPEC.md, "Released versions").
-const CAME_WITH: &[(Requirement, Uses)] = &[
-    (("1.1.0", "netDevices"), |spec| any(spec, |edits| !edits.net_devices.is_empty())),
+const FEATURES: &[(Requirement, FeatureTest)] = &[
+    (("1.1.0", "netDevices"), |spec| any_edits(spec, |edits| !edits.net_devices.is_empty())),
     (("1.1.0", "schemata and enableMonitoring of intelRdt"), |spec| {
         let rdt = |edits: &ContainerEdits| edits.intel_rdt.clone().unwrap_or_default();
-        any(spec, |edits| !rdt(edits).schemata.is_empty() || rdt(edits).enable_monitoring)
+        any_edits(spec, |edits| !rdt(edits).schemata.is_empty() || rdt(edits).enable_monitoring)
     }),
-    (("0.7.0", "intelRdt"), |spec| any(spec, |edits| edits.intel_rdt.is_some())),
-    (("0.7.0", "additionalGids"), |spec| any(spec, |edits| !edits.additional_gids.is_empty())),
+    (("0.7.0", "intelRdt"), |spec| any_edits(spec, |edits| edits.intel_rdt.is_some())),
+    (("0.7.0", "additionalGids"), |spec| {
+        any_edits(spec, |edits| !edits.additional_gids.is_empty())
+    }),
     (("0.6.0", "annotations"), |spec| {
         let devices = spec.devices.iter().map(|device| &device.annotations);
         devices.chain([&spec.annotations]).any(|annotations| !annotations.is_empty())
@@ -34,19 +36,19 @@ const CAME_WITH: &[(Requirement, Uses)] = &[
         spec.kind.split_once('/').is_some_and(|(_, class)| class.contains('.'))
     }),
     (("0.5.0", "hostPath of a device node"), |spec| {
-        any(spec, |edits| edits.device_nodes.iter().any(|node| node.host_path.is_some()))
+        any_edits(spec, |edits| edits.device_nodes.iter().any(|node| node.host_path.is_some()))
     }),
     (("0.5.0", "a device name that begins with a digit"), |spec| {
         spec.devices.iter().any(|device| device.name.starts_with(|c: char| c.is_ascii_digit()))
     }),
     (("0.4.0", "type of a mount"), |spec| {
-        any(spec, |edits| edits.mounts.iter().any(|mount| mount.mount_type.is_some()))
+        any_edits(spec, |edits| edits.mounts.iter().any(|mount| mount.mount_type.is_some()))
     }),
 ];
 
 /// The lowest version that supports the document, and the feature that requires it.
 pub(super) fn required(spec: &Spec) -> Requirement {
-    let newest = CAME_WITH.iter().find(|(_, uses)| uses(spec));
+    let newest = FEATURES.iter().find(|(_, uses)| uses(spec));
     newest.map_or(EARLIEST, |(requirement, _)| *requirement)
 }
 
@@ -56,7 +58,7 @@ pub(super) fn rank(version: &str) -> Option<usize> {
     RELEASED.iter().position(|released| *released == version)
 }
 
-fn any(spec: &Spec, uses: impl Fn(&ContainerEdits) -> bool) -> bool {
+fn any_edits(spec: &Spec, uses: impl Fn(&ContainerEdits) -> bool) -> bool {
     uses(&spec.container_edits) || spec.devices.iter().any(|device| uses(&device.container_edits))
 }
 

@@ -1,6 +1,6 @@
 //! Built-in device families: one row of declared facts each.
 //!
-//! Layers above discovery ask this table instead of comparing source names.
+//! Layers above discovery read this table instead of comparing source names.
 
 use super::{Device, SourceName};
 use crate::attribute::AttributeName;
@@ -9,27 +9,26 @@ use crate::attribute::AttributeName;
 #[derive(Debug)]
 pub struct Family {
     name: &'static str,
-    /// Class of its CDI documents, if it differs from the source name.
+    /// Class of the family's CDI documents, if it differs from the source name.
     pub cdi_class: Option<&'static str>,
     /// Prefix of short GPU names, if it is not the source name in capitals.
     pub prefix: Option<&'static str>,
-    /// Way in which its devices are partitioned.
+    /// Way in which the family's devices are partitioned.
     pub partitioning: Partitioning,
-    /// True if NVIDIA's container toolkit serves its containers: variables, device indexes, IMEX
+    /// True if NVIDIA's container toolkit serves containers with these devices: variables, device indexes, IMEX
     /// channels.
     pub has_toolkit: bool,
     /// True if the driver manages GPUs: MPS, time slices, compute processes, resets.
     pub is_managed: bool,
-    /// Mechanism that can limit a cgroup's memory on its GPUs.
+    /// Mechanism that can limit a cgroup's memory on the family's GPUs.
     pub memory_limiter: Option<MemoryLimiter>,
     /// Name of the capacity with a GPU's memory, if the driver reports it.
     pub memory: Option<&'static AttributeName>,
-    /// True if programming a device changes its function, as for FPGAs. Its attributes show the
-    /// function.
+    /// True if programming a device changes its function, as for FPGAs. The attributes show the function.
     pub is_programmed: bool,
-    /// Attribute of devices that their driver describes. Devices found on the bus alone lack it.
+    /// Attribute of every device that its driver describes. A device that is only found on the bus lacks it.
     pub described_by: Option<&'static AttributeName>,
-    /// Attributes that its devices may have.
+    /// Attributes that the family's devices may have.
     pub attributes: &'static [&'static [AttributeGroup]],
 }
 
@@ -76,10 +75,10 @@ pub enum AttributeType {
     /// A version.
     Version,
     /// A version if it parses, else text.
-    Either,
+    VersionOrText,
 }
 
-const OURS: &str = "windlass.dev";
+const WINDLASS: &str = "windlass.dev";
 
 static PRODUCT_NAME: AttributeName = AttributeName::new("nvidia.com", "productName");
 static NVIDIA_MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
@@ -89,9 +88,9 @@ static INTEL_MEMORY: AttributeName = AttributeName::new("gpu.intel.com", "memory
 /// Attributes of any PCI function.
 #[rustfmt::skip]
 const FUNCTION: &[AttributeGroup] = &[
-    group(OURS, AttributeType::Text, &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"]),
-    group(OURS, AttributeType::Int, &["sriovVfs"]),
-    group(OURS, AttributeType::Bool, &["isSriovVf"]),
+    group(WINDLASS, AttributeType::Text, &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"]),
+    group(WINDLASS, AttributeType::Int, &["sriovVfs"]),
+    group(WINDLASS, AttributeType::Bool, &["isSriovVf"]),
 ];
 
 /// Defaults; also the facts of configured sources.
@@ -127,20 +126,20 @@ static FAMILIES: &[Family] = &[
                 "thermalSlowdown", "powerSlowdown", "fabricDegraded",
             ]),
             group("nvidia.com", AttributeType::Version, &["cudaComputeCapability", "cudaDriverVersion"]),
-            group("nvidia.com", AttributeType::Either, &["driverVersion"]),
-            group(OURS, AttributeType::Text, &["simulated"]),
+            group("nvidia.com", AttributeType::VersionOrText, &["driverVersion"]),
+            group(WINDLASS, AttributeType::Text, &["simulated"]),
         ]],
     },
     Family {
         name: "nics", cdi_class: Some("nic"),
         attributes: &[&[
-            group(OURS, AttributeType::Text, &[
+            group(WINDLASS, AttributeType::Text, &[
                 "acpiIndex", "driver", "pciVendor", "pciDevice", "pciClass", "iommuGroup", "auxiliaryDevice", "ifName",
                 "mac", "rdmaDevice", "linkLayer", "rate", "portState", "pKey", "rdmaNetns", "pfName", "pfPciAddress",
                 "representor", "vdpaType", "vdpaDevice",
             ]),
-            group(OURS, AttributeType::Int, &["mtu", "sfNumber", "sriovVfs", "vfIndex"]),
-            group(OURS, AttributeType::Bool, &["rdma", "sriov", "isSriovVf"]),
+            group(WINDLASS, AttributeType::Int, &["mtu", "sfNumber", "sriovVfs", "vfIndex"]),
+            group(WINDLASS, AttributeType::Bool, &["rdma", "sriov", "isSriovVf"]),
             group("dra.net", AttributeType::Text, &["ifName", "mac", "encapsulation", "state"]),
             group("dra.net", AttributeType::Int, &["mtu"]),
             group("dra.net", AttributeType::Bool, &["rdma"]),
@@ -154,7 +153,7 @@ static FAMILIES: &[Family] = &[
                 "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
                 "gfxTarget", "family",
             ]),
-            group("amd.com", AttributeType::Either, &["driverVersion", "firmware"]),
+            group("amd.com", AttributeType::VersionOrText, &["driverVersion", "firmware"]),
         ], FUNCTION],
         ..NO_FAMILY
     },
@@ -193,8 +192,8 @@ const fn group(
 impl SourceName {
     /// NVIDIA's GPUs and their MIG instances.
     pub const NVIDIA: Self = Self::fixed("nvidia");
-    /// Source of GPUs for a rule that names none.
-    pub const USUAL_GPUS: Self = Self::NVIDIA;
+    /// Source of GPUs for a rule that names no source.
+    pub const DEFAULT_GPUS: Self = Self::NVIDIA;
     /// Network interfaces.
     pub const NICS: Self = Self::fixed("nics");
     /// AMD's GPUs and their partitions.
@@ -222,7 +221,7 @@ impl SourceName {
         FAMILIES.iter().any(|family| family.name == self.as_str())
     }
 
-    /// Facts common to all its devices.
+    /// Declared facts of the source's family.
     pub fn family(&self) -> &'static Family {
         FAMILIES.iter().find(|family| family.name == self.as_str()).unwrap_or(&NO_FAMILY)
     }
@@ -231,7 +230,7 @@ impl SourceName {
 // === impl Device ===
 
 impl Device {
-    /// Facts common to all devices of its source.
+    /// Declared facts of the device's family.
     pub fn family(&self) -> &'static Family {
         self.source.family()
     }

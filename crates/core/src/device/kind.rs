@@ -1,4 +1,4 @@
-//! Device kinds: one row each, with the facts that the other layers ask for.
+//! Device kinds: one row each, with the facts that other layers need.
 
 use std::fmt;
 
@@ -16,11 +16,11 @@ pub struct KindFacts {
     pub plural: &'static str,
     /// Prefix of short names; `None` if the source decides.
     pub prefix: Option<&'static str>,
-    /// Source for a rule that names none.
+    /// Source for a rule that names no source.
     pub default_source: Option<SourceName>,
     /// The only source of this kind.
     pub only_source: Option<SourceName>,
-    /// Health reasons that its sources report. NICs have few, since a node may have hundreds of functions.
+    /// Health reasons that the sources of this kind report. NICs have few, since a node may have hundreds of functions.
     pub reasons: &'static [Reason],
 }
 
@@ -126,22 +126,22 @@ impl DeviceKind {
         &FACTS[self as usize]
     }
 
-    /// A GPU or a MIG instance.
+    /// True for a GPU or a MIG instance.
     pub fn is_gpu(self) -> bool {
         matches!(self, Self::Gpu | Self::Mig)
     }
 
-    /// A MIG instance, which has a profile.
+    /// True for a MIG instance, which has a profile.
     pub fn is_instance(self) -> bool {
         self == Self::Mig
     }
 
-    /// A network function: containers get its interface, and the kernel may renumber its nodes.
+    /// True for a network function: containers get its interface, and the kernel may renumber its nodes.
     pub fn is_network(self) -> bool {
         self == Self::Nic
     }
 
-    /// A drive. CSI drivers provide storage, unless a configured source offers one.
+    /// True for a drive. CSI drivers provide storage, unless a configured source offers the drive.
     pub fn is_storage(self) -> bool {
         self == Self::Nvme
     }

@@ -14,13 +14,13 @@ pub struct DeviceNode {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inside: Option<PathBuf>,
     /// Permitted access.
-    #[serde(skip_serializing_if = "Access::is_usual")]
+    #[serde(skip_serializing_if = "Access::is_default")]
     pub access: Access,
     /// True if other devices have the same node, as all AMD GPUs have `/dev/kfd`. Two devices with the same
     /// unshared node are not allocated together.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// Sysfs folder whose `uevent` names the device's current node numbers. They are checked again at
+    /// Sysfs folder whose `uevent` contains the device's current node numbers. The numbers are checked again at
     /// allocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proof: Option<PathBuf>,
@@ -50,7 +50,7 @@ serialize_as_text!(Access);
 // === impl DeviceNode ===
 
 impl DeviceNode {
-    /// A node of one device, for reading and writing at the host's path.
+    /// A node that only one device has, for reading and writing, at the same path as on the host.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -85,8 +85,8 @@ impl Access {
         }
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks for it")]
-    fn is_usual(&self) -> bool {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
+    fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -94,7 +94,7 @@ impl Access {
 impl FromStr for Access {
     type Err = InvalidAccess;
 
-    /// Accepts the letters in any order: configurations of other plugins use several.
+    /// Accepts the letters in any order, because configurations of other plugins use several orders.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut letters: Vec<_> = text.chars().collect();
         letters.sort_unstable();

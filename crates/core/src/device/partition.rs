@@ -61,12 +61,12 @@ impl Partition {
         DeviceId(format!("{}:mig-{}-{}", self.gpu, self.profile_id, self.start).into())
     }
 
-    /// Memory slices that it occupies.
+    /// Memory slices that the partition occupies.
     pub fn slices(&self) -> Range<u32> {
         self.start..self.start.saturating_add(self.size)
     }
 
-    /// True if both need the same memory slice.
+    /// True if both partitions need a common memory slice of one GPU.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.slices(), other.slices());
         one.start < two.end && two.start < one.end && self.gpu == other.gpu
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_says_where_it_stands() {
+    fn a_partition_displays_its_placement() {
         assert_eq!(on("GPU-a", 4, 4).to_string(), "3g.40gb at memory slices 4-7 of GPU-a");
         assert_eq!(on("GPU-a", 4, 1).to_string(), "3g.40gb at memory slice 4 of GPU-a");
     }

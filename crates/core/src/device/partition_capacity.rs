@@ -15,8 +15,8 @@ pub struct PartitionCapacity {
 // === impl PartitionCapacity ===
 
 impl PartitionCapacity {
-    /// The combined capacity of these partitions. Seven small partitions may have more decoders than the
-    /// largest one.
+    /// The combined capacity of the partitions. Seven small partitions together may have more decoders than the largest
+    /// partition.
     pub fn of(partitions: &[PossiblePartition]) -> Self {
         let slices = partitions.iter().map(|it| it.partition.slices().end).max().unwrap_or(0);
         let mut room = Self { amounts: Capacities::new(), slices };
@@ -45,13 +45,13 @@ impl PartitionCapacity {
         for (at, (one, needs)) in all.iter().enumerate() {
             let others = all.iter().enumerate().skip(at + 1);
             let conflicting =
-                others.filter(|(_, (it, its))| one.overlaps(it) || !self.is_enough(needs, its));
+                others.filter(|(_, (it, other))| one.overlaps(it) || !self.is_enough(needs, other));
             exclusive.extend(conflicting.map(|(other, _)| [at, other]));
         }
         exclusive
     }
 
-    /// Required amounts, in the order of `amounts`.
+    /// Amounts that a partition needs, in the order of `amounts`.
     fn needs(&self, it: &PossiblePartition) -> Vec<u64> {
         self.amounts.keys().map(|name| it.amount(name)).collect()
     }
@@ -110,7 +110,7 @@ impl Partition {
         room: &PartitionCapacity,
         all: &[PossiblePartition],
     ) -> bool {
-        let find = |wanted: &Self| all.iter().find(|it| it.partition == *wanted);
+        let find = |partition: &Self| all.iter().find(|it| it.partition == *partition);
         match (find(self), find(other)) {
             (Some(one), Some(other)) => !room.can_coexist(one, other),
             _ => self.overlaps(other),

@@ -14,7 +14,7 @@ pub(super) struct QuietPeriod {
     relapses: u32,
 }
 
-/// Most doublings: one minute becomes half an hour. A longer quiet period would outlast most repairs.
+/// Maximum number of doublings: one minute becomes half an hour. A longer quiet period would outlast most repairs.
 const MAX_RELAPSES: u32 = 5;
 
 /// Healthy time that resets the doubling, in quiet periods: an hour for a period of one minute, longer than the
@@ -28,7 +28,7 @@ impl QuietPeriod {
         Self { period, last_failure: None, relapses: 0 }
     }
 
-    /// A failure dated in the future counts as of now.
+    /// Continues from a record. A failure with a future timestamp counts as a failure at `now`.
     pub(super) fn resume(period: Duration, record: &HealthRecord, now: Timestamp) -> Self {
         let last_failure = record.last_failure.map(|failure| failure.min(now));
         Self { period, last_failure, relapses: record.relapses.min(MAX_RELAPSES) }
@@ -52,13 +52,13 @@ impl QuietPeriod {
         Some(self.last_failure?.saturating_add(wait).unwrap_or(Timestamp::MAX))
     }
 
-    /// Records a failure; `before` is the health until now.
-    pub(super) fn disturb(&mut self, before: &Health, now: Timestamp) {
+    /// Records a failure; `before` is the health before it.
+    pub(super) fn record_failure(&mut self, before: &Health, now: Timestamp) {
         if before.is_healthy() {
             let recovered = self.last_failure.is_some();
             let healthy_for = Duration::try_from(now.duration_since(before.since));
-            let soon = healthy_for.is_ok_and(|time| time < self.period * RESET_AFTER);
-            let relapses = if recovered && soon { self.relapses + 1 } else { 0 };
+            let is_quick = healthy_for.is_ok_and(|time| time < self.period * RESET_AFTER);
+            let relapses = if recovered && is_quick { self.relapses + 1 } else { 0 };
             self.relapses = relapses.min(MAX_RELAPSES);
         }
         self.last_failure = Some(now);
@@ -84,21 +84,21 @@ mod tests {
         assert_eq!(quiet.ends_at(), None);
         let mut waits = Vec::new();
         for second in (10..80).step_by(10) {
-            quiet.disturb(&healthy_since(second - 1), at(second));
+            quiet.record_failure(&healthy_since(second - 1), at(second));
             let end = quiet.ends_at().expect("there was a failure");
             waits.push(end.duration_since(at(second)).as_secs());
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 32]);
-        quiet.disturb(&healthy_since(100), at(160));
+        quiet.record_failure(&healthy_since(100), at(160));
         assert_eq!(quiet.ends_at(), Some(at(161)));
     }
 
     #[test]
     fn failure_upon_failure_is_no_relapse() {
         let mut quiet = QuietPeriod::new(Duration::from_secs(1));
-        quiet.disturb(&healthy_since(0), at(1));
+        quiet.record_failure(&healthy_since(0), at(1));
         let unhealthy = Health { state: HealthState::Unhealthy, ..Health::unknown(at(1)) };
-        quiet.disturb(&unhealthy, at(2));
+        quiet.record_failure(&unhealthy, at(2));
         assert_eq!((quiet.relapses(), quiet.ends_at()), (0, Some(at(3))));
     }
 }

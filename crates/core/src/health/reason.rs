@@ -4,10 +4,10 @@ use std::{fmt, str::FromStr};
 
 use super::{Action, xid};
 
-/// Reason for an unhealthy device. Distinct up to the command line, since each needs another response.
+/// Reason for an unhealthy device. Reasons stay distinct up to the command line, since each needs a different response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The driver reported this XID, and the XID policy calls it critical.
+    /// The driver reported this XID, and the XID policy counts it as a failure.
     Xid(u64),
     /// The driver reported a double-bit ECC error.
     DoubleBitEcc,

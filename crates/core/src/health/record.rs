@@ -1,4 +1,4 @@
-//! Health of a device as stored for the next agent.
+//! Health of a device as stored for the next agent process.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

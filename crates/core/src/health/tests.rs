@@ -122,7 +122,7 @@ fn a_clock_set_back_during_a_restart_costs_one_quiet_period_and_one_set_forward_
     assert_eq!(back.recovers_at(), Some(at(70)), "not an hour later");
     assert_eq!(back.health().since, at(10), "nothing is dated to the future");
     let mut forward = HealthTracker::resume(earlier.record(), QUIET, at(1_000_000));
-    assert_eq!(forward.health().state, HealthState::Unhealthy, "time alone mends nothing");
+    assert_eq!(forward.health().state, HealthState::Unhealthy, "time alone ends no failure");
     forward.observe(&Observation::Passed, at(1_000_000));
     assert!(forward.health().is_healthy());
 }

@@ -12,15 +12,15 @@ use super::Action::{
     RestartProgram, UpdateDriver,
 };
 
-/// Meaning of an XID for the next pod on the GPU.
+/// Consequence of an XID for the next pod on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
     /// The program failed; the GPU is fine.
     Application,
-    /// Worth knowing; the GPU keeps working.
+    /// Information only; the GPU keeps working.
     Informational,
-    /// The GPU cannot be trusted with another pod.
+    /// The GPU is unsafe for another pod.
     Critical,
 }
 
@@ -34,8 +34,8 @@ pub struct XidRule {
     pub verdict: Verdict,
     /// Meaning, after the catalogue.
     pub meaning: &'static str,
-    /// Immediate action of the catalogue. It concerns the program that ran, the verdict concerns the next pod;
-    /// so the two may differ.
+    /// Immediate action of the catalogue. The action concerns the program that ran and the verdict concerns the next
+    /// pod, so they may disagree.
     pub action: Action,
     /// Reason for the verdict.
     pub reason: &'static str,

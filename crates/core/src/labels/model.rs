@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     Label, Offering,
     device::{Gpu, Instance},
-    spelling::{model_in_key, ours},
+    spelling::{model_in_key, windlass},
 };
 
 /// GPUs of one model; never empty.
@@ -25,7 +25,7 @@ pub(super) fn grouped<T, K: PartialEq>(items: &[T], key: impl Fn(&T) -> K) -> Ve
     let mut groups: Vec<(K, Vec<&T>)> = Vec::new();
     for item in items {
         let key = key(item);
-        match groups.iter_mut().find(|(known, _)| *known == key) {
+        match groups.iter_mut().find(|(other, _)| *other == key) {
             Some((_, group)) => group.push(item),
             None => groups.push((key, vec![item])),
         }
@@ -33,10 +33,10 @@ pub(super) fn grouped<T, K: PartialEq>(items: &[T], key: impl Fn(&T) -> K) -> Ve
     groups
 }
 
-/// The most frequent item; the first of equals.
+/// The most frequent item; among equally frequent items, the first.
 pub(super) fn most_frequent<T: PartialEq>(items: &[T]) -> Option<&T> {
     let count = |item: &T| items.iter().filter(|other| *other == item).count();
-    // `max_by_key` returns the last of equals.
+    // `max_by_key` returns the last maximum.
     items.iter().rev().max_by_key(|item| count(item))
 }
 
@@ -50,7 +50,8 @@ pub(super) fn each(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
         *parts.entry((model_in_key(&part.model()), part.mig_profile())).or_default() += 1;
     }
     let parts = parts.into_iter();
-    let parts = parts.map(|((model, profile), n)| ours(format_args!("mig.{model}.{profile}"), n));
+    let parts =
+        parts.map(|((model, profile), n)| windlass(format_args!("mig.{model}.{profile}"), n));
     whole.chain(parts).collect()
 }
 
@@ -85,7 +86,7 @@ impl Model<'_> {
 
     fn labels(&self) -> Vec<Label> {
         let prefix = format!("gpu.{}", model_in_key(&self.name));
-        let label = |name: &str, text: String| ours(format_args!("{prefix}.{name}"), text);
+        let label = |name: &str, text: String| windlass(format_args!("{prefix}.{name}"), text);
         let offering = self.offering();
         let shares: u64 = self.offerings().map(|offering| u64::from(offering.replicas)).sum();
         let always = [

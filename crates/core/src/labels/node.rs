@@ -3,7 +3,7 @@
 use super::{
     HostFacts, Label, LabelInput, Sharing, Vgpu,
     device::Gpu,
-    spelling::{nvidia, ours, sanitised},
+    spelling::{nvidia, sanitised, windlass},
 };
 
 /// Placeholder of gpu-feature-discovery for unknown values.
@@ -13,16 +13,17 @@ const UNKNOWN: &str = "unknown";
 pub(super) fn always(input: &LabelInput<'_>) -> impl Iterator<Item = Label> {
     let timestamp = input.timestamp.map(|time| nvidia("gfd.timestamp", time.as_second()));
     let simulated = input.inventory.simulated.as_deref();
-    let simulated = simulated.map(|profile| ours("simulated", sanitised(profile)));
-    let enforcement = input.enforcement.map(|weakest| ours("enforcement", weakest));
+    let simulated = simulated.map(|profile| windlass("simulated", sanitised(profile)));
+    let enforcement = input.enforcement.map(|weakest| windlass("enforcement", weakest));
     vgpu(&input.host.vgpu).into_iter().chain(timestamp).chain(simulated).chain(enforcement)
 }
 
 pub(super) fn with_gpus(input: &LabelInput<'_>, gpus: &[Gpu<'_>]) -> Vec<Label> {
     let machine = input.host.machine.as_deref().unwrap_or(UNKNOWN);
     let capable = gpus.iter().any(Gpu::is_mig_capable);
-    // gpu-feature-discovery has one sharing rule for all GPUs. Here one GPU under MPS suffices.
-    let mps = gpus.iter().filter_map(|gpu| gpu.offering).any(|how| how.sharing == Sharing::Mps);
+    // gpu-feature-discovery has one sharing rule for all GPUs. Here the label is true if any GPU is under MPS.
+    let mps =
+        gpus.iter().filter_map(|gpu| gpu.offering).any(|offering| offering.sharing == Sharing::Mps);
     let one = [
         nvidia("gpu.machine", sanitised(machine)),
         nvidia("mig.capable", capable),
@@ -50,8 +51,8 @@ fn vgpu(vgpu: &Vgpu) -> Vec<Label> {
 
 /// Driver version, under current and former names.
 fn driver(host: &HostFacts, gpus: &[Gpu<'_>]) -> Vec<Label> {
-    let spelt = || gpus.iter().find_map(Gpu::driver_version).map(nvidia_spelling);
-    let Some(full) = host.driver_version.clone().or_else(spelt) else { return Vec::new() };
+    let from_attribute = || gpus.iter().find_map(Gpu::driver_version).map(nvidia_spelling);
+    let Some(full) = host.driver_version.clone().or_else(from_attribute) else { return Vec::new() };
     let mut labels = vec![nvidia("cuda.driver-version.full", &full)];
     let mut parts = full.splitn(3, '.');
     if let (Some(major), Some(minor)) = (parts.next(), parts.next()) {
@@ -90,7 +91,7 @@ fn cuda(gpus: &[Gpu<'_>]) -> Vec<Label> {
     ]
 }
 
-/// Intended use by PCI class, if all GPUs agree.
+/// Intended use by PCI class, if all GPUs have the same class; else `unknown`.
 fn mode(gpus: &[Gpu<'_>]) -> &'static str {
     let mut classes = gpus.iter().map(Gpu::pci_class);
     let first = classes.next().flatten();
@@ -101,7 +102,7 @@ fn mode(gpus: &[Gpu<'_>]) -> &'static str {
     }
 }
 
-/// NVLink domain, if all GPUs that are in a domain agree.
+/// NVLink domain, if all GPUs in a domain are in the same domain.
 fn clique(gpus: &[Gpu<'_>]) -> Option<String> {
     let mut fabrics = gpus.iter().filter_map(Gpu::fabric);
     let (cluster, clique) = fabrics.next()?;

@@ -14,7 +14,7 @@ const GPU: &str = "gpu";
 
 /// Labels of whole GPUs, for the model with the most GPUs outside MIG mode; the first model wins a tie.
 pub(super) fn gpus(gpus: &[Gpu<'_>]) -> Vec<Label> {
-    // `max_by_key` returns the last of equals.
+    // `max_by_key` returns the last maximum.
     let models = models(gpus);
     let Some(model) = models.iter().rev().max_by_key(|model| rank(model)) else {
         return Vec::new();
@@ -42,12 +42,12 @@ pub(super) fn instances(
 
 /// Instances take the name of whole GPUs only if all GPUs are partitioned and all instances have one profile.
 fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
-    let Some(cut) = gpus.iter().find(|gpu| gpu.is_partitioned) else { return Vec::new() };
+    let Some(partitioned) = gpus.iter().find(|gpu| gpu.is_partitioned) else { return Vec::new() };
     let has_parts = |gpu: &Gpu<'_>| gpu.is_partitioned && gpu.has_instances(instances);
     match grouped(instances, Instance::mig_profile).as_slice() {
-        [(_, alike)] if gpus.iter().all(has_parts) => of_mig_profile(GPU, alike),
+        [(_, group)] if gpus.iter().all(has_parts) => of_mig_profile(GPU, group),
         _ => vec![
-            label(GPU, "product", product(&cut.model(), "-MIG-INVALID")),
+            label(GPU, "product", product(&partitioned.model(), "-MIG-INVALID")),
             label(GPU, "count", 0),
             label(GPU, "replicas", 0),
             label(GPU, "sharing-strategy", ""),
@@ -59,17 +59,17 @@ fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
 fn mixed(instances: &[Instance<'_>]) -> Vec<Label> {
     let profiles = grouped(instances, Instance::mig_profile).into_iter();
     profiles
-        .flat_map(|(profile, alike)| of_mig_profile(&format!("mig-{profile}"), &alike))
+        .flat_map(|(profile, group)| of_mig_profile(&format!("mig-{profile}"), &group))
         .collect()
 }
 
-/// Labels of instances of one profile; the first represents all.
-fn of_mig_profile(resource: &str, alike: &[&Instance<'_>]) -> Vec<Label> {
-    let Some(first) = alike.first() else { return Vec::new() };
-    let offerings: Vec<_> = alike.iter().filter_map(|instance| instance.offering).collect();
+/// Labels of the instances of one profile, with the values of the first instance.
+fn of_mig_profile(resource: &str, group: &[&Instance<'_>]) -> Vec<Label> {
+    let Some(first) = group.first() else { return Vec::new() };
+    let offerings: Vec<_> = group.iter().filter_map(|instance| instance.offering).collect();
     let offering = most_frequent(&offerings).copied();
     let suffix = format!("-MIG-{}", first.mig_profile());
-    let base = base(resource, alike.len(), offering, &first.model(), &suffix);
+    let base = base(resource, group.len(), offering, &first.model(), &suffix);
     let amounts = first.amounts().into_iter().map(|(name, amount)| label(resource, name, amount));
     base.into_iter().chain(amounts).collect()
 }

@@ -19,24 +19,24 @@ pub(super) fn in_domain(domain: &str, name: impl Display, text: impl Display) ->
 }
 
 /// Label of Windlass.
-pub(super) fn ours(name: impl Display, text: impl Display) -> Label {
+pub(super) fn windlass(name: impl Display, text: impl Display) -> Label {
     (key("windlass.dev", name), value(&text.to_string()))
 }
 
 /// Product name as gpu-feature-discovery spells it: `NVIDIA A100-SXM4-40GB` becomes `NVIDIA-A100-SXM4-40GB`.
 /// Invalid characters are dropped; blanks become one `-`.
 pub(super) fn sanitised(text: &str) -> String {
-    let kept: String = text.chars().filter(|c| is_allowed(*c) || *c == ' ').collect();
-    kept.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
+    let allowed: String = text.chars().filter(|c| is_allowed(*c) || *c == ' ').collect();
+    allowed.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
 }
 
-/// A product name with a suffix; a long name is cut, the suffix stays.
+/// A product name with a suffix. A long name is cut before the suffix.
 pub(super) fn product(model: &str, suffix: &str) -> String {
-    let room = MAX_LABEL.saturating_sub(suffix.len());
-    format!("{}{suffix}", model.get(..room).unwrap_or(model))
+    let max = MAX_LABEL.saturating_sub(suffix.len());
+    format!("{}{suffix}", model.get(..max).unwrap_or(model))
 }
 
-/// A model name for use in keys, equal on every node.
+/// A model name for use in keys, the same on every node.
 pub(super) fn model_in_key(model: &str) -> String {
     match fitted(model, MAX_MODEL_CHARS) {
         name if name.is_empty() => "unknown".to_owned(),

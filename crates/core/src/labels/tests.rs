@@ -167,7 +167,11 @@ fn partitioned_gpus_have_no_replicas_and_are_not_shared() {
     assert_eq!(base(&cut, InstanceNames::None), ["NVIDIA-A100-SXM4-40GB", "1", "0", "none"]);
     let both = cut.gpu(A100, "8.0", Some(time_sliced(2)));
     let expected = ["NVIDIA-A100-SXM4-40GB-SHARED", "2", "2", "time-slicing"];
-    assert_eq!(base(&both, InstanceNames::None), expected, "a whole one speaks for its model");
+    assert_eq!(
+        base(&both, InstanceNames::None),
+        expected,
+        "a whole GPU determines the labels of its model"
+    );
 }
 
 #[test]
@@ -217,7 +221,7 @@ fn instances_are_described_by_their_profile() {
     let of_three = labels("1c.3g.20gb");
     assert!(of_three.contains(&"slices.ci=1".into()) && of_three.contains(&"slices.gi=3".into()));
     let product = "product=NVIDIA-A100-SXM4-40GB-MIG-1g.10gb.me-SHARED".to_owned();
-    assert!(labels("1g.10gb.me").contains(&product), "a + cannot stand in a label");
+    assert!(labels("1g.10gb.me").contains(&product), "a label cannot contain +");
 }
 
 #[test]
@@ -321,9 +325,9 @@ fn driver_versions_have_current_and_former_label_names() {
         ]
     };
     let cuda = |node: &Node| node.part(InstanceNames::None, "nvidia.com/cuda.");
-    assert_eq!(cuda(&node), driver("580.95.05", "05", "95"), "as NVIDIA counts");
+    assert_eq!(cuda(&node), driver("580.95.05", "05", "95"), "as NVIDIA writes it");
     node.host.driver_version = Some("580.7".into());
-    assert_eq!(cuda(&node), driver("580.7", "", "7"), "the host's word counts more");
+    assert_eq!(cuda(&node), driver("580.7", "", "7"), "the host's spelling takes precedence");
 }
 
 #[test]
@@ -355,7 +359,7 @@ fn the_clique_is_that_of_all_gpus_in_a_fabric() {
     assert_eq!(label(&outside), None);
     let inside = gpu(gpu(outside, "a-b", 7), "a-b", 7);
     assert_eq!(label(&inside).as_deref(), Some("a-b.7"));
-    assert_eq!(label(&gpu(inside, "a-b", 8)), None, "two cliques are none");
+    assert_eq!(label(&gpu(inside, "a-b", 8)), None, "two cliques give no label");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct LimitedGpu {
     pub hard_bytes: u64,
 }
 
-/// Part of a note's file name between record and container.
+/// Infix of a note's file name, between the record's stem and the container id.
 const LIMITED: &str = ".limited-";
 const JSON: &str = ".json";
 

@@ -14,19 +14,19 @@ const PER_GB_PER_S: i64 = 4;
 /// Affinity of parts of one device: greater than that of any number of links.
 const SAME_DEVICE: i64 = 10_000;
 
-/// Radix of [`Affinity::packed`].
+/// Radix of the packed form, [`Affinity::packed`].
 ///
 /// Exceeds the PCIe sum of all pairs of 1,000 devices, 3 x 10^7. Twice the link sum of 600 parts of one
 /// device, 3.6 x 10^9, stays below the 4.2 x 10^9 that fit.
-const FIRST: i64 = 1 << 31;
+const RADIX: i64 = 1 << 31;
 
 /// Two affinity measures in one sortable number.
 ///
-/// The sum of packed numbers packs the sums of both measures. Comparisons go by the first measure, then by PCIe.
+/// The sum of packed numbers packs the sums of both measures. Comparisons use the primary measure, then PCIe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Affinity {
     /// Affinity by links, else by PCIe; by links alone for objectives with a term for links.
-    pub(super) first: i64,
+    pub(super) primary: i64,
     /// Affinity by PCIe level.
     pub(super) pcie: i64,
 }
@@ -79,16 +79,16 @@ fn gb_per_s(generation: Option<u32>) -> i64 {
 impl Affinity {
     /// Both measures as one number.
     pub(super) fn packed(self) -> i64 {
-        self.first * FIRST + self.pcie
+        self.primary * RADIX + self.pcie
     }
 
     /// Both measures of a packed number, or of a sum of them.
     pub(super) fn unpacked(packed: i64) -> Self {
-        Self { first: packed / FIRST, pcie: packed % FIRST }
+        Self { primary: packed / RADIX, pcie: packed % RADIX }
     }
 
     /// Affinity of the path that data takes: links, else PCIe.
     pub(super) fn by_data(self) -> i64 {
-        if self.first > 0 { self.first } else { self.pcie }
+        if self.primary > 0 { self.primary } else { self.pcie }
     }
 }

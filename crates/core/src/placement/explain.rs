@@ -28,7 +28,7 @@ pub struct Explanation {
     pub alternative: Option<Alternative>,
 }
 
-/// A set that lost.
+/// The best set other than the choice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alternative {
@@ -41,7 +41,7 @@ pub struct Alternative {
     /// The first term that differs. The alternative may be better in it if the first search stopped at its work
     /// limit.
     pub lost_by: Term,
-    /// True if no set besides the chosen one is better.
+    /// True if no set except the choice is better.
     pub exact: bool,
 }
 
@@ -49,8 +49,8 @@ pub struct Alternative {
 /// 4200`.
 struct TermComparison {
     term: Term,
-    ours: i64,
-    theirs: i64,
+    chosen: i64,
+    other: i64,
 }
 
 /// Chooses as [`super::choose`] does, and finds the runner-up.
@@ -91,8 +91,8 @@ impl Explanation {
         let is_better = alternative.score > self.choice.score;
         let prefix = if is_better { "better, found only by a longer search: " } else { "" };
         Some(match (of(&self.choice.score), of(&alternative.score)) {
-            (Some((_, ours)), Some((_, theirs))) => {
-                format!("{prefix}{}", TermComparison { term, ours, theirs })
+            (Some((_, chosen)), Some((_, other))) => {
+                format!("{prefix}{}", TermComparison { term, chosen, other })
             }
             _ => "equal on every term; ties go to the lower index".to_owned(),
         })
@@ -101,8 +101,8 @@ impl Explanation {
 
 impl fmt::Display for TermComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { term, ours, theirs } = self;
-        let comparison = if theirs > ours { "more" } else { "less" };
-        write!(f, "{comparison} in {}: {theirs} against {ours}", term.title())
+        let Self { term, chosen, other } = self;
+        let comparison = if other > chosen { "more" } else { "less" };
+        write!(f, "{comparison} in {}: {other} against {chosen}", term.title())
     }
 }

@@ -51,7 +51,7 @@ pub enum Alignment {
     /// As near as possible.
     #[default]
     Preferred,
-    /// No pair may be farther apart.
+    /// No pair may be farther apart than this level.
     Required(PcieLevel),
 }
 
@@ -63,8 +63,8 @@ pub struct JointChoice {
     pub gpus: Vec<DeviceId>,
     /// The chosen NICs, in the inventory's order.
     pub nics: Vec<DeviceId>,
-    /// Pairs, by GPU, then by NIC. Every device is in one; devices of the rarer kind are in several, evenly.
-    /// Empty if only one kind was requested.
+    /// Pairs, sorted by GPU, then by NIC. Every device is in at least one pair. Devices of the less numerous kind may
+    /// be in several pairs, as evenly as possible. Empty if only one kind was requested.
     pub pairs: Vec<Pair>,
     /// Connections among the GPUs, or among the NICs without GPUs.
     pub connections: Connections,
@@ -144,11 +144,11 @@ pub fn choose_joint(
     match (gpus.size, nics.size) {
         (0, 0) => return Err(JointError::Nothing),
         (_, 0) => {
-            nics.none().map_err(JointError::Nics)?;
+            nics.check_no_required().map_err(JointError::Nics)?;
             return gpus.alone(topology).map(JointChoice::of_gpus).map_err(JointError::Gpus);
         }
         (0, _) => {
-            gpus.none().map_err(JointError::Gpus)?;
+            gpus.check_no_required().map_err(JointError::Gpus)?;
             return nics.alone(topology).map(JointChoice::of_nics).map_err(JointError::Nics);
         }
         _ => {}
@@ -188,7 +188,7 @@ impl<'a> Wanted<'a> {
     }
 
     /// Checks that a kind without requested devices has no required ones.
-    fn none(self) -> Result<(), PlacementError> {
+    fn check_no_required(self) -> Result<(), PlacementError> {
         match self.required.len() {
             0 => Ok(()),
             required => Err(PlacementError::TooManyRequired { size: 0, required }),
@@ -210,7 +210,7 @@ impl Alignment {
                 None => Err(JointError::too_far(problem, within, nearest(problem))),
             };
         }
-        // Without a tree of junctions, the result itself shows the distance.
+        // Without a tree of junctions, the pairs of the result show the distance.
         let found = search::best_choice(problem, None);
         let pairs = pairing::pairs(&problem.junctions, &found.gpus, &found.nics);
         let levels = pairs.into_iter().map(|(gpu, nic)| topology.connection(gpu, nic).pcie);
@@ -283,7 +283,7 @@ impl JointChoice {
         choice
     }
 
-    /// The farthest level of its pairs; `None` without pairs.
+    /// The farthest level of the pairs; `None` without pairs.
     pub fn farthest(&self) -> Option<PcieLevel> {
         self.pairs.iter().map(|pair| pair.level).max()
     }

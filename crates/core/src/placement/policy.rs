@@ -4,14 +4,14 @@ use std::{cmp::Ordering, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Objective of a placement. Every policy honours the required devices and ends with the lowest positions, so
-/// that equal requests get equal answers.
+/// Objective of a placement. Under every policy the answer contains the required devices, and the lowest positions
+/// break ties, so that equal requests get equal answers.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// The best connected set; of equals the one with the most useful remainder.
+    /// The best connected set; among equal sets, the one with the most useful remainder.
     #[default]
     Aligned,
     /// Devices of the groups with the most devices in use, so that other groups stay free.
@@ -39,9 +39,9 @@ pub enum Term {
     Links,
     /// Pairs of GPU and NIC on different NUMA nodes.
     SysPairs,
-    /// Pairs that meet in a NUMA node.
+    /// Pairs whose nearest common component is a NUMA node.
     NodePairs,
-    /// Pairs that meet at a host bridge.
+    /// Pairs whose nearest common component is a host bridge.
     PhbPairs,
     /// Pairs with several PCIe switches between them.
     PxbPairs,
@@ -57,7 +57,7 @@ pub enum Term {
     Pcie,
     /// PCIe affinity among the remaining devices.
     RemainingPcie,
-    /// Nearness of the set to NICs; less is better, since the request has no NICs and others may.
+    /// Nearness of the set to NICs; less is better, since this request needs no NIC and others may.
     NearNics,
     /// NUMA nodes of the set and of the container's other devices.
     NumaNodes,
@@ -155,8 +155,8 @@ impl FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = Self::ALL.into_iter().find(|policy| policy.name() == text);
-        known.ok_or_else(|| UnknownPolicy(text.to_owned()))
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| UnknownPolicy(text.to_owned()))
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) struct Traits {
     /// Packed affinity with the required devices and the container's other devices.
     pub(super) fixed: i64,
     pub(super) near_nics: i64,
-    /// Shares that others hold.
+    /// Shares that other containers hold.
     pub(super) shares: i64,
     /// Index into the groups.
     pub(super) group: usize,
@@ -78,16 +78,16 @@ pub(super) struct Positions<'a> {
     pub(super) required: &'a [usize],
     /// The container's other devices.
     pub(super) near: &'a [usize],
-    /// Shares that others hold of each available device; empty for unshared devices.
+    /// Shares of each available device that other containers hold; empty for unshared devices.
     pub(super) shares: &'a [i64],
     /// Devices of another kind in a joint choice: distances to them distinguish classes.
-    pub(super) beside: &'a [usize],
+    pub(super) other_kind: &'a [usize],
 }
 
 /// Packed affinity of two positions.
 type AffinityMeasure = fn(&Topology, usize, usize) -> i64;
 
-/// Numbers groups and NUMA nodes.
+/// Indices of groups and NUMA nodes.
 struct Numbering<'a> {
     topology: &'a Topology,
     weigh: AffinityMeasure,
@@ -98,7 +98,7 @@ struct Numbering<'a> {
 // === impl Problem ===
 
 impl Problem {
-    /// The problem of choosing `size` devices; optional ones must be eligible.
+    /// The problem of choosing `size` devices. Optional devices must be eligible.
     pub(super) fn new(
         topology: &Topology,
         positions: Positions<'_>,
@@ -112,10 +112,10 @@ impl Problem {
         let is_required = |at: &usize| required.binary_search(at).is_ok();
         let free: Vec<_> = available.iter().copied().filter(|at| !is_required(at)).collect();
         let given: Vec<_> = required.iter().chain(near).copied().collect();
-        let others: Vec<_> = free.iter().chain(positions.beside).copied().collect();
+        let others: Vec<_> = free.iter().chain(positions.other_kind).copied().collect();
         let are_interchangeable = |a, b| {
-            let alike = |&other: &usize| weigh(topology, a, other) == weigh(topology, b, other);
-            others.iter().filter(|&&other| other != a && other != b).all(alike)
+            let is_equal = |&other: &usize| weigh(topology, a, other) == weigh(topology, b, other);
+            others.iter().filter(|&&other| other != a && other != b).all(is_equal)
         };
         let traits = |at| Traits {
             shares: positions.shares_of(at),

@@ -1,7 +1,7 @@
 //! Usefulness of the remaining devices for later requests of 2, 4 and 8 devices (pairs, quads and octets).
 //!
-//! Few devices have an exact value, by their best division into such sets. Many devices have an approximate value, by
-//! the best partners of each device.
+//! Up to [`MAX_EXACT`] devices have an exact value, by their best division into such sets. More devices have an
+//! approximate value, by the best partners of each device.
 
 mod neighbours;
 mod sets;
@@ -11,7 +11,7 @@ use neighbours::Neighbours;
 use sets::Sets;
 
 /// Largest number of free devices for exact division: 12 devices have 4,096 subsets.
-pub(super) const FEW: usize = 12;
+pub(super) const MAX_EXACT: usize = 12;
 
 /// Set sizes with the weight of a connection. A set of `k` devices has `k (k - 1) / 2` connections; 21 = 3 x
 /// 7 makes each size count as the mean per device.
@@ -20,14 +20,14 @@ const SIZES: [(usize, i64); 3] = [(2, 21), (4, 7), (8, 3)];
 /// Evaluator of the remaining devices.
 #[derive(Debug)]
 pub(super) struct Remaining {
-    data: Data,
-    /// Present if a term needs it.
+    data: Evaluator,
+    /// Evaluator by PCIe; present if a term needs it.
     pcie: Option<Neighbours>,
 }
 
 /// Evaluator by affinity, exact or approximate.
 #[derive(Debug)]
-enum Data {
+enum Evaluator {
     Sets(Sets),
     Neighbours(Neighbours),
 }
@@ -37,10 +37,10 @@ enum Data {
 impl Remaining {
     pub(super) fn of(problem: &Problem) -> Self {
         let devices: usize = problem.classes.iter().map(|class| class.members.len()).sum();
-        let data = if devices <= FEW {
-            Data::Sets(Sets::of(problem, devices))
+        let data = if devices <= MAX_EXACT {
+            Evaluator::Sets(Sets::of(problem, devices))
         } else {
-            Data::Neighbours(Neighbours::of(problem, Affinity::by_data))
+            Evaluator::Neighbours(Neighbours::of(problem, Affinity::by_data))
         };
         let pcie = || Neighbours::of(problem, |affinity| affinity.pcie);
         Self { data, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
@@ -49,8 +49,8 @@ impl Remaining {
     /// Usefulness by affinity of the devices that remain after taking `counts` of each class.
     pub(super) fn by_data(&mut self, problem: &Problem, counts: &[usize]) -> i64 {
         match &mut self.data {
-            Data::Sets(sets) => sets.usefulness(problem, counts),
-            Data::Neighbours(neighbours) => neighbours.usefulness(problem, counts),
+            Evaluator::Sets(sets) => sets.usefulness(problem, counts),
+            Evaluator::Neighbours(neighbours) => neighbours.usefulness(problem, counts),
         }
     }
 

@@ -17,11 +17,11 @@ use super::{
 use bound::{Bounds, Branch};
 use partial::Partial;
 
-/// Most work, in branches times classes per branch: some 10 ms, during which the kubelet blocks. Real machines
+/// Maximum work, in branches times classes per branch: some 10 ms, during which the kubelet blocks. Real machines
 /// with 16 devices take tens of steps, arbitrary link graphs thousands.
 const MAX_WORK: u64 = 800_000;
 
-/// Most branches of a joint search.
+/// Maximum number of branches of a joint search.
 pub(super) const MAX_STEPS: u64 = 50_000;
 
 /// The best set that a search found.
@@ -57,7 +57,7 @@ struct BestSet {
 pub(super) fn best_set(problem: &Problem) -> SearchResult {
     let mut search = Search::new(problem);
     if problem.missing > 0 {
-        search.grow_some();
+        search.find_initial_sets();
     }
     let exact = search.branch(0, problem.missing, problem.eligible());
     let best = search.best.expect("enough devices are eligible");
@@ -124,7 +124,7 @@ impl<'a> Search<'a> {
 
     fn is_excluded(&mut self, branch: Branch) -> bool {
         let Some(best) = &self.best else { return false };
-        self.bounds.exclude(self.problem, &self.state, branch, &best.score)
+        self.bounds.is_excluded(self.problem, &self.state, branch, &best.score)
     }
 
     /// Replaces the best set by a better one, or by an equal one with lower positions.

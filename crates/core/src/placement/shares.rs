@@ -16,7 +16,7 @@ pub use explain::{NextDevice, ShareExplanation, ShareState, explain};
 
 use super::{Connections, Policy, Topology};
 use crate::{device::DeviceId, replica::ReplicaId};
-use fill::Filling;
+use fill::FillState;
 use pool::Pool;
 
 /// Number of devices that one container's replicas may come from.
@@ -147,7 +147,7 @@ pub fn choose(topology: &Topology, request: ShareRequest<'_>) -> Result<ShareCho
 fn filled<'a>(
     topology: &'a Topology,
     request: ShareRequest<'_>,
-) -> Result<Filling<'a>, ShareError> {
+) -> Result<FillState<'a>, ShareError> {
     let ShareRequest { size, policy, span, .. } = request;
     let mut pools = pools(topology, request.devices);
     let required = take_required(topology, &mut pools, request.required)?;
@@ -160,7 +160,7 @@ fn filled<'a>(
     };
     let near = request.near.iter().filter_map(|id| topology.position(id));
     let near = super::ascending(near.collect());
-    let mut filling = Filling::new(topology, pools, policy, span, near);
+    let mut filling = FillState::new(topology, pools, policy, span, near);
     filling.fill(size - required);
     Ok(filling)
 }
@@ -204,11 +204,11 @@ fn check_size(pools: &[Pool], required: usize, size: usize) -> Result<(), ShareE
 // === impl ShareChoice ===
 
 impl ShareChoice {
-    fn of(filling: &Filling<'_>) -> Self {
+    fn of(filling: &FillState<'_>) -> Self {
         let topology = filling.topology;
-        let held: Vec<_> = filling.pools.iter().filter(|pool| pool.is_held()).collect();
-        let devices: Vec<_> = held.iter().map(|pool| pool.at).collect();
-        let with_id = || held.iter().map(|pool| (pool, topology.id(pool.at)));
+        let chosen: Vec<_> = filling.pools.iter().filter(|pool| pool.has_chosen()).collect();
+        let devices: Vec<_> = chosen.iter().map(|pool| pool.at).collect();
+        let with_id = || chosen.iter().map(|pool| (pool, topology.id(pool.at)));
         Self {
             replicas: with_id().flat_map(|(pool, id)| pool.replicas(id)).collect(),
             shares: with_id().map(|(pool, id)| pool.share(id)).collect(),

@@ -137,7 +137,7 @@ fn a_linked_quad_is_kept_whole_for_a_request_of_one() {
 }
 
 #[test]
-fn impossible_questions_are_refused_with_the_numbers() {
+fn impossible_requests_are_refused_with_the_numbers() {
     let devices = two_sockets();
     let topology = Topology::from_devices(&devices);
     let request = |required, size, policy| {
@@ -174,7 +174,7 @@ fn impossible_questions_are_refused_with_the_numbers() {
 }
 
 #[test]
-fn each_policy_has_its_way() {
+fn each_policy_chooses_by_its_terms() {
     let devices = two_sockets();
     for (policy, free, size, expected) in [
         (Policy::Aligned, &[1, 4, 5][..], 2, "45"),

@@ -21,7 +21,7 @@ pub struct Topology {
     pcie: Vec<i64>,
 }
 
-/// Facts for placement about one device.
+/// Data of one device for placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlacedDevice {
     pub(super) id: DeviceId,
@@ -38,7 +38,7 @@ const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
     /// Partitions by parent and profile. Profiles are separate resources.
-    Whole(DeviceId, Option<String>),
+    Partitions(DeviceId, Option<String>),
     /// Whole devices by kind and NUMA node.
     Numa(DeviceKind, Option<u32>),
 }
@@ -53,7 +53,7 @@ impl Topology {
         Self::from_devices(devices.filter(|device| !device.health.has_vanished()))
     }
 
-    /// The topology of these devices. Of duplicate ids the first in the inventory's order counts.
+    /// The topology of the devices. The first device with a duplicate id counts, in the inventory's order.
     pub fn from_devices<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Self {
         let mut devices: Vec<_> = devices.into_iter().collect();
         devices.sort_by(|a, b| a.order().cmp(&b.order()));
@@ -106,8 +106,8 @@ impl Topology {
 
     /// Packed affinity of two positions: links or PCIe, then PCIe. 0 for equal positions.
     pub(super) fn packed_affinity(&self, a: usize, b: usize) -> i64 {
-        let Affinity { first, pcie } = self.affinity(a, b);
-        Affinity { first: if first > 0 { first } else { pcie }, pcie }.packed()
+        let Affinity { primary, pcie } = self.affinity(a, b);
+        Affinity { primary: if primary > 0 { primary } else { pcie }, pcie }.packed()
     }
 
     /// Packed affinity of two positions: links alone, then PCIe.
@@ -117,7 +117,7 @@ impl Topology {
 
     fn affinity(&self, a: usize, b: usize) -> Affinity {
         let cell = a * self.devices.len() + b;
-        Affinity { first: self.links[cell], pcie: self.pcie[cell] }
+        Affinity { primary: self.links[cell], pcie: self.pcie[cell] }
     }
 
     pub(super) fn device(&self, at: usize) -> &PlacedDevice {
@@ -131,8 +131,8 @@ impl Topology {
 
 /// True if a container may get this NIC. Nearness to NICs that the host keeps has no value.
 fn is_nic_for_containers(device: &Device) -> bool {
-    let can_be_had = device.not_alone.is_none() || device.not_shared.is_none();
-    device.kind.is_network() && device.withheld.is_none() && can_be_had
+    let is_allocatable = device.not_alone.is_none() || device.not_shared.is_none();
+    device.kind.is_network() && device.withheld.is_none() && is_allocatable
 }
 
 // === impl PlacedDevice ===
@@ -141,7 +141,7 @@ impl PlacedDevice {
     fn new(device: &Device, nic: i64) -> Self {
         let numa_node = device.place.numa_node;
         let group = match &device.parent {
-            Some(whole) => Group::Whole(
+            Some(whole) => Group::Partitions(
                 whole.clone(),
                 device.attributes.get(&MIG_PROFILE).map(ToString::to_string),
             ),

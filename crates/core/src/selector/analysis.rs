@@ -10,7 +10,7 @@ use cel::common::ast::{
     },
 };
 
-use super::{DeviceExpression, check::place_of, literal, located};
+use super::{DeviceExpression, check::position_of, literal, located};
 use crate::{
     attribute::{AttributeName, AttributeValue},
     device::Device,
@@ -55,7 +55,7 @@ pub enum ValueType {
     Boolean,
     /// Version, compared by `isLessThan` and so on.
     Version,
-    /// Quantity, compared likewise.
+    /// Quantity, compared by `isLessThan` and so on.
     Quantity,
     /// A type that no device value has.
     Other,
@@ -71,7 +71,7 @@ pub struct Comparison {
 }
 
 /// Comparison operators.
-const COMPARING: [&str; 6] = [EQUALS, NOT_EQUALS, LESS, LESS_EQUALS, GREATER, GREATER_EQUALS];
+const COMPARISONS: [&str; 6] = [EQUALS, NOT_EQUALS, LESS, LESS_EQUALS, GREATER, GREATER_EQUALS];
 
 // === impl DeviceExpression ===
 
@@ -127,7 +127,7 @@ impl DeviceExpression {
     /// A problem, prefixed with line and column of a name in the expression.
     pub fn located(&self, name: &str, problem: &str) -> String {
         let text = self.as_str();
-        let quoted = || place_of(&text.replace(['"', '\''], " "), name);
+        let quoted = || position_of(&text.replace(['"', '\''], " "), name);
         match place_of(text, name).or_else(quoted) {
             Some((line, column)) => located(line, column, problem),
             None => problem.to_owned(),
@@ -263,7 +263,7 @@ fn comparisons_of(call: &CallExpr) -> Vec<Comparison> {
     };
     match (call.func_name.as_str(), &other.expr) {
         (IN, Expr::List(list)) => list.elements.iter().filter_map(|it| with(one, it)).collect(),
-        (name, _) if COMPARING.contains(&name) => {
+        (name, _) if COMPARISONS.contains(&name) => {
             with(one, other).or_else(|| with(other, one)).into_iter().collect()
         }
         _ => Vec::new(),
@@ -328,9 +328,9 @@ impl Reference {
                 other => other.to_string(),
             }),
             Self::Capacity(domain, name) => {
-                let mut known = device.capacity.iter();
+                let mut entries = device.capacity.iter();
                 let (_, amount) =
-                    known.find(|(key, _)| key.domain() == domain && key.name() == name)?;
+                    entries.find(|(key, _)| key.domain() == domain && key.name() == name)?;
                 Some(amount.to_string())
             }
             Self::Field(field) => match field.as_str() {
@@ -345,8 +345,8 @@ impl Reference {
 
     fn attribute_of<'d>(&self, device: &'d Device) -> Option<&'d AttributeValue> {
         let Self::Attribute(domain, name) = self else { return None };
-        let mut known = device.attributes.iter();
-        let found = known.find(|(key, _)| key.domain() == domain && key.name() == name);
+        let mut entries = device.attributes.iter();
+        let found = entries.find(|(key, _)| key.domain() == domain && key.name() == name);
         found.map(|(_, value)| value)
     }
 }

@@ -16,7 +16,7 @@ use super::language::{FUNCTIONS, MACROS, environment};
 /// chains of `&&` and `||` become balanced trees, which nest little.
 const MAX_DEPTH: usize = 24;
 
-/// Most work: some tenths of a second. DRA's cost limit is the same number in other units.
+/// Maximum work: some tenths of a second. DRA's cost limit is the same number in other units.
 const MAX_WORK: u64 = 1_000_000;
 
 /// Assumed size of all attributes and capacities of one device, in bytes with names. GPUs have about half.
@@ -32,10 +32,10 @@ const NUMBER_SIZE: u64 = 512;
 const PATTERN_WORK: u64 = 10_000;
 
 /// Functions that read only booleans.
-const LOGIC: [&str; 4] = ["_&&_", "_||_", "!_", "@not_strictly_false"];
+const LOGIC_FUNCTIONS: [&str; 4] = ["_&&_", "_||_", "!_", "@not_strictly_false"];
 
 /// Functions that return a boolean.
-const TRUTHS: &[&str] = &[
+const BOOLEAN_FUNCTIONS: &[&str] = &[
     "_==_",
     "_!=_",
     "_<_",
@@ -137,8 +137,8 @@ impl<'a> Walk<'a> {
     }
 
     fn variable(&self, name: &str) -> Result<Weight, CheckError> {
-        if let Some((_, held)) = self.scope.iter().rev().find(|(known, _)| *known == name) {
-            return Ok(*held);
+        if let Some((_, weight)) = self.scope.iter().rev().find(|(other, _)| *other == name) {
+            return Ok(*weight);
         }
         match name {
             "device" => Ok(Weight { work: 1, size: DEVICE_SIZE, items: DEVICE_ITEMS }),
@@ -165,23 +165,23 @@ impl<'a> Walk<'a> {
         let name = call.func_name.as_str();
         let operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
         if !operator && !FUNCTIONS.contains(&name) {
-            let known = [FUNCTIONS, &MACROS[..]].concat().join(", ");
+            let functions = [FUNCTIONS, &MACROS[..]].concat().join(", ");
             return check_error_at(
                 name,
-                format!("there is no function {name:?}; there are {known}"),
+                format!("there is no function {name:?}; there are {functions}"),
             );
         }
         if let ("matches", Some(pattern)) = (name, call.args.last()) {
             check_pattern(pattern)?;
         }
         let inputs = self.sum(call.target.as_deref().into_iter().chain(&call.args), depth)?;
-        let walked = match name {
+        let traversed = match name {
             "matches" => PATTERN_WORK,
-            _ if LOGIC.contains(&name) => 0,
+            _ if LOGIC_FUNCTIONS.contains(&name) => 0,
             _ => inputs.size,
         };
-        let work = inputs.work.saturating_add(walked);
-        if LOGIC.contains(&name) || TRUTHS.contains(&name) {
+        let work = inputs.work.saturating_add(traversed);
+        if LOGIC_FUNCTIONS.contains(&name) || BOOLEAN_FUNCTIONS.contains(&name) {
             return Ok(Weight { work, ..Weight::leaf(1) });
         }
         Ok(Weight { work, size: inputs.size.saturating_add(NUMBER_SIZE), ..inputs })
@@ -240,7 +240,7 @@ impl Weight {
 impl CheckError {
     /// The problem with line and column of the name.
     pub(super) fn located(&self, text: &str) -> String {
-        let place = self.name.as_deref().and_then(|name| place_of(text, name));
+        let place = self.name.as_deref().and_then(|name| position_of(text, name));
         match place {
             Some((line, column)) => super::located(line, column, &self.problem),
             None => self.problem.clone(),
@@ -277,7 +277,7 @@ fn check_error_at<T>(name: &str, problem: String) -> Result<T, CheckError> {
 }
 
 /// Line and column of a whole word outside quotes, from 1.
-pub(super) fn place_of(text: &str, name: &str) -> Option<(usize, usize)> {
+pub(super) fn position_of(text: &str, name: &str) -> Option<(usize, usize)> {
     let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let (start, _) = text.match_indices(name).find(|(start, _)| {
         let (before, after) = (&text[..*start], &text[start + name.len()..]);

@@ -6,7 +6,7 @@ use crate::{attribute::AttributeName, device::Device};
 // === impl DeviceExpression ===
 
 impl DeviceExpression {
-    /// Explains why the device is not selected; `None` for a selected one.
+    /// Explains why the device is not selected; `None` for a selected device.
     ///
     /// Names the first conjunct that is false or fails to evaluate, with the device's values.
     pub fn why_not(&self, device: &Device) -> Option<String> {
@@ -23,7 +23,7 @@ impl DeviceExpression {
         Some(match part.matches(device) {
             Ok(_) => format!("{} is false{}", in_a_line(part.as_str()), part.values(device)),
             Err(error) if error.is_missing_attribute() => {
-                part.lacking(device).unwrap_or(error.problem)
+                part.missing_reference(device).unwrap_or(error.problem)
             }
             Err(error) => error.problem,
         })
@@ -45,20 +45,20 @@ impl DeviceExpression {
     }
 
     /// The first reference that the device lacks, with a spelling suggestion.
-    fn lacking(&self, device: &Device) -> Option<String> {
+    fn missing_reference(&self, device: &Device) -> Option<String> {
         let references = self.references();
         let missing = references.iter().find(|reference| reference.value_in(device).is_none())?;
         let of_domain = |domain: &str| {
-            let known = device.attributes.keys().chain(device.capacity.keys());
-            known.filter(|key| key.domain() == domain).map(AttributeName::name).collect::<Vec<_>>()
+            let keys = device.attributes.keys().chain(device.capacity.keys());
+            keys.filter(|key| key.domain() == domain).map(AttributeName::name).collect::<Vec<_>>()
         };
         let near = match missing {
             Reference::Attribute(domain, name) | Reference::Capacity(domain, name) => {
-                let known = of_domain(domain);
-                let near = nearest(name, known.iter().copied());
+                let names = of_domain(domain);
+                let near = nearest(name, names.iter().copied());
                 let domains = device.attributes.keys().map(AttributeName::domain);
                 let near =
-                    near.or_else(|| known.is_empty().then(|| nearest(domain, domains)).flatten());
+                    near.or_else(|| names.is_empty().then(|| nearest(domain, domains)).flatten());
                 near.map(|near| format!(": did you mean {near}?"))
             }
             Reference::Field(_) => None,

@@ -69,7 +69,7 @@ impl FromStr for PublishedExpression {
     type Err = InvalidExpression;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        DeviceExpression::about(&FIELDS, text).map(Self)
+        DeviceExpression::with_fields(&FIELDS, text).map(Self)
     }
 }
 

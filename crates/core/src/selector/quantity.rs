@@ -5,25 +5,25 @@ use cel::{ExecutionError, common::types::CelInt};
 use crate::attribute::Quantity;
 
 /// Nano units per unit. Kubernetes has the same resolution.
-const PER_ONE: i128 = 1_000_000_000;
+const NANOS_PER_UNIT: i128 = 1_000_000_000;
 
 /// Suffixes in nano units.
 const SUFFIXES: &[(&str, i128)] = &[
     ("n", 1),
     ("u", 1_000),
     ("m", 1_000_000),
-    ("k", 1_000 * PER_ONE),
-    ("M", 1_000_000 * PER_ONE),
-    ("G", 1_000_000_000 * PER_ONE),
-    ("T", 1_000_000_000_000 * PER_ONE),
-    ("P", 1_000_000_000_000_000 * PER_ONE),
-    ("E", 1_000_000_000_000_000_000 * PER_ONE),
-    ("Ki", PER_ONE << 10),
-    ("Mi", PER_ONE << 20),
-    ("Gi", PER_ONE << 30),
-    ("Ti", PER_ONE << 40),
-    ("Pi", PER_ONE << 50),
-    ("Ei", PER_ONE << 60),
+    ("k", 1_000 * NANOS_PER_UNIT),
+    ("M", 1_000_000 * NANOS_PER_UNIT),
+    ("G", 1_000_000_000 * NANOS_PER_UNIT),
+    ("T", 1_000_000_000_000 * NANOS_PER_UNIT),
+    ("P", 1_000_000_000_000_000 * NANOS_PER_UNIT),
+    ("E", 1_000_000_000_000_000_000 * NANOS_PER_UNIT),
+    ("Ki", NANOS_PER_UNIT << 10),
+    ("Mi", NANOS_PER_UNIT << 20),
+    ("Gi", NANOS_PER_UNIT << 30),
+    ("Ti", NANOS_PER_UNIT << 40),
+    ("Pi", NANOS_PER_UNIT << 50),
+    ("Ei", NANOS_PER_UNIT << 60),
 ];
 
 /// A quantity in nano units.
@@ -58,12 +58,15 @@ impl Amount {
 
     /// The integer value, if it is one.
     pub(super) fn as_integer(self) -> Option<i64> {
-        (self.0 % PER_ONE == 0).then(|| i64::try_from(self.0 / PER_ONE).ok()).flatten()
+        (self.0 % NANOS_PER_UNIT == 0)
+            .then(|| i64::try_from(self.0 / NANOS_PER_UNIT).ok())
+            .flatten()
     }
 
     /// Rounded up to an integer, like `Quantity.Value()` in Kubernetes.
     pub fn rounded_up(self) -> i64 {
-        let whole = self.0.div_euclid(PER_ONE) + i128::from(self.0.rem_euclid(PER_ONE) != 0);
+        let whole =
+            self.0.div_euclid(NANOS_PER_UNIT) + i128::from(self.0.rem_euclid(NANOS_PER_UNIT) != 0);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
 
@@ -88,7 +91,7 @@ impl Amount {
         reason = "the function's name says that it is approximate"
     )]
     pub(super) fn as_float(self) -> f64 {
-        self.0 as f64 / PER_ONE as f64
+        self.0 as f64 / NANOS_PER_UNIT as f64
     }
 
     pub(super) fn plus(self, other: Self) -> Result<Self, ExecutionError> {
@@ -105,29 +108,29 @@ impl Amount {
 impl From<Quantity> for Amount {
     fn from(quantity: Quantity) -> Self {
         let (Quantity::Bytes(number) | Quantity::Count(number)) = quantity;
-        Self(i128::from(number) * PER_ONE)
+        Self(i128::from(number) * NANOS_PER_UNIT)
     }
 }
 
 impl From<i64> for Amount {
     fn from(number: i64) -> Self {
-        Self(i128::from(number) * PER_ONE)
+        Self(i128::from(number) * NANOS_PER_UNIT)
     }
 }
 
 impl From<&CelInt> for Amount {
     fn from(number: &CelInt) -> Self {
-        Self(i128::from(*number.inner()) * PER_ONE)
+        Self(i128::from(*number.inner()) * NANOS_PER_UNIT)
     }
 }
 
 /// Nano units of a suffix or decimal exponent.
 fn unit(suffix: &str) -> Option<i128> {
     if suffix.is_empty() {
-        return Some(PER_ONE);
+        return Some(NANOS_PER_UNIT);
     }
-    if let Some((_, worth)) = SUFFIXES.iter().find(|(known, _)| *known == suffix) {
-        return Some(*worth);
+    if let Some((_, nanos)) = SUFFIXES.iter().find(|(other, _)| *other == suffix) {
+        return Some(*nanos);
     }
     let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
     10_i128.checked_pow(u32::try_from(exponent.checked_add(9)?).ok()?)
@@ -151,16 +154,16 @@ mod tests {
     fn quantities_parse_as_in_kubernetes() {
         for (text, billionths) in [
             ("0", 0),
-            ("40Gi", (40 << 30) * PER_ONE),
-            ("1.5Ki", 1_536 * PER_ONE),
-            ("-2k", -2_000 * PER_ONE),
-            ("+.5", PER_ONE / 2),
-            ("1.", PER_ONE),
-            ("100m", PER_ONE / 10),
-            ("1e3", 1_000 * PER_ONE),
-            ("1E-3", PER_ONE / 1_000),
+            ("40Gi", (40 << 30) * NANOS_PER_UNIT),
+            ("1.5Ki", 1_536 * NANOS_PER_UNIT),
+            ("-2k", -2_000 * NANOS_PER_UNIT),
+            ("+.5", NANOS_PER_UNIT / 2),
+            ("1.", NANOS_PER_UNIT),
+            ("100m", NANOS_PER_UNIT / 10),
+            ("1e3", 1_000 * NANOS_PER_UNIT),
+            ("1E-3", NANOS_PER_UNIT / 1_000),
             ("0.0000000001", 1),
-            ("16Ei", (16 << 60) * PER_ONE),
+            ("16Ei", (16 << 60) * NANOS_PER_UNIT),
         ] {
             assert_eq!(Amount::parse(text).map(Amount::billionths), Some(billionths), "{text}");
         }

@@ -199,9 +199,13 @@ fn a_deeply_nested_expression_is_refused_or_evaluated() {
 
 #[test]
 fn references_and_comparisons_of_an_expression_are_listed() {
-    let asked = |text: &str| {
-        let asked = expression(text).references();
-        asked.iter().map(|asked| asked.name().to_owned()).collect::<Vec<_>>().join(" ")
+    let references = |text: &str| {
+        let references = expression(text).references();
+        references
+            .iter()
+            .map(|references| references.name().to_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     let a = r#"device.attributes["a.com"]"#;
     for (text, expected) in [
@@ -211,11 +215,11 @@ fn references_and_comparisons_of_an_expression_are_listed() {
         (format!("[1].all(device, device.attributes['a.com'].x == 1) || {a}.y"), "y"),
         ("device.attributes.all(domain, domain != '')".to_owned(), ""),
     ] {
-        assert_eq!(asked(&text), expected, "{text}");
+        assert_eq!(references(&text), expected, "{text}");
     }
-    let compared = |text: &str| {
-        let told = |it: &Comparison| format!("{} {}", it.reference.name(), it.literal);
-        expression(text).comparisons().iter().map(told).collect::<Vec<_>>().join(", ")
+    let comparisons = |text: &str| {
+        let text_of = |it: &Comparison| format!("{} {}", it.reference.name(), it.literal);
+        expression(text).comparisons().iter().map(text_of).collect::<Vec<_>>().join(", ")
     };
     for (text, expected) in [
         (format!("{a}.x == 3 || 'b' != {a}.y"), r#"x 3, y "b""#),
@@ -223,7 +227,7 @@ fn references_and_comparisons_of_an_expression_are_listed() {
         (format!("{a}.v == semver('1.0.0') || has({a}.v) == true"), "v semver(...)"),
         (format!("{a}.?x.orValue(1) == 'a' || {a}.x.size() == 3 || 'x' in {a}"), ""),
     ] {
-        assert_eq!(compared(&text), expected, "{text}");
+        assert_eq!(comparisons(&text), expected, "{text}");
     }
 }
 

@@ -19,8 +19,9 @@ pub(super) const FIELDS: [&str; 6] = ["attributes", "capacity", "id", "index", "
 /// Values by domain. An unknown domain is an empty map, as in DRA, so that `has()` works.
 #[derive(Clone, Debug)]
 pub(super) struct Domains<'v> {
-    known: CelMap<'v>,
-    unknown: CelMap<'v>,
+    by_domain: CelMap<'v>,
+    /// Value of every unknown domain.
+    empty: CelMap<'v>,
 }
 
 /// Value of the variable `device`; borrows the device's texts.
@@ -82,7 +83,7 @@ impl<'v> Domains<'v> {
             let values: Box<dyn Val + 'v> = Box::new(map(values.into_iter()));
             (domain, values)
         };
-        Self { known: map(domains.into_iter().map(domain)), unknown: CelMap::default() }
+        Self { by_domain: map(domains.into_iter().map(domain)), empty: CelMap::default() }
     }
 }
 
@@ -96,7 +97,7 @@ impl Val for Domains<'_> {
     }
 
     fn as_container(&self) -> Option<&dyn Container> {
-        self.known.as_container()
+        self.by_domain.as_container()
     }
 
     fn as_indexer<'b, 'w>(&'b self) -> Option<&'b (dyn Indexer + 'w)>
@@ -110,11 +111,11 @@ impl Val for Domains<'_> {
     where
         Self: 'w,
     {
-        self.known.as_iterable()
+        self.by_domain.as_iterable()
     }
 
     fn as_sizer(&self) -> Option<&dyn Sizer> {
-        self.known.as_sizer()
+        self.by_domain.as_sizer()
     }
 
     fn clone_as_boxed<'w>(&self) -> Box<dyn Val + 'w>
@@ -130,8 +131,8 @@ impl Indexer for Domains<'_> {
     where
         Self: 'w,
     {
-        match self.known.get(domain) {
-            Err(ExecutionError::NoSuchKey(_)) => Ok(CowVal::Borrowed(&self.unknown)),
+        match self.by_domain.get(domain) {
+            Err(ExecutionError::NoSuchKey(_)) => Ok(CowVal::Borrowed(&self.empty)),
             found => found,
         }
     }

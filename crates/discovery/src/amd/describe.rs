@@ -32,7 +32,7 @@ pub(super) struct PartitionMode {
     pub(super) memory: String,
 }
 
-/// Compute partition mode of a whole GPU.
+/// Compute partition mode of an unpartitioned GPU.
 const WHOLE: &str = "spx";
 
 /// Default resource of a device: `amd.com/gpu`, or the partition mode's name under `naming: mixed`. A GPU without
@@ -87,9 +87,9 @@ pub(super) fn of_node(node: &Node) -> Attributes {
     attributes(DOMAIN, [("gfxTarget", target.and_then(text)), ("family", family.and_then(text))])
 }
 
-pub(super) fn amounts(node: &Node) -> Capacities {
+pub(super) fn capacities(node: &Node) -> Capacities {
     let units = node.simds.checked_div(node.simds_per_cu);
-    let amounts = [
+    let capacities = [
         (named("memory"), Some(Quantity::Bytes(node.memory_bytes))),
         (named("computeUnits"), units.map(Quantity::Count)),
         (named("simdUnits"), Some(Quantity::Count(node.simds))),
@@ -97,7 +97,7 @@ pub(super) fn amounts(node: &Node) -> Capacities {
     let non_zero = |amount: Option<Quantity>| {
         amount.filter(|it| !matches!(it, Quantity::Bytes(0) | Quantity::Count(0)))
     };
-    amounts.into_iter().filter_map(|(name, amount)| Some((name, non_zero(amount)?))).collect()
+    capacities.into_iter().filter_map(|(name, amount)| Some((name, non_zero(amount)?))).collect()
 }
 
 /// Memory size that the graphics driver reports.

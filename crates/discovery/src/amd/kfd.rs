@@ -8,11 +8,11 @@ use std::{
 use windlass_core::pci::PciAddress;
 use windlass_host::Host;
 
-/// Cached topology. The links of 64 partitions are four thousand files, so they are read again only when a
-/// node changed.
+/// Cached topology. 64 partitions have four thousand link files, so links are read again only after a change of the
+/// nodes' properties or of the generation number.
 #[derive(Debug, Default)]
 pub(super) struct Topology {
-    /// Text of all nodes, with the kernel's generation number.
+    /// Generation number and properties of all nodes at the last read.
     text: String,
     nodes: Vec<Node>,
     /// Number of nodes that are unreadable to the agent. KFD answers `EPERM` unless the device cgroup permits
@@ -133,14 +133,14 @@ impl Node {
         }
     }
 
-    /// Bandwidth of the link to one of these nodes.
+    /// Highest bandwidth of this node's links to the other nodes, in MB/s.
     pub(super) fn link_to(&self, others: &[&Self]) -> Option<u32> {
         others.iter().filter_map(|other| self.links.get(&other.number)).max().copied()
     }
 }
 
 /// Nodes of a function with their partition numbers. During partitioning the first listed node need not be
-/// the first partition, so the driver's numbers count. A driver without them lists nodes in partition order.
+/// the first partition, so the driver's numbers apply. Without distinct numbers, partitions are numbered in list order.
 pub(super) fn numbered<'a>(
     nodes: &[&'a Node],
     of: PciAddress,
@@ -159,7 +159,7 @@ fn memory(host: &Host, number: u32) -> u64 {
     own.filter_map(|bank| property(&bank, "size_in_bytes")).sum()
 }
 
-/// Direct links, and routes through other GPUs.
+/// xGMI bandwidth in MB/s by peer node: of direct links, and of routes through other GPUs.
 fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
     let mut links = BTreeMap::new();
     for link in ["io_links", "p2p_links"].iter().flat_map(|kind| below(host, number, kind)) {
@@ -167,13 +167,16 @@ fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
         if let (Some(to), Some(XGMI)) = (to, property(&link, "type")) {
             let mbps = property(&link, "max_bandwidth").and_then(|mbps| u32::try_from(mbps).ok());
             let mbps = mbps.filter(|mbps| *mbps > 0).unwrap_or(DEFAULT_MBPS);
-            links.entry(to).and_modify(|known: &mut u32| *known = mbps.max(*known)).or_insert(mbps);
+            links
+                .entry(to)
+                .and_modify(|highest: &mut u32| *highest = mbps.max(*highest))
+                .or_insert(mbps);
         }
     }
     links
 }
 
-/// Properties of a node's entries of one kind.
+/// Texts of the `properties` files below a node's folder `kind`.
 fn below(host: &Host, number: u32, kind: &str) -> impl Iterator<Item = String> {
     let folder = format!("{NODES}/{number}/{kind}");
     let names = host.names(&folder).into_iter().take(MAX);
@@ -183,7 +186,7 @@ fn below(host: &Host, number: u32, kind: &str) -> impl Iterator<Item = String> {
 /// Value of a `name value` line.
 fn property(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-    lines.find(|(known, _)| *known == name)?.1.trim().parse().ok()
+    lines.find(|(key, _)| *key == name)?.1.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
-    glob::literally,
+    glob::escaped,
     template::{fill, fill_with},
 };
 
@@ -31,13 +31,14 @@ pub(super) struct DeviceBuilder<'a> {
 pub(super) struct BuiltDevice {
     pub(super) device: Device,
     pub(super) failure: Option<(Reason, String)>,
+    /// Missing nodes that are not reported as a failure yet.
     missing: Vec<String>,
 }
 
 // === impl DeviceBuilder ===
 
 impl DeviceBuilder<'_> {
-    /// A candidate as the selector sees it.
+    /// Device of a single candidate, for the evaluation of the selector.
     pub(super) fn preview(&self, index: u32, candidate: &Candidate) -> Device {
         let Candidate { attributes, place, origin, folder, nodes, .. } = candidate.clone();
         let id = id(&self.rule.name, &candidate.identity);
@@ -51,8 +52,9 @@ impl DeviceBuilder<'_> {
         let device = Device { id, ..self.preview(index, first) };
         let device = Device { place: common_place(&group.members), nodes: Vec::new(), ..device };
         let failure = group.members.iter().find_map(|member| member.failure.clone());
-        let doubt = || group.doubt.clone().map(|doubt| (Reason::NodeMissing, doubt));
-        let failure = failure.or_else(doubt);
+        let ambiguity =
+            || group.ambiguity.clone().map(|ambiguity| (Reason::NodeMissing, ambiguity));
+        let failure = failure.or_else(ambiguity);
         let mut built = BuiltDevice { device, failure, missing: group.missing.clone() };
         built.device.withheld = group.members.iter().find_map(|member| member.withheld.clone());
         self.add_found_nodes(&mut built, group);
@@ -76,7 +78,7 @@ impl DeviceBuilder<'_> {
     }
 
     fn add_node(&self, built: &mut BuiltDevice, given: &GivenNode, group: &Group) {
-        let pattern = match fill_with(&given.path, &built.device, literally) {
+        let pattern = match fill_with(&given.path, &built.device, escaped) {
             Ok(pattern) => pattern,
             Err(_) if given.optional => return,
             Err(missing) => return built.withhold(format!("{}: {missing}", given.path)),
@@ -88,7 +90,7 @@ impl DeviceBuilder<'_> {
             Ok(paths) => paths,
             Err(why) => return built.withhold(why),
         };
-        let mut is_there = false;
+        let mut exists = false;
         for path in paths {
             let target = match self.nodes.target(&path) {
                 Ok(target) => target,
@@ -101,12 +103,12 @@ impl DeviceBuilder<'_> {
                 Ok(named) => named,
                 Err(why) => return built.withhold(why),
             };
-            is_there |= !named.is_empty();
+            exists |= !named.is_empty();
             for named in named {
                 self.add_named_node(built, given, &path, named, group);
             }
         }
-        if !is_there && !given.optional {
+        if !exists && !given.optional {
             built.missing.push(pattern);
         }
     }
@@ -121,7 +123,7 @@ impl DeviceBuilder<'_> {
         group: &Group,
     ) {
         let NamedNode { name, node: target } = named;
-        let inside = match given.inside.as_deref().map(|text| fill(text, &built.device)) {
+        let path_inside = match given.inside.as_deref().map(|text| fill(text, &built.device)) {
             None => name,
             Some(Ok(text)) => {
                 let last = path.file_name().filter(|_| text.ends_with('/')).map(Path::new);
@@ -131,8 +133,8 @@ impl DeviceBuilder<'_> {
             }
             Some(Err(missing)) => return built.withhold(missing.to_string()),
         };
-        let inside = Some(inside).filter(|inside| *inside != target);
-        if built.device.nodes.iter().any(|known| known.path == target && known.inside == inside) {
+        let inside = Some(path_inside).filter(|inside| *inside != target);
+        if built.device.nodes.iter().any(|other| other.path == target && other.inside == inside) {
             return;
         }
         let proof = if given.shared { None } else { self.confirming_folder(&target, group) };
@@ -197,7 +199,7 @@ impl DeviceBuilder<'_> {
         }
     }
 
-    /// Fails a device that has no container edit, since it would give a container nothing.
+    /// Fails a device without container edits if its source adds the nodes that it finds.
     fn check_not_empty(&self, built: &mut BuiltDevice, group: &Group) {
         let nothing = built.device.nodes.is_empty() && built.device.extras.is_empty();
         if !nothing || self.rule.give.found.is_none() {
@@ -226,7 +228,7 @@ impl DeviceBuilder<'_> {
 // === impl BuiltDevice ===
 
 impl BuiltDevice {
-    /// Keeps the first reason.
+    /// Withholds the device. The first reason stays.
     fn withhold(&mut self, why: String) {
         self.device.withheld.get_or_insert(why);
     }
@@ -243,6 +245,7 @@ impl BuiltDevice {
         }
     }
 
+    /// Sets a failure. The first failure stays.
     fn fail(&mut self, reason: Reason, detail: String) {
         self.failure.get_or_insert((reason, detail));
     }
@@ -250,12 +253,12 @@ impl BuiltDevice {
 
 /// The device with its nodes at their paths inside the container.
 fn with_container_paths(device: &Device) -> Device {
-    let inside = |node: &DeviceNode| DeviceNode::new(node.inside());
-    let nodes = device.own_nodes().map(inside);
+    let as_in_container = |node: &DeviceNode| DeviceNode::new(node.inside());
+    let nodes = device.own_nodes().map(as_in_container);
     Device { nodes: nodes.collect(), ..device.clone() }
 }
 
-/// The parts of the members' places that all members share.
+/// Topology that all members share: PCI address, PCI path and NUMA node.
 fn common_place(members: &[Candidate]) -> Place {
     let Some((first, others)) = members.split_first() else { return Place::default() };
     let same = |differs: &dyn Fn(&Place) -> bool| !others.iter().any(|other| differs(&other.place));

@@ -68,7 +68,7 @@ pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, S
     let (devices, leftover) = grouped(rule, selected);
     notes.extend(leftover);
     let candidates = devices.into_iter().chain(verdicts).collect();
-    Ok(SourceDiagnosis { places: examined(&rule.find), notes, candidates })
+    Ok(SourceDiagnosis { places: searched_places(&rule.find), notes, candidates })
 }
 
 /// Verdicts on selected candidates, and a diagnostic about leftovers.
@@ -102,7 +102,7 @@ fn grouped(rule: &SourceRule, selected: Vec<Candidate>) -> (Vec<CandidateVerdict
 const NO_PARTNER: &str = "a device needs a match of every pattern, and another pattern has none";
 
 /// Searched locations.
-fn examined(find: &Find) -> Vec<String> {
+fn searched_places(find: &Find) -> Vec<String> {
     match find {
         Find::Bus(name) => vec![format!("/sys/bus/{name}/devices")],
         Find::Class(name) => vec![format!("/sys/class/{name}")],
@@ -115,7 +115,7 @@ fn examined(find: &Find) -> Vec<String> {
 // === impl Candidate ===
 
 impl Candidate {
-    /// A verdict with origin and name only; the caller adds device or reason.
+    /// A verdict with origin and name only. The caller adds the device or the reason.
     fn blank_verdict(&self) -> CandidateVerdict {
         let name = self.text("name").unwrap_or(&self.identity).to_owned();
         CandidateVerdict { found: self.origin.clone(), name, device: None, reason: None }

@@ -1,4 +1,4 @@
-//! Network endpoints as candidates; nothing is scanned.
+//! Configured network endpoints as candidates, without a scan.
 
 use super::find::{Candidate, FindResult};
 

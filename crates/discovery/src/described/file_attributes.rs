@@ -18,13 +18,13 @@ use windlass_host::{
 use super::find::Candidate;
 use crate::failure;
 
-/// Reader of attribute files; a device that hangs keeps its last values.
+/// Reader of attribute files. A device that misses its deadline keeps its last attributes.
 #[derive(Debug, Default)]
 pub(super) struct FileAttributes {
     pool: DeadlinePool<ReadKey, Attributes>,
-    last: BTreeMap<ReadKey, Attributes>,
+    last_attributes: BTreeMap<ReadKey, Attributes>,
     /// Devices of the current scan.
-    read: BTreeSet<ReadKey>,
+    scanned: BTreeSet<ReadKey>,
 }
 
 /// Source and device folder.
@@ -33,6 +33,7 @@ type ReadKey = (SourceName, PathBuf);
 // === impl FileAttributes ===
 
 impl FileAttributes {
+    /// Adds the attributes from files to candidates. A candidate that misses its deadline also gets a failure.
     pub(super) fn add_to(&mut self, host: &Host, rule: &SourceRule, candidates: &mut [Candidate]) {
         if rule.attributes.is_empty() {
             return;
@@ -40,22 +41,24 @@ impl FileAttributes {
         for candidate in candidates {
             let Some(folder) = candidate.folder.clone() else { continue };
             let key = (rule.name.clone(), folder.clone());
-            self.read.insert(key.clone());
+            self.scanned.insert(key.clone());
             let (host, files) = (host.clone(), rule.attributes.clone());
             let reading = move || read(&host, &folder, &files);
             match self.pool.call(key.clone(), SOON, reading) {
-                Ok(attributes) => drop(self.last.insert(key.clone(), attributes)),
+                Ok(attributes) => drop(self.last_attributes.insert(key.clone(), attributes)),
                 Err(Late) => drop(candidate.failure.get_or_insert_with(failure::no_answer)),
             }
-            candidate.attributes.extend(self.last.get(&key).cloned().unwrap_or_default());
+            candidate
+                .attributes
+                .extend(self.last_attributes.get(&key).cloned().unwrap_or_default());
         }
     }
 
-    /// Ends a scan; forgets devices that it did not find.
+    /// Ends a scan. Drops the attributes of devices that the scan did not find.
     pub(super) fn end_scan(&mut self) {
-        let read = std::mem::take(&mut self.read);
-        self.pool.end_round(|key| read.contains(key));
-        self.last.retain(|key, _| read.contains(key));
+        let scanned = std::mem::take(&mut self.scanned);
+        self.pool.end_round(|key| scanned.contains(key));
+        self.last_attributes.retain(|key, _| scanned.contains(key));
     }
 }
 

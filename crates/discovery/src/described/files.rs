@@ -8,13 +8,13 @@ use windlass_host::Host;
 
 use super::find::{Candidate, DOMAIN, FindResult, entries};
 
-/// Limit on the bytes read of a file. A longer file is no description of a board.
+/// Maximum number of bytes read from a file. Descriptions of boards are far shorter.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// Attributes taken from one file. DRA permits 32 per device, those of Windlass included.
-const MAX_FACTS: usize = 16;
+/// Limit on attributes from one file. DRA permits 32 per device, including those that Windlass adds.
+const MAX_ATTRIBUTES: usize = 16;
 
-/// Names that Windlass sets, so that a file cannot.
+/// Keys of a file that do not become attributes: Windlass sets `name` and `path`, and `numa` is the NUMA node.
 const RESERVED: [&str; 3] = ["name", "path", "numa"];
 
 /// Files in a folder. Hidden ones are skipped: a mounted `ConfigMap` keeps its versions there.
@@ -43,9 +43,9 @@ fn board(host: &Host, name: &str, path: &Path, target: &Path) -> Candidate {
     board.add_text("name", Some(name));
     board.add_text("path", path.to_str());
     let text = read(host, target).unwrap_or_default();
-    // A file may contain anything; only a mapping has attributes.
-    if let Ok(Value::Object(facts)) = serde_saphyr::from_str::<Value>(&text) {
-        board.take_facts(facts);
+    // A file may have any content; only a mapping gives attributes.
+    if let Ok(Value::Object(content)) = serde_saphyr::from_str::<Value>(&text) {
+        board.add_content(content);
     }
     board
 }
@@ -59,12 +59,12 @@ fn read(host: &Host, path: &Path) -> Option<String> {
 // === impl Candidate ===
 
 impl Candidate {
-    fn take_facts(&mut self, facts: serde_json::Map<String, Value>) {
-        let numa = facts.get("numa").and_then(Value::as_u64);
+    fn add_content(&mut self, content: serde_json::Map<String, Value>) {
+        let numa = content.get("numa").and_then(Value::as_u64);
         self.place.numa_node = numa.and_then(|node| node.try_into().ok());
         self.add_numa_node();
-        let others = facts.into_iter().filter(|(name, _)| !RESERVED.contains(&name.as_str()));
-        for (name, value) in others.take(MAX_FACTS) {
+        let others = content.into_iter().filter(|(name, _)| !RESERVED.contains(&name.as_str()));
+        for (name, value) in others.take(MAX_ATTRIBUTES) {
             let name = AttributeName::given(DOMAIN, &name);
             self.attributes.extend(name.zip(attribute(value)));
         }

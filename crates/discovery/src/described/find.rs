@@ -1,4 +1,4 @@
-//! Candidates of a source, before its selector.
+//! Search for the candidates of a configured source. The selector applies later.
 
 use std::{
     io::ErrorKind,
@@ -47,7 +47,7 @@ pub(super) struct Candidate {
     /// Index of the matching pattern.
     pub(super) pattern: usize,
     /// Text that the pattern's wildcards matched.
-    pub(super) open: Vec<String>,
+    pub(super) wildcards: Vec<String>,
 }
 
 /// Candidates of a source, with notes.
@@ -58,7 +58,7 @@ pub(super) struct FindResult {
     pub(super) notes: Vec<String>,
 }
 
-/// All candidates of a source, by identity; an error if the scan failed.
+/// All candidates of a source, sorted by pattern and identity; an error if the scan failed.
 pub(super) fn find(
     rule: &SourceRule,
     host: &Host,
@@ -89,7 +89,7 @@ impl Candidate {
         self.attributes.entry(name).or_insert_with(|| AttributeValue::string(value));
     }
 
-    /// Sets identity and `name` attribute to this name.
+    /// Sets the identity and the attribute `name`.
     pub(super) fn rename(&mut self, name: &str) {
         name.clone_into(&mut self.identity);
         let value = AttributeValue::string(name);
@@ -104,8 +104,8 @@ impl Candidate {
     }
 }
 
-/// Names in a folder; `None` without such a folder. An error if the folder is unreadable or too large: then
-/// its content is unknown.
+/// Names in a folder; `None` if the folder does not exist. An unreadable or too large folder is an error, because its
+/// content is unknown.
 pub(super) fn entries(host: &Host, folder: &Path) -> Result<Option<Vec<String>>, String> {
     let names = match host.some_names(folder, MAX_ENTRIES + 1) {
         Ok(names) => names,

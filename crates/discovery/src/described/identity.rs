@@ -5,23 +5,23 @@ use windlass_core::{
     name::digest,
 };
 
-/// The id of a device. Invalid characters are replaced and long text is cut; a digest of the whole then keeps
+/// The id of a device. Invalid characters are replaced and long text is cut; a digest of the whole identity then keeps
 /// ids distinct.
 pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
     let (text, is_lossy) = id_text(identity);
     let whole = format!("{source}-{text}");
     let id = if is_lossy || whole.len() > DeviceId::MAX_CHARS {
         let digest = format!("-{:016x}", digest(identity));
-        let kept = &whole[..whole.len().min(DeviceId::MAX_CHARS - digest.len())];
-        format!("{kept}{digest}")
+        let prefix = &whole[..whole.len().min(DeviceId::MAX_CHARS - digest.len())];
+        format!("{prefix}{digest}")
     } else {
         whole
     };
-    id.parse().expect("spelled in the characters of an id, and cut to its length")
+    id.parse().expect("has valid characters and at most MAX_CHARS of them")
 }
 
-/// The identity in characters of an id, and true if that loses information. `:` and `.` of addresses become
-/// `-`, as in ids of PCI devices; identities never differ in these alone.
+/// Identity in the characters of an id, and true if the replacement loses information. `:`, `/`, and `.` of PCI
+/// addresses become `-`, which loses none: no two identities differ in these characters only.
 fn id_text(identity: &str) -> (String, bool) {
     let mut is_lossy = identity.is_empty();
     let letter = |letter: char| match letter {
@@ -65,7 +65,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_an_id_and_long_ones_stay_apart(text in ".{0,90}") {
+        fn any_text_gives_an_id_and_long_ones_remain_distinct(text in ".{0,90}") {
             let one = id(&source(), &text);
             let long = format!("{}a", "x".repeat(80));
             prop_assert!(one.as_str().len() <= DeviceId::MAX_CHARS);

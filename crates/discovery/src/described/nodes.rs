@@ -1,7 +1,7 @@
 //! Device nodes as candidates, by path pattern below `/dev`.
 //!
-//! The search enters only folders that match the pattern so far. A folder that matches the whole pattern stands
-//! for every node below it.
+//! The search enters only folders that match the first components of the pattern. A folder that matches the
+//! whole pattern selects every node below it.
 
 use std::{
     cell::OnceCell,
@@ -16,7 +16,7 @@ use windlass_config::denylist;
 use windlass_core::device::DeviceNode;
 use windlass_host::{
     Host,
-    glob::{fits, is_pattern, literally, open_parts},
+    glob::{escaped, fits, is_pattern, wildcard_texts},
 };
 
 use super::{
@@ -33,14 +33,16 @@ pub(super) struct Nodes<'a> {
     by_name: OnceCell<BTreeMap<String, PathBuf>>,
 }
 
-/// A device node, and the path by which the pattern found it, which may be a link.
+/// A device node and the path that the pattern matched.
 pub(super) struct NamedNode {
+    /// Path that the pattern matched; may be a link.
     pub(super) name: PathBuf,
+    /// Path of the node without links.
     pub(super) node: PathBuf,
 }
 
-/// Nodes that match a pattern. A node that several paths lead to counts once: under its first pattern, and under
-/// its own name rather than a link's.
+/// Candidates for the nodes that match a pattern. A node that several paths lead to counts once: under its first
+/// pattern, and under its own name rather than the name of a link.
 pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindResult, String> {
     let mut found = FindResult::default();
     let mut seen = BTreeSet::new();
@@ -58,8 +60,8 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindRes
             let mut named = nodes.at(&path, &target)?;
             named.retain(|it| seen.insert(it.node.clone()));
             let candidate = nodes.candidate(&path, &target, named);
-            let open = open_parts(text, path.to_str().unwrap_or_default());
-            found.candidates.extend(candidate.map(|it| Candidate { pattern, open, ..it }));
+            let wildcards = wildcard_texts(text, path.to_str().unwrap_or_default());
+            found.candidates.extend(candidate.map(|it| Candidate { pattern, wildcards, ..it }));
         }
     }
     number_parts(&mut found.candidates);
@@ -71,12 +73,12 @@ const DEV: &str = "/dev";
 /// File systems below `/dev` without devices.
 const NO_DEVICES: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", "/dev/shm"];
 
-/// Nodes that match patterns of a family's configuration.
+/// Nodes that match the patterns in the configuration of a device family.
 ///
 /// # Errors
 ///
 /// Fails if too many files match, or a node that must not be given to containers.
-pub(crate) fn fitting(host: &Host, patterns: &[String]) -> Result<Vec<DeviceNode>, String> {
+pub(crate) fn matching_nodes(host: &Host, patterns: &[String]) -> Result<Vec<DeviceNode>, String> {
     let serials = Serials::default();
     let nodes = Nodes::new(host, &serials);
     let found = matching(&nodes, patterns)?.candidates;
@@ -103,9 +105,9 @@ impl<'a> Nodes<'a> {
                     next.extend(names.map(|name| folder.join(name)));
                 } else {
                     let path = folder.join(part);
-                    let is_there = self.host.try_has(&path);
+                    let exists = self.host.try_has(&path);
                     let unread = |error| format!("cannot read {}: {error}", path.display());
-                    next.extend(is_there.map_err(unread)?.then_some(path));
+                    next.extend(exists.map_err(unread)?.then_some(path));
                 }
             }
             if next.len() > MAX_ENTRIES {
@@ -137,9 +139,10 @@ impl<'a> Nodes<'a> {
         Ok(self.below(target)?.into_iter().map(named).collect())
     }
 
+    /// All device nodes below a folder, sorted.
     fn below(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
-        let (mut nodes, mut open, mut seen) = (Vec::new(), vec![folder.to_owned()], 0);
-        while let Some(next) = open.pop() {
+        let (mut nodes, mut folders, mut seen) = (Vec::new(), vec![folder.to_owned()], 0);
+        while let Some(next) = folders.pop() {
             if NO_DEVICES.iter().any(|other| next == Path::new(other)) {
                 continue;
             }
@@ -154,7 +157,7 @@ impl<'a> Nodes<'a> {
                 let Ok(file) = fs::symlink_metadata(self.host.path(&path)) else { continue };
                 let kind = file.file_type();
                 if kind.is_dir() {
-                    open.push(path);
+                    folders.push(path);
                 } else if self.is_node(kind) {
                     nodes.push(path);
                 }
@@ -236,11 +239,11 @@ impl<'a> Nodes<'a> {
         listed.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
     }
 
-    /// Reason why containers must not get a node.
+    /// Reason why a container must not have access to a node.
     pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
         let block = || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));
-        denylist::of_nodes(&literally(path)).or_else(block)
+        denylist::of_nodes(&escaped(path)).or_else(block)
     }
 
     /// True for a block device, by sysfs or by file type.

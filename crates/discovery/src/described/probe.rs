@@ -6,7 +6,8 @@
 //!    └── results: device -> outcome <─────┘
 //! ```
 //!
-//! Health is *awaited* until the first result. A failure counts after the configured number of failures in a row.
+//! Health is *awaited* until the first result. A probe reports a failure after the configured number of consecutive
+//! failed attempts.
 
 mod attempt;
 
@@ -32,7 +33,7 @@ pub(super) type ProbeResult = Result<(), (Reason, String)>;
 
 pub(super) type ProbeSpecs = BTreeMap<DeviceId, ProbeSpec>;
 
-/// Last counted result of each probed device.
+/// Last reported result of each probed device.
 type ProbeResults = BTreeMap<DeviceId, ProbeResult>;
 
 /// Scan side of the prober: sets probes and reads results.
@@ -40,7 +41,7 @@ type ProbeResults = BTreeMap<DeviceId, ProbeResult>;
 pub(super) struct ProbeHandle {
     specs: watch::Sender<Arc<ProbeSpecs>>,
     results: watch::Receiver<Arc<ProbeResults>>,
-    news: Arc<Notify>,
+    change_notifier: Arc<Notify>,
 }
 
 /// Task that runs all probes.
@@ -48,20 +49,20 @@ pub(crate) struct Prober {
     host: Host,
     specs: watch::Receiver<Arc<ProbeSpecs>>,
     results: watch::Sender<Arc<ProbeResults>>,
-    news: Arc<Notify>,
+    change_notifier: Arc<Notify>,
     schedules: BTreeMap<DeviceId, ProbeSchedule>,
     tasks: JoinSet<AttemptOutcome>,
-    /// Number of the newest probe; distinguishes results of replaced probes.
-    round: u64,
+    /// Generation of the newest probe; distinguishes results of replaced probes.
+    generation: u64,
 }
 
 /// Schedule of one device's probe.
 struct ProbeSchedule {
     spec: ProbeSpec,
-    round: u64,
+    generation: u64,
     /// Next start; `None` while the probe runs.
     due: Option<Instant>,
-    /// Failures in a row.
+    /// Consecutive failed attempts.
     failures: u32,
     /// Unfinished read of an earlier attempt.
     pending: PendingRead,
@@ -69,25 +70,25 @@ struct ProbeSchedule {
 
 struct AttemptOutcome {
     device: DeviceId,
-    round: u64,
+    generation: u64,
     result: ProbeResult,
     pending: PendingRead,
 }
 
 /// Both sides of the prober.
 pub(super) fn channel(host: Host) -> (ProbeHandle, Prober) {
-    let news = Arc::new(Notify::new());
-    let (specs, wanted) = watch::channel(Arc::default());
+    let change_notifier = Arc::new(Notify::new());
+    let (specs, requested) = watch::channel(Arc::default());
     let (published, results) = watch::channel(Arc::default());
-    let handle = ProbeHandle { specs, results, news: news.clone() };
+    let handle = ProbeHandle { specs, results, change_notifier: change_notifier.clone() };
     let prober = Prober {
         host,
-        specs: wanted,
+        specs: requested,
         results: published,
-        news,
+        change_notifier,
         schedules: BTreeMap::new(),
         tasks: JoinSet::new(),
-        round: 0,
+        generation: 0,
     };
     (handle, prober)
 }
@@ -96,8 +97,8 @@ pub(super) fn channel(host: Host) -> (ProbeHandle, Prober) {
 
 impl ProbeHandle {
     /// Notifier of changed results.
-    pub(super) fn news(&self) -> Arc<Notify> {
-        self.news.clone()
+    pub(super) fn change_notifier(&self) -> Arc<Notify> {
+        self.change_notifier.clone()
     }
 
     pub(super) fn observation(&self, device: &Device) -> Observation {
@@ -125,7 +126,7 @@ impl Prober {
                 () = stop.cancelled() => return,
                 Ok(()) = self.specs.changed() => self.adopt(),
                 Some(outcome) = self.tasks.join_next(), if !self.tasks.is_empty() => {
-                    self.take(outcome.expect("probing neither panics nor is cancelled"));
+                    self.apply_outcome(outcome.expect("probing neither panics nor is cancelled"));
                 }
                 () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
@@ -138,8 +139,8 @@ impl Prober {
         self.schedules.retain(|device, schedule| specs.get(device) == Some(&schedule.spec));
         for (device, spec) in specs.iter() {
             if !self.schedules.contains_key(device) {
-                self.round += 1;
-                let schedule = ProbeSchedule::new(spec.clone(), self.round);
+                self.generation += 1;
+                let schedule = ProbeSchedule::new(spec.clone(), self.generation);
                 self.schedules.insert(device.clone(), schedule);
                 self.set_result(device, None);
             }
@@ -156,21 +157,24 @@ impl Prober {
                 continue;
             }
             schedule.due = None;
-            let (device, round) = (device.clone(), schedule.round);
+            let (device, generation) = (device.clone(), schedule.generation);
             let env =
                 AttemptEnv { host: self.host.clone(), pending: mem::take(&mut schedule.pending) };
             let spec = schedule.spec.clone();
             self.tasks.spawn(async move {
                 let (result, pending) = attempt(&device, &spec, env).await;
-                AttemptOutcome { device, round, result, pending }
+                AttemptOutcome { device, generation, result, pending }
             });
         }
     }
 
-    fn take(&mut self, AttemptOutcome { device, round, result, pending }: AttemptOutcome) {
-        // The probe was replaced meanwhile.
+    fn apply_outcome(
+        &mut self,
+        AttemptOutcome { device, generation, result, pending }: AttemptOutcome,
+    ) {
+        // The outcome of a replaced probe is dropped.
         let Some(schedule) =
-            self.schedules.get_mut(&device).filter(|schedule| schedule.round == round)
+            self.schedules.get_mut(&device).filter(|schedule| schedule.generation == generation)
         else {
             return;
         };
@@ -189,7 +193,7 @@ impl Prober {
             None => drop(results.remove(device)),
         }
         if windlass_host::watch::publish(&self.results, Arc::new(results)) {
-            self.news.notify_one();
+            self.change_notifier.notify_one();
         }
     }
 }
@@ -197,10 +201,10 @@ impl Prober {
 // === impl ProbeSchedule ===
 
 impl ProbeSchedule {
-    fn new(spec: ProbeSpec, round: u64) -> Self {
+    fn new(spec: ProbeSpec, generation: u64) -> Self {
         Self {
             spec,
-            round,
+            generation,
             due: Some(Instant::now()),
             failures: 0,
             pending: PendingRead::default(),
@@ -208,8 +212,8 @@ impl ProbeSchedule {
     }
 }
 
-/// Shortest probe interval. A shorter configured one is raised to it.
-pub(super) const SHORTEST: Duration = Duration::from_millis(10);
+/// Minimum probe interval. Shorter configured intervals are raised to it.
+pub(super) const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests;

@@ -17,25 +17,25 @@ pub(super) struct Sysfs<'a> {
     serials: &'a Serials,
 }
 
-/// Devices of a bus. On USB, interfaces belong to their device.
+/// Devices of a bus. A USB interface is part of its device, and no candidate.
 pub(super) fn bus(sysfs: &Sysfs<'_>, bus: &str) -> Result<FindResult, String> {
     let is_part = |name: &str| bus == "usb" && name.contains(':');
-    let mut found = listed(sysfs, &format!("/sys/bus/{bus}/devices"), &is_part)?;
+    let mut found = list_candidates(sysfs, &format!("/sys/bus/{bus}/devices"), &is_part)?;
     number_parts(&mut found.candidates);
     Ok(found)
 }
 
-/// Devices of a class. Several may belong to one bus device.
+/// Devices of a class. Several devices of a class may belong to one bus device.
 pub(super) fn class(sysfs: &Sysfs<'_>, class: &str) -> Result<FindResult, String> {
-    let mut found = listed(sysfs, &format!("/sys/class/{class}"), &|_| false)?;
+    let mut found = list_candidates(sysfs, &format!("/sys/class/{class}"), &|_| false)?;
     number_parts(&mut found.candidates);
     Ok(found)
 }
 
-fn listed(
+fn list_candidates(
     sysfs: &Sysfs<'_>,
     list: &str,
-    is_left_out: &dyn Fn(&str) -> bool,
+    is_skipped: &dyn Fn(&str) -> bool,
 ) -> Result<FindResult, String> {
     let (mut found, host) = (FindResult::default(), sysfs.host);
     host.refusal(list).map_or(Ok(()), Err)?;
@@ -43,7 +43,7 @@ fn listed(
         found.notes.push(format!("this node has no {list}"));
         return Ok(found);
     };
-    for name in names.iter().filter(|name| !is_left_out(name)) {
+    for name in names.iter().filter(|name| !is_skipped(name)) {
         let link = Path::new(list).join(name);
         match host.resolve_link(&link).filter(|folder| folder.starts_with("/sys")) {
             Some(folder) => found.candidates.push(sysfs.candidate(&folder, name)),
@@ -53,8 +53,8 @@ fn listed(
     Ok(found)
 }
 
-/// Numbers the parts of one device by their name without digits, in order. The kernel's digits would change with
-/// other devices on the bus, as the first one of `dvb0.frontend0` does.
+/// Sets the identity of each part of a device: identity of the device, name of the part without digits, and a counter.
+/// The kernel's digits may depend on other devices of the bus, as the first digit of `dvb0.frontend0` does.
 pub(super) fn number_parts(candidates: &mut [Candidate]) {
     candidates.sort_by_cached_key(|candidate| natural(&candidate.origin));
     let mut seen = std::collections::BTreeMap::<String, u32>::new();
@@ -114,7 +114,7 @@ impl<'a> Sysfs<'a> {
         }
     }
 
-    /// Stable identity: USB identity, name on the bus, or own name.
+    /// Stable identity: USB identity, else name of the bus device, else own name.
     fn identity(&self, device: Option<&Path>, name: &str) -> String {
         let Some(device) = device else { return name.to_owned() };
         if let Some(usb) = usb::device_of(self.host, device) {
@@ -128,8 +128,8 @@ impl<'a> Sysfs<'a> {
 // === impl Candidate ===
 
 impl Candidate {
-    /// True for a part of a bus device: a candidate with another name than the device's identity. An entry of the
-    /// USB bus is a device, although it is identified by serial number or port.
+    /// True for a part of a bus device: a candidate whose name differs from the device's identity. An entry of the
+    /// USB bus is a device, although its identity is a serial number or port.
     fn is_part(&self) -> bool {
         let name = self.text("name").filter(|_| self.text("subsystem") != Some("usb"));
         name.is_some_and(|name| name != self.identity)
@@ -142,7 +142,8 @@ impl Candidate {
         subsystem.unwrap_or(name).chars().filter(|letter| !letter.is_ascii_digit()).collect()
     }
 
-    /// Adds Kubernetes' attributes and PCI ids. Devices below a controller share its place but not its ids.
+    /// Adds Kubernetes' standard attributes and PCI ids. A device below a PCI function gets only the PCIe root and the
+    /// NUMA node.
     fn add_place(&mut self, host: &Host, folder: &Path) {
         let Some(function) = host.function_above(folder) else {
             self.add_numa_node();

@@ -1,16 +1,16 @@
-//! Grouping of candidates into devices: each alone, all together, or one per pattern.
+//! Grouping of candidates into devices: each candidate alone, all candidates together, or one candidate per pattern.
 //!
 //! Matches of several patterns form a device if they share a bus device, or else the text that the wildcards
-//! matched. Then a missing match leaves only its own device incomplete. With neither in common, the n-th matches
-//! of all patterns form a device; the grouping is ambiguous unless all patterns have equally many matches.
+//! matched. Then a missing match leaves only its own device incomplete. Without such a common key, the n-th matches
+//! of all patterns form a device.
 //!
-//! Matches of different boards never form one healthy device. Text and rank group only matches without a board in
-//! sysfs, or whose bus devices are channels of a system on a chip.
+//! An ambiguous group is an unusable device. A group by text is ambiguous if its matches belong to several boards. A
+//! grouping by rank is ambiguous if the patterns have different numbers of matches, or if each match has a bus device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_config::{Find, SourceRule, Unit};
-use windlass_host::glob::closed;
+use windlass_host::glob::fill_wildcards;
 
 use super::find::{Candidate, natural};
 
@@ -21,8 +21,8 @@ pub(super) struct Group {
     pub(super) members: Vec<Candidate>,
     /// Expected nodes that are missing.
     pub(super) missing: Vec<String>,
-    /// Reason why the grouping is ambiguous, which makes the device unusable.
-    pub(super) doubt: Option<String>,
+    /// Reason why the grouping is ambiguous. The device is then unusable.
+    pub(super) ambiguity: Option<String>,
 }
 
 /// Devices of the candidates, in order, and a diagnostic about leftovers.
@@ -47,7 +47,7 @@ const ALL: &str = "all";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Device(String),
-    Open(Vec<String>),
+    Wildcards(Vec<String>),
 }
 
 /// Matches of one pattern.
@@ -62,26 +62,29 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
     let counts = || columns.iter().map(Vec::len);
     let (fewest, most) = (counts().min().unwrap_or_default(), counts().max().unwrap_or_default());
     if fewest == 0 {
-        let left: usize = counts().sum();
-        return (Vec::new(), (left > 0).then(|| format!("{left} matches have no partner")));
+        let unmatched: usize = counts().sum();
+        return (
+            Vec::new(),
+            (unmatched > 0).then(|| format!("{unmatched} matches have no partner")),
+        );
     }
     let by_device = |it: &Candidate| it.device.clone().map(Key::Device);
-    let by_text = |it: &Candidate| Some(Key::Open(it.open.clone()));
+    let by_text = |it: &Candidate| Some(Key::Wildcards(it.wildcards.clone()));
     let by_board = |it: &Candidate| board(it).map(|board| Key::Device(board.to_owned()));
     let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
-    // Two boards, each without the other's node, share no pattern, but their identities keep them apart.
-    if is_common_key(&columns, by_device) || distinguished(&columns, by_board).is_some() {
-        (joined(patterns, columns, by_device), None)
+    // Two incomplete boards may have no key with a match of every pattern. Their boards still tell matches apart.
+    if is_common_key(&columns, by_device) || unique_keys(&columns, by_board).is_some() {
+        (group_by_key(patterns, columns, by_device), None)
     } else if is_common_key(&columns, by_text) {
-        (joined(patterns, columns, by_text), None)
+        (group_by_key(patterns, columns, by_text), None)
     } else {
         let is_guess = fewest < most || every(|it| it.device.is_some());
-        (ranked(patterns, columns, is_guess), None)
+        (group_by_rank(patterns, columns, is_guess), None)
     }
 }
 
-/// Keys of each pattern's matches, if a key identifies every match.
-fn distinguished(
+/// Keys of each pattern's matches. `None` if a match has no key, or two matches of a pattern have the same key.
+fn unique_keys(
     columns: &[Column],
     key: impl Fn(&Candidate) -> Option<Key>,
 ) -> Option<Vec<BTreeSet<Key>>> {
@@ -94,18 +97,18 @@ fn distinguished(
 
 /// True if a key identifies every match, and some device has a match of every pattern.
 fn is_common_key(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
-    let in_common = distinguished(columns, key)
+    let in_common = unique_keys(columns, key)
         .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
     in_common.is_some_and(|keys| !keys.is_empty())
 }
 
-/// PCI function or USB device of a match. On a system on a chip each channel is a device.
+/// PCI function or USB device of a match. `None` on a system on a chip, where each channel is a bus device.
 fn board(candidate: &Candidate) -> Option<&str> {
     let is_board = candidate.place.pci.is_some() || candidate.text("usbVendor").is_some();
     candidate.device.as_deref().filter(|_| is_board)
 }
 
-/// Reason to doubt a group of matches with common text: they belong to several boards.
+/// Reason why a group of matches with common text is ambiguous: the matches belong to several boards.
 fn of_several_boards(members: &[Candidate]) -> Option<String> {
     let boards = members.iter().map(board).collect::<Option<BTreeSet<_>>>()?;
     let boards = Vec::from_iter(boards);
@@ -115,23 +118,25 @@ fn of_several_boards(members: &[Candidate]) -> Option<String> {
     })
 }
 
-/// Devices by a common key.
-fn joined(
+/// Devices of the matches that share a key.
+fn group_by_key(
     patterns: &[String],
     columns: Vec<Column>,
     key: impl Fn(&Candidate) -> Option<Key>,
 ) -> Vec<Group> {
     let mut rows: BTreeMap<Key, Vec<Candidate>> = BTreeMap::new();
     for candidate in columns.into_iter().flatten() {
-        rows.entry(key(&candidate).expect("all have one, see zipped")).or_default().push(candidate);
+        rows.entry(key(&candidate).expect("zipped() checked that every match has a key"))
+            .or_default()
+            .push(candidate);
     }
     let group = |(key, members): (Key, Vec<Candidate>)| {
         let is_missing = |nth: &usize| !members.iter().any(|member| member.pattern == *nth);
         let missing = (0..patterns.len()).filter(is_missing).map(|nth| key.node(&patterns[nth]));
         let missing = missing.collect();
         let identity = key.identity(&patterns[0], &members);
-        let doubt = of_several_boards(&members);
-        Group { missing, doubt, ..Group::of(&identity, members) }
+        let ambiguity = of_several_boards(&members);
+        Group { missing, ambiguity, ..Group::of(&identity, members) }
     };
     let mut groups: Vec<_> = rows.into_iter().map(group).collect();
     groups.sort_by_cached_key(|group| natural(&group.identity));
@@ -139,16 +144,16 @@ fn joined(
 }
 
 /// Devices by rank: the n-th matches of all patterns.
-fn ranked(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Group> {
+fn group_by_rank(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Group> {
     let counts = columns.iter().map(|column| column.len().to_string()).collect::<Vec<_>>();
     let (patterns, counts) = (patterns.join(", "), counts.join(", "));
-    let doubt = || format!("{patterns} match {counts} nodes: their grouping is ambiguous");
+    let ambiguity = || format!("{patterns} match {counts} nodes: their grouping is ambiguous");
     let rows = columns.iter().map(Vec::len).max().unwrap_or_default();
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
     let group = |_| {
         let members: Vec<_> = columns.iter_mut().filter_map(Iterator::next).collect();
         let identity = members.first().map(|first| first.identity.clone()).unwrap_or_default();
-        Group { doubt: is_guess.then(doubt), ..Group::of(&identity, members) }
+        Group { ambiguity: is_guess.then(ambiguity), ..Group::of(&identity, members) }
     };
     (0..rows).map(group).collect()
 }
@@ -168,14 +173,15 @@ impl Group {
 // === impl Key ===
 
 impl Key {
-    /// Identity of the device: that of the bus device, or that of the first pattern's match, even if it is missing.
+    /// Identity of the device: that of the bus device, or that of the first pattern's match, even if the match is
+    /// missing.
     fn identity(&self, first: &str, members: &[Candidate]) -> String {
-        let known = members.iter().find(|member| member.pattern == 0);
-        match (self, known) {
+        let first_match = members.iter().find(|member| member.pattern == 0);
+        match (self, first_match) {
             (Self::Device(device), _) => device.clone(),
-            (Self::Open(_), Some(first)) => first.identity.clone(),
-            (Self::Open(parts), None) => {
-                closed(first, parts).trim_start_matches("/dev/").to_owned()
+            (Self::Wildcards(_), Some(first)) => first.identity.clone(),
+            (Self::Wildcards(parts), None) => {
+                fill_wildcards(first, parts).trim_start_matches("/dev/").to_owned()
             }
         }
     }
@@ -184,7 +190,7 @@ impl Key {
     fn node(&self, pattern: &str) -> String {
         match self {
             Self::Device(_) => pattern.to_owned(),
-            Self::Open(parts) => closed(pattern, parts),
+            Self::Wildcards(parts) => fill_wildcards(pattern, parts),
         }
     }
 }
@@ -198,14 +204,14 @@ mod tests {
         SourceRule { unit, ..SourceRule::new("dma".parse().expect("valid"), find) }
     }
 
-    /// Candidates by name with open digits, and their bus devices; capital letters are USB.
+    /// Candidates by name and bus device. A wildcard matches the digits of a name; a capital letter is a USB device.
     fn candidates(names: &[(&str, &str)]) -> Vec<Candidate> {
         let candidate = |(name, device): &(&str, &str)| {
             let mut candidate = Candidate {
                 identity: (*name).to_owned(),
                 device: (!device.is_empty()).then(|| (*device).to_owned()),
                 pattern: usize::from(name.starts_with("rx")),
-                open: vec![name[2..].to_owned()],
+                wildcards: vec![name[2..].to_owned()],
                 ..Candidate::default()
             };
             let is_usb = device.starts_with(|first: char| first.is_ascii_uppercase());
@@ -220,9 +226,9 @@ mod tests {
         let grouped = |group: Group| {
             let names = group.members.iter().map(|it| it.identity.clone()).collect::<Vec<_>>();
             let lacks = group.missing.iter().map(|node| format!(", lacks {node}"));
-            let doubt = group.doubt.iter().map(|doubt| format!(", {doubt}"));
-            let rest = lacks.chain(doubt).collect::<String>();
-            format!("{}: {}{rest}", group.identity, names.join("+"))
+            let ambiguity = group.ambiguity.iter().map(|ambiguity| format!(", {ambiguity}"));
+            let problems = lacks.chain(ambiguity).collect::<String>();
+            format!("{}: {}{problems}", group.identity, names.join("+"))
         };
         devices.into_iter().map(grouped).collect()
     }
@@ -253,8 +259,11 @@ mod tests {
     #[test]
     fn equal_numbers_on_two_boards_are_ambiguous() {
         let found = [("tx0", "A"), ("tx1", "A"), ("rx0", "A"), ("rx1", "B")];
-        let doubt = "its nodes belong to A and B: their grouping is ambiguous";
-        assert_eq!(grouped(&found), ["tx0: tx0+rx0".to_owned(), format!("tx1: tx1+rx1, {doubt}")]);
+        let ambiguity = "its nodes belong to A and B: their grouping is ambiguous";
+        assert_eq!(
+            grouped(&found),
+            ["tx0: tx0+rx0".to_owned(), format!("tx1: tx1+rx1, {ambiguity}")]
+        );
         let channels = [("tx0", "a"), ("tx1", "b"), ("rx0", "c"), ("rx1", "d")];
         assert_eq!(grouped(&channels), ["tx0: tx0+rx0", "tx1: tx1+rx1"], "each is a device");
     }
@@ -262,8 +271,8 @@ mod tests {
     #[test]
     fn matches_with_different_bus_devices_are_ambiguous_by_rank() {
         let found = [("tx4", "a"), ("tx5", "b"), ("rx0", "c"), ("rx1", "d")];
-        let doubt = "/dev/tx*, /dev/rx* match 2, 2 nodes: their grouping is ambiguous";
-        let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5+rx1, {doubt}")];
+        let ambiguity = "/dev/tx*, /dev/rx* match 2, 2 nodes: their grouping is ambiguous";
+        let expected = [format!("tx4: tx4+rx0, {ambiguity}"), format!("tx5: tx5+rx1, {ambiguity}")];
         assert_eq!(grouped(&found), expected);
     }
 
@@ -282,8 +291,8 @@ mod tests {
     fn matches_with_nothing_in_common_group_by_rank_if_none_is_missing() {
         let found = [("tx4", ""), ("tx5", ""), ("rx0", ""), ("rx1", "")];
         assert_eq!(grouped(&found), ["tx4: tx4+rx0", "tx5: tx5+rx1"]);
-        let doubt = "/dev/tx*, /dev/rx* match 2, 1 nodes: their grouping is ambiguous";
-        let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5, {doubt}")];
+        let ambiguity = "/dev/tx*, /dev/rx* match 2, 1 nodes: their grouping is ambiguous";
+        let expected = [format!("tx4: tx4+rx0, {ambiguity}"), format!("tx5: tx5, {ambiguity}")];
         assert_eq!(grouped(&found[..3]), expected);
     }
 

@@ -10,7 +10,7 @@ use windlass_host::Host;
 
 use super::find::{Candidate, MAX_ENTRIES};
 
-/// USB devices by serial number. Cheap devices may share one.
+/// USB devices by serial number. Cheap devices may have the same serial number.
 ///
 /// The first device with a serial number is identified by it until it is unplugged; later ones with the same
 /// number are identified by port. If both are present when the agent starts, both are identified by port. A device
@@ -29,14 +29,14 @@ struct SerialKey {
 /// Devices with one serial number, by port.
 #[derive(Debug, Default)]
 struct SerialHolders {
-    /// Port of the device that is identified by the number.
-    named: Option<String>,
-    /// Ports of devices that came while another had the number.
+    /// Port of the device that is identified by the serial number.
+    owner: Option<String>,
+    /// Ports of devices that are identified by port, because another device had the number when they appeared.
     others: BTreeSet<String>,
 }
 
 /// Attributes with their sysfs files.
-const FACTS: [(&str, &str); 5] = [
+const ATTRIBUTES: [(&str, &str); 5] = [
     ("usbVendor", "idVendor"),
     ("usbProduct", "idProduct"),
     ("usbSerial", "serial"),
@@ -55,7 +55,7 @@ pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
 }
 
 pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
-    for (attribute, file) in FACTS {
+    for (attribute, file) in ATTRIBUTES {
         candidate.add_text(attribute, host.line(device.join(file)));
     }
     candidate.add_text("usbPort", port(host, device));
@@ -121,7 +121,7 @@ fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
 // === impl Serials ===
 
 impl Serials {
-    /// Reads the devices on the bus. An unreadable bus keeps the last state.
+    /// Reads the devices on the bus. If the bus is unreadable, the last state stays.
     pub(super) fn refresh(&mut self, host: &Host) {
         let Ok(names) = host.some_names(LIST, MAX_ENTRIES) else { return };
         let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
@@ -140,8 +140,8 @@ impl Serials {
     /// Serial number of a device, if the device is identified by it.
     fn name_of(&self, host: &Host, device: &Path, place: &str) -> Option<String> {
         let key = SerialKey::of(host, device)?;
-        let named = self.0.get(&key)?.named.as_deref();
-        (named == Some(place)).then_some(key.serial)
+        let owner = self.0.get(&key)?.owner.as_deref();
+        (owner == Some(place)).then_some(key.serial)
     }
 }
 
@@ -154,10 +154,10 @@ impl SerialHolders {
         self.others.retain(|place| places.contains(place));
         let is_alone = places.len() == 1;
         let known =
-            |place: &String| self.named.as_ref() == Some(place) || self.others.contains(place);
+            |place: &String| self.owner.as_ref() == Some(place) || self.others.contains(place);
         let new: Vec<_> = places.into_iter().filter(|place| !known(place)).collect();
         if is_alone && !new.is_empty() {
-            self.named = new.into_iter().next();
+            self.owner = new.into_iter().next();
         } else {
             self.others.extend(new);
         }
@@ -193,19 +193,19 @@ mod tests {
     #[test]
     fn the_first_device_keeps_its_serial_number_and_later_ones_have_their_port() {
         let mut holders = SerialHolders::default();
-        let mut named = |places: &[&str]| {
+        let mut owner = |places: &[&str]| {
             holders.update(places.iter().map(|place| (*place).to_owned()).collect());
-            holders.named.clone().filter(|named| places.contains(&named.as_str()))
+            holders.owner.clone().filter(|owner| places.contains(&owner.as_str()))
         };
-        assert_eq!(named(&["a"]).as_deref(), Some("a"));
-        assert_eq!(named(&["a", "b"]).as_deref(), Some("a"));
-        assert_eq!(named(&["b"]), None, "identified by port, and still so when alone");
-        assert_eq!(named(&["a", "b"]).as_deref(), Some("a"), "plugged in again where it was");
+        assert_eq!(owner(&["a"]).as_deref(), Some("a"));
+        assert_eq!(owner(&["a", "b"]).as_deref(), Some("a"));
+        assert_eq!(owner(&["b"]), None, "identified by port, and still so when alone");
+        assert_eq!(owner(&["a", "b"]).as_deref(), Some("a"), "plugged in again where it was");
         assert_eq!(
-            named(&["c"]).as_deref(),
+            owner(&["c"]).as_deref(),
             Some("c"),
             "moved while no other device had the number"
         );
-        assert_eq!(named(&["a", "c"]).as_deref(), Some("c"));
+        assert_eq!(owner(&["a", "c"]).as_deref(), Some("c"));
     }
 }

@@ -89,9 +89,10 @@ impl Board {
 
     /// Reads the board. May block forever: firmware answers some files, except during reset.
     pub(super) fn observe(&self, host: &Host, rules: &FpgaRules) -> Option<ObservedDevice> {
-        let (device, seen) = (self.device()?, BoardReader { host, rules });
-        let (nodes, attributes) = (seen.nodes(self), seen.attributes(self, self.main_function()?));
-        let observation = seen.observe(self, &nodes);
+        let (device, reader) = (self.device()?, BoardReader { host, rules });
+        let (nodes, attributes) =
+            (reader.nodes(self), reader.attributes(self, self.main_function()?));
+        let observation = reader.observe(self, &nodes);
         Some((Device { attributes, nodes, ..device }, observation))
     }
 
@@ -127,7 +128,7 @@ impl BoardReader<'_> {
 
     /// Shell name and build time. The folder's number changes at each reset.
     fn shell(&self, user: &Path) -> Option<(String, String)> {
-        let mut roms = self.below(user, "rom");
+        let mut roms = self.entries_with_prefix(user, "rom");
         roms.find_map(|rom| {
             let read = |file: &str| self.host.text(format!("{rom}/{file}"));
             let (name, timestamp) = (read("VBNV")?, read("timestamp")?);
@@ -135,14 +136,15 @@ impl BoardReader<'_> {
         })
     }
 
-    /// UUID of the loaded logic. Of several layers the last counts, as in AMD's plugin.
+    /// UUID of the loaded logic. If several layers report one, the last counts, as in AMD's plugin.
     fn logic_uuid(&self, user: &Path) -> Option<String> {
         let text = self.host.text(user.join("logic_uuids"))?;
         text.lines().last().map(|line| line.trim().to_owned())
     }
 
     fn serial(&self, user: &Path) -> Option<String> {
-        let mut folders = CONTROLLERS.iter().flat_map(|begin| self.below(user, begin));
+        let mut folders =
+            CONTROLLERS.iter().flat_map(|begin| self.entries_with_prefix(user, begin));
         let read = |folder: String| self.host.text(format!("{folder}/serial_num"));
         folders.find_map(|folder| read(folder).filter(|serial| !serial.is_empty()))
     }
@@ -161,7 +163,7 @@ impl BoardReader<'_> {
         let engine = self.host.nodes_of(&folder).into_iter().find(is_engine).map(|it| it.node);
         // Older drivers create the node without a sysfs entry.
         let named = || DeviceNode::new(format!("/dev/xfpga/{QDMA}{}.0", user.address.number()));
-        let has_engine = self.below(&folder, QDMA).next().is_some();
+        let has_engine = self.entries_with_prefix(&folder, QDMA).next().is_some();
         render.chain(engine.or_else(|| has_engine.then(named))).collect()
     }
 
@@ -191,15 +193,16 @@ impl BoardReader<'_> {
         let functions = [Some(user), board.management.as_ref()];
         let firewall = functions.into_iter().flatten().find_map(|function| self.firewall(function));
         let power = || self.power(&folder);
-        let heat = || self.heat(&folder).or_else(|| failure::of_heat(self.host, &folder));
-        let failure = firewall.or_else(power).or_else(heat);
+        let overheating =
+            || self.overheating(&folder).or_else(|| failure::of_heat(self.host, &folder));
+        let failure = firewall.or_else(power).or_else(overheating);
         failure::observation(failure.or_else(|| failure::of_nodes(self.host, nodes)))
     }
 
-    /// Tripped firewall between board and host: it cuts off faulty transfers until a board reset.
+    /// Failure by a tripped firewall between board and host. A tripped firewall blocks transfers until a board reset.
     fn firewall(&self, function: &PciFunction) -> Option<Failure> {
         let folder = function.folder();
-        let mut firewalls = self.below(&folder, "firewall.");
+        let mut firewalls = self.entries_with_prefix(&folder, "firewall.");
         let level = firewalls.find_map(|folder| {
             self.host.text(format!("{folder}/detected_level")).filter(|level| !is_zero(level))
         })?;
@@ -207,7 +210,7 @@ impl BoardReader<'_> {
     }
 
     fn power(&self, user: &Path) -> Option<Failure> {
-        let mut controllers = self.below(user, CONTROLLERS[0]);
+        let mut controllers = self.entries_with_prefix(user, CONTROLLERS[0]);
         let warns = |folder: String| {
             self.host.text(format!("{folder}/xmc_power_warn")).is_some_and(|text| !is_zero(&text))
         };
@@ -217,8 +220,9 @@ impl BoardReader<'_> {
 
     /// Overheating. XRT's drivers expose no sensor limits (`xmc.c`, `hwmon_sdm.c`). Some controllers report
     /// the clock shutdown threshold; most report `N/A`.
-    fn heat(&self, user: &Path) -> Option<Failure> {
-        let mut controllers = CONTROLLERS.iter().flat_map(|begin| self.below(user, begin));
+    fn overheating(&self, user: &Path) -> Option<Failure> {
+        let mut controllers =
+            CONTROLLERS.iter().flat_map(|begin| self.entries_with_prefix(user, begin));
         controllers.find_map(|folder| {
             let celsius = |file: &str| self.host.text(format!("{folder}/{file}"))?.parse().ok();
             let own = || celsius("scaling_critical_temp_threshold").filter(|limit| *limit > 0);
@@ -228,8 +232,12 @@ impl BoardReader<'_> {
         })
     }
 
-    /// Paths in a folder with this prefix.
-    fn below(&self, folder: &Path, begin: &'static str) -> impl Iterator<Item = String> {
+    /// Paths of a folder's entries with a name prefix.
+    fn entries_with_prefix(
+        &self,
+        folder: &Path,
+        begin: &'static str,
+    ) -> impl Iterator<Item = String> {
         let at = folder.display().to_string();
         let names = self.host.names(folder).into_iter();
         names.filter(move |name| name.starts_with(begin)).map(move |name| format!("{at}/{name}"))

@@ -25,7 +25,7 @@ pub struct FpgaIdentity {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ExpectedIdentity {
-    /// The resource that it was offered as.
+    /// Resource under which the FPGA was offered.
     Resource(ResourceName),
     /// Attributes that the configuration expects.
     Attributes(BTreeMap<String, String>),
@@ -38,14 +38,15 @@ pub enum IdentityMismatch {
     Silent,
     /// The FPGA has the expected identity, but is not ready yet, for this reason.
     NotReady(String),
-    /// The FPGA has another identity, as the text says.
+    /// The FPGA has another identity, which the text describes.
     Other(String),
 }
 
 // === impl FpgaIdentity ===
 
 impl FpgaIdentity {
-    /// Expected identity of a device, from the configuration or from its current resource. `None` if it has neither.
+    /// Expected identity of a device, from the configuration, else from the device's current resource. `None` if the
+    /// device has neither.
     ///
     /// # Errors
     ///
@@ -62,8 +63,8 @@ impl FpgaIdentity {
         Ok(expected.map(|expected| Self { id, rules, expected }))
     }
 
-    /// Returns an earlier identity under the same configuration instead, if there is one: the current attributes of
-    /// a wrongly programmed board mislead.
+    /// Returns the earlier identity, if it has the same configuration, and this one otherwise. A wrongly programmed
+    /// board reports attributes of the wrong program.
     #[must_use]
     pub fn or_settled(self, earlier: Option<&Self>) -> Self {
         earlier.filter(|earlier| earlier.rules == self.rules).cloned().unwrap_or(self)
@@ -71,7 +72,7 @@ impl FpgaIdentity {
 
     /// Reads the FPGA and compares its identity. Blocks, forever if its firmware hangs.
     pub fn check(&self, host: &Host) -> Result<(), IdentityMismatch> {
-        let (device, observation) = self.found(host).ok_or(IdentityMismatch::Silent)?;
+        let (device, observation) = self.read(host).ok_or(IdentityMismatch::Silent)?;
         match &self.expected {
             ExpectedIdentity::Resource(expected) => {
                 let actual = resource(&device).ok_or(IdentityMismatch::Silent)?;
@@ -95,11 +96,11 @@ impl FpgaIdentity {
         }
     }
 
-    /// The device now. Other devices are not read, since they may hang.
-    fn found(&self, host: &Host) -> Option<ObservedDevice> {
+    /// Reads the device. Other devices are not read, since they may hang.
+    fn read(&self, host: &Host) -> Option<ObservedDevice> {
         let boards = alveo::boards(host).into_values();
-        let is_its = |board: &alveo::Board| board.device().is_some_and(|it| it.id == self.id);
-        let board = || boards.filter(is_its).find_map(|board| board.observe(host, &self.rules));
+        let is_own = |board: &alveo::Board| board.device().is_some_and(|it| it.id == self.id);
+        let board = || boards.filter(is_own).find_map(|board| board.observe(host, &self.rules));
         let region = || regions::find(host, self.rules.mode, &self.id);
         board().or_else(region).or_else(|| manager::find(host, &self.rules.nodes, &self.id))
     }

@@ -1,10 +1,10 @@
 //! FPGA logic of systems on a chip (Zynq, Kria, Cyclone V), programmed through an FPGA manager.
 //!
-//! sysfs does not name the loaded program. A manager in state *operating* has one. The manager of Stratix 10 and
-//! Agilex reports only programs that Linux loaded (`drivers/fpga/stratix10-soc.c`).
+//! sysfs does not name the loaded program. A manager in state *operating* has a loaded program. The manager of Stratix
+//! 10 and Agilex reports only programs that Linux loaded (`drivers/fpga/stratix10-soc.c`).
 //!
 //! Devices of a program appear where its device tree overlay puts them: below the target region, or beside
-//! other devices, `/sys/devices/platform/axi/a0000000.dma`. Only the configuration can name the latter.
+//! other devices, `/sys/devices/platform/axi/a0000000.dma`. Only the configuration can assign the latter to a manager.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ use windlass_host::{
 
 use super::{ObservedDevice, no_answer, not_ready};
 use crate::{
-    described::fitting,
+    described::matching_nodes,
     facts::{attributes, text},
 };
 
@@ -56,7 +56,7 @@ pub(super) struct Managers {
     pool: ScanPool<PathBuf, ManagerReport>,
 }
 
-/// Reported facts of a manager. Its driver may have to query the chip.
+/// State that the driver of a manager reports. The driver may have to query the chip.
 #[derive(Debug)]
 struct ManagerReport {
     name: Option<String>,
@@ -75,7 +75,7 @@ impl Managers {
         limits: &mut EntryLimits,
         patterns: &[String],
     ) -> Vec<ObservedDevice> {
-        let (managers, regions, patterns) = on_node(host, limits, patterns);
+        let (managers, regions, patterns) = managers_on_node(host, limits, patterns);
         let found = managers.iter().filter_map(|manager| {
             let read = ManagerReport::reader(host, manager, &regions);
             let report = self.pool.call(manager.clone(), read);
@@ -89,17 +89,18 @@ impl Managers {
 
 /// Reads the manager of one device. May block forever.
 pub(super) fn find(host: &Host, patterns: &[String], id: &DeviceId) -> Option<ObservedDevice> {
-    let (managers, regions, patterns) = on_node(host, &mut EntryLimits::default(), patterns);
+    let (managers, regions, patterns) =
+        managers_on_node(host, &mut EntryLimits::default(), patterns);
     let observed = |manager: &PathBuf, report| device(host, manager, report, &regions, patterns);
-    let is_wanted = |(device, _): &ObservedDevice| device.id == *id;
+    let has_id = |(device, _): &ObservedDevice| device.id == *id;
     let manager =
-        managers.iter().find(|it| observed(it, Err(Late)).as_ref().is_some_and(is_wanted))?;
+        managers.iter().find(|it| observed(it, Err(Late)).as_ref().is_some_and(has_id))?;
     observed(manager, Ok(ManagerReport::reader(host, manager, &regions)()))
 }
 
-/// Managers, and the regions and patterns if there is a single manager. With several, only numbers in the device
-/// tree assign regions to managers, and sysfs hides those.
-fn on_node<'a>(
+/// Managers, and the regions and patterns if there is a single manager. With several managers, only numbers in the
+/// device tree assign regions to managers, and sysfs does not show these numbers.
+fn managers_on_node<'a>(
     host: &Host,
     limits: &mut EntryLimits,
     patterns: &'a [String],
@@ -132,12 +133,12 @@ fn device(
 ) -> Option<ObservedDevice> {
     let name = manager.file_name()?.to_str()?;
     let id = format!("{}-{name}", SourceName::FPGA).parse().ok()?;
-    let named = fitting(host, patterns);
+    let configured = matching_nodes(host, patterns);
     let mut nodes = nodes(host, manager, regions);
-    nodes.extend(named.iter().flatten().cloned());
+    nodes.extend(configured.iter().flatten().cloned());
     nodes.sort_unstable();
     nodes.dedup_by(|a, b| a.path == b.path);
-    let (attributes, observation) = match (report, named) {
+    let (attributes, observation) = match (report, configured) {
         (Err(Late), _) => (Attributes::new(), no_answer()),
         (Ok(report), Err(why)) => (report.attributes(), not_ready(why)),
         (Ok(report), Ok(_)) => (report.attributes(), report.observe(&nodes)),
@@ -181,11 +182,11 @@ impl ManagerReport {
     fn reader(host: &Host, manager: &Path, regions: &[PathBuf]) -> impl FnOnce() -> Self + use<> {
         let (host, manager, regions) = (host.clone(), manager.to_owned(), regions.to_owned());
         move || {
-            let mut programs = [&manager].into_iter().chain(&regions);
+            let mut folders = [&manager].into_iter().chain(&regions);
             Self {
                 name: host.text(manager.join("name")),
                 state: host.text(manager.join("state")),
-                firmware: programs.find_map(|folder| firmware(&host, folder)),
+                firmware: folders.find_map(|folder| firmware(&host, folder)),
                 compatible: compatible(&host, &manager),
             }
         }

@@ -70,7 +70,7 @@ fn base64url(bytes: &[u8]) -> String {
     letters.map(char::from).collect()
 }
 
-/// The text spelled and shortened for a resource name, after the slash.
+/// Text as the last part of a resource name: invalid characters are replaced, and long text is shortened.
 fn as_resource_part(text: &str) -> String {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let allowed: String =

@@ -77,7 +77,7 @@ pub(super) struct Regions {
 struct RegionReport {
     interface: Option<String>,
     bitstream: Option<String>,
-    /// Function id of each port, if needed.
+    /// Function id of each port; empty if the mode does not use it.
     functions: Vec<Option<String>>,
 }
 
@@ -105,7 +105,7 @@ impl Regions {
         limits: &mut EntryLimits,
         mode: FpgaMode,
     ) -> Vec<ObservedDevice> {
-        let regions = all(host, limits);
+        let regions = all_regions(host, limits);
         let found = regions.iter().flat_map(|region| {
             let reader = region.clone();
             let report = self.pool.call(region.folder.clone(), move || reader.report(mode));
@@ -119,18 +119,18 @@ impl Regions {
 
 /// Reads the region of one device. May block forever.
 pub(super) fn find(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<ObservedDevice> {
-    let regions = all(host, &mut EntryLimits::default());
-    let is_wanted = |(device, _): &ObservedDevice| device.id == *id;
-    let region = regions.iter().find(|it| it.devices(Err(Late), mode).iter().any(is_wanted))?;
-    region.devices(Ok(&region.report(mode)), mode).into_iter().find(is_wanted)
+    let regions = all_regions(host, &mut EntryLimits::default());
+    let has_id = |(device, _): &ObservedDevice| device.id == *id;
+    let region = regions.iter().find(|it| it.devices(Err(Late), mode).iter().any(has_id))?;
+    region.devices(Ok(&region.report(mode)), mode).into_iter().find(has_id)
 }
 
 /// Regions of both drivers.
-fn all(host: &Host, limits: &mut EntryLimits) -> Vec<Region> {
+fn all_regions(host: &Host, limits: &mut EntryLimits) -> Vec<Region> {
     DRIVERS.iter().flat_map(|driver| regions(host, limits, driver)).collect()
 }
 
-/// Outermost regions with ports. Regions nested in others do not count.
+/// Outermost regions with ports. Regions inside other regions are skipped.
 fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) -> Vec<Region> {
     let class = Path::new("/sys/class").join(driver.class);
     let names = limits.names(host, &class, MAX).into_iter();
@@ -145,7 +145,7 @@ fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) 
         let address = function_of(&folder)?;
         let count = counts.entry(address).or_default();
         let nth = std::mem::replace(count, *count + 1);
-        let ports = below(host, &folder, driver.port);
+        let ports = entries_with_prefix(host, &folder, driver.port);
         let engine = engine(host, driver, &folder, address);
         let host = host.clone();
         Some(Region { host, driver, address, nth, folder, engine, ports })
@@ -153,20 +153,20 @@ fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) 
     folders.into_iter().filter_map(region).filter(|region| !region.ports.is_empty()).collect()
 }
 
-/// Engine beside the ports, or that of the physical function.
+/// Engine in the folder of the region, or else the engine of the physical function.
 fn engine(
     host: &Host,
     driver: &DriverNames,
     region: &Path,
     address: PciAddress,
 ) -> Option<PathBuf> {
-    let beside = || below(host, region, driver.engine).into_iter().next();
-    let elsewhere = || {
+    let own = || entries_with_prefix(host, region, driver.engine).into_iter().next();
+    let of_physical_function = || {
         let function = format!("/sys/bus/pci/devices/{address}/physfn/{}", driver.class);
-        let regions = below(host, Path::new(&function), driver.region);
-        regions.iter().flat_map(|region| below(host, region, driver.engine)).next()
+        let regions = entries_with_prefix(host, Path::new(&function), driver.region);
+        regions.iter().flat_map(|region| entries_with_prefix(host, region, driver.engine)).next()
     };
-    beside().or_else(elsewhere)
+    own().or_else(of_physical_function)
 }
 
 // === impl Region ===
@@ -212,7 +212,7 @@ impl Region {
         in_folder(&self.folder, found)
     }
 
-    /// A device with its region's facts and the function of its port.
+    /// A device with the attributes of its region and the function id of its port.
     fn device(
         &self,
         name: &str,
@@ -238,15 +238,15 @@ impl Region {
         (device, observation)
     }
 
-    /// Engine beside the ports. The physical function's engine would give access to other containers'
-    /// regions.
+    /// Engine in the folder of the region. The physical function's engine would give access to the regions of other
+    /// containers.
     fn own_engine(&self) -> Option<&Path> {
         self.engine.as_deref().filter(|engine| engine.starts_with(&self.folder))
     }
 
-    /// Reads all facts of board and engine. May block forever.
+    /// Reads the report of board and engine. May block forever.
     fn report(&self, mode: FpgaMode) -> RegionReport {
-        // Function ids matter only per port.
+        // A region with several ports as one device has no common function id.
         let ports = self.ports.iter().filter(|_| mode == FpgaMode::Af || self.ports.len() == 1);
         let engine = self.engine.as_ref();
         RegionReport {
@@ -260,7 +260,10 @@ impl Region {
         let steps = self.driver.interface.iter();
         let mut places = vec![self.engine.clone()?];
         for step in steps {
-            places = places.iter().flat_map(|place| below(&self.host, place, step)).collect();
+            places = places
+                .iter()
+                .flat_map(|place| entries_with_prefix(&self.host, place, step))
+                .collect();
         }
         places.iter().find_map(|file| self.host.text(file))
     }
@@ -301,13 +304,13 @@ impl RegionReport {
     }
 
     fn attributes(&self, function: Option<String>) -> Attributes {
-        let known = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text);
+        let valid = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text);
         attributes(
             DOMAIN,
             [
                 ("type", text("region")),
-                (INTERFACE_ID, known(self.interface.clone())),
-                (FUNCTION_ID, known(function)),
+                (INTERFACE_ID, valid(self.interface.clone())),
+                (FUNCTION_ID, valid(function)),
                 ("bitstreamId", self.bitstream.as_ref().and_then(text)),
             ],
         )
@@ -332,8 +335,8 @@ fn function_of(folder: &Path) -> Option<PciAddress> {
     names.find_map(|name| name.parse().ok())
 }
 
-/// Paths in a folder with this prefix, by name.
-fn below(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
+/// Paths of a folder's entries with a name prefix, sorted by name.
+fn entries_with_prefix(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
     let names = host.some_names(folder, MAX).unwrap_or_default().into_iter();
     names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
 }

@@ -14,15 +14,15 @@ use windlass_host::{
     glob::{fits, is_pattern},
 };
 
-/// Watches of many folders in one inotify instance, because the kernel limits a user's instances to a few.
+/// Watches of many folders in one inotify instance, because the kernel limits the instances of a user.
 #[derive(Debug)]
 pub(super) struct Folders {
     watches: Watches,
     events: EventStream<[u8; BUFFER_BYTES]>,
-    known: BTreeMap<PathBuf, (WatchMask, WatchDescriptor)>,
+    watched: BTreeMap<PathBuf, (WatchMask, WatchDescriptor)>,
 }
 
-/// Watched folders with their event masks.
+/// Folders to watch, with their event masks.
 pub(super) type WatchedFolders = BTreeMap<PathBuf, WatchMask>;
 
 const ENTRIES: WatchMask = WatchMask::CREATE
@@ -32,10 +32,10 @@ const ENTRIES: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
 
-/// Writes count only in folders of description files: everyone writes to `/dev/null`.
+/// Events of folders with description files. Only these include writes: every program writes to `/dev/null`.
 const CONTENTS: WatchMask = ENTRIES.union(WatchMask::CLOSE_WRITE);
 
-/// Buffer for some dozens of events per read.
+/// Size of the read buffer, for some dozens of events.
 const BUFFER_BYTES: usize = 4096;
 
 /// Maximum number of watched folders. Changes in further folders are found by regular scans.
@@ -45,12 +45,13 @@ const MAX_FOLDERS: usize = 512;
 const SIMULATED: [&str; 4] =
     ["/sys/bus/*/devices", "/sys/bus/*/drivers", "/sys/bus/*/drivers/*", "/sys/class/*"];
 
+/// Folders in which the appearance of an entry may change the devices of a source.
 pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
     let host = &host.for_one_scan();
-    let mut wanted = WatchedFolders::from([(host.path("/dev"), ENTRIES)]);
+    let mut requested = WatchedFolders::from([(host.path("/dev"), ENTRIES)]);
     let mut add = |folder: &str, mask: WatchMask| {
         for folder in expanded(host, folder) {
-            wanted.entry(host.path(folder)).or_insert(mask);
+            requested.entry(host.path(folder)).or_insert(mask);
         }
     };
     let mut patterns: Vec<&String> = policy.families.fpga.nodes.iter().collect();
@@ -71,7 +72,7 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
             add(folder, ENTRIES);
         }
     }
-    wanted.into_iter().take(MAX_FOLDERS).collect()
+    requested.into_iter().take(MAX_FOLDERS).collect()
 }
 
 /// Folders that a pattern matches, or the folders in which matches would appear.
@@ -80,11 +81,11 @@ fn expanded(host: &Host, pattern: &str) -> BTreeSet<PathBuf> {
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
         let mut next = Vec::new();
         for folder in folders {
-            let fitting = inside(host, &folder, part);
-            if is_pattern(part) || fitting.is_empty() {
+            let matching = matching_folders(host, &folder, part);
+            if is_pattern(part) || matching.is_empty() {
                 missing.insert(folder);
             }
-            next.extend(fitting);
+            next.extend(matching);
         }
         folders = next;
     }
@@ -94,7 +95,7 @@ fn expanded(host: &Host, pattern: &str) -> BTreeSet<PathBuf> {
 }
 
 /// Folders in a folder that match one component of a pattern.
-fn inside(host: &Host, folder: &Path, part: &str) -> Vec<PathBuf> {
+fn matching_folders(host: &Host, folder: &Path, part: &str) -> Vec<PathBuf> {
     let names = if is_pattern(part) {
         let mut names = host.some_names(folder, MAX_FOLDERS).unwrap_or_default();
         names.retain(|name| fits(part, name));
@@ -113,25 +114,25 @@ impl Folders {
         let queue = Inotify::init()?;
         let watches = queue.watches();
         let events = queue.into_event_stream([0; BUFFER_BYTES])?;
-        Ok(Self { watches, events, known: BTreeMap::new() })
+        Ok(Self { watches, events, watched: BTreeMap::new() })
     }
 
-    /// Watches exactly these folders. Each is added again: that renews the watch of a folder that was replaced, and
-    /// changes nothing for one that stayed.
-    pub(super) fn follow(&mut self, wanted: WatchedFolders) {
-        let is_gone = |path: &&PathBuf| !wanted.contains_key(*path);
-        let gone: Vec<_> = self.known.keys().filter(is_gone).cloned().collect();
-        for (_, watch) in gone.iter().filter_map(|path| self.known.remove(path)) {
+    /// Watches exactly the requested folders. Adding a watched folder again renews the watch if the folder was
+    /// replaced, and has no effect otherwise.
+    pub(super) fn follow(&mut self, requested: WatchedFolders) {
+        let is_gone = |path: &&PathBuf| !requested.contains_key(*path);
+        let gone: Vec<_> = self.watched.keys().filter(is_gone).cloned().collect();
+        for (_, watch) in gone.iter().filter_map(|path| self.watched.remove(path)) {
             // The kernel removes the watch of a deleted folder itself.
             let _ = self.watches.remove(watch);
         }
-        for (path, mask) in wanted {
+        for (path, mask) in requested {
             match self.watches.add(&path, mask) {
-                Ok(watch) => drop(self.known.insert(path, (mask, watch))),
+                Ok(watch) => drop(self.watched.insert(path, (mask, watch))),
                 Err(error) => {
-                    // The folder appears later, which is an event, or regular scans find its content.
+                    // The later appearance of the folder is an event, or regular scans find its content.
                     tracing::debug!(%error, path = %path.display(), "folder not watched");
-                    self.known.remove(&path);
+                    self.watched.remove(&path);
                 }
             }
         }
@@ -142,7 +143,7 @@ impl Folders {
         loop {
             match self.events.next().await {
                 // The kernel reports the end of a watch after its cause.
-                Some(Ok(notice)) if notice.mask == inotify::EventMask::IGNORED => {}
+                Some(Ok(event)) if event.mask == inotify::EventMask::IGNORED => {}
                 Some(Ok(_)) => return,
                 Some(Err(_)) | None => std::future::pending().await,
             }
@@ -181,9 +182,9 @@ mod tests {
         ];
         let mut policy = Policy { sources, ..Policy::default() };
         policy.families.fpga.nodes = vec!["/dev/logic/dma*".to_owned()];
-        let wanted = watched(&host, &policy);
+        let requested = watched(&host, &policy);
         let paths: Vec<_> =
-            wanted.keys().filter_map(|it| it.strip_prefix(root.path()).ok()).collect();
+            requested.keys().filter_map(|it| it.strip_prefix(root.path()).ok()).collect();
         let expected =
             ["dev", "dev/dvb", "dev/dvb/adapter0", "dev/input", "dev/logic", "dev/snd", "etc"];
         assert_eq!(paths, expected.map(Path::new));

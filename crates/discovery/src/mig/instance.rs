@@ -11,12 +11,12 @@ use super::{
 };
 
 /// Makes the partition unless it exists. Returns its MIG device.
-pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, MigFailure> {
-    let gpu = gpu_in_mig_mode(nvml, &wanted.gpu)?;
-    if let Some(instance) = existing(&gpu, wanted)? {
+pub(super) fn make(nvml: &Nvml, partition: &Partition) -> Result<DeviceId, MigFailure> {
+    let gpu = gpu_in_mig_mode(nvml, &partition.gpu)?;
+    if let Some(instance) = existing(&gpu, partition)? {
         return fill(&gpu, &instance);
     }
-    let instance = make_instance(&gpu, wanted)?;
+    let instance = make_instance(&gpu, partition)?;
     fill(&gpu, &instance).map_err(|why| undo(&instance, why))
 }
 
@@ -28,10 +28,11 @@ pub(super) fn remove(nvml: &Nvml, at: &Partition) -> Result<Option<DeviceId>, Mi
         gpu => gpu?,
     };
     let Some(instance) = existing(&gpu, at)? else { return Ok(None) };
-    let device = device_that_fills(&gpu, &instance);
-    clear(&instance).map(|()| device)
+    let device = complete_device(&gpu, &instance);
+    destroy_instance(&instance).map(|()| device)
 }
 
+/// Removes the instance of a MIG device, if it exists.
 pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), MigFailure> {
     let instance = || -> Result<GpuInstance, NvmlError> {
         let device = nvml.gpu_with_uuid(device.as_str())?;
@@ -39,7 +40,7 @@ pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), MigFai
     };
     match instance() {
         Err(error) if error.is_absent() => Ok(()),
-        instance => clear(&instance?),
+        instance => destroy_instance(&instance?),
     }
 }
 
@@ -65,10 +66,10 @@ fn existing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError>
     Ok(None)
 }
 
-fn make_instance(gpu: &Gpu, wanted: &Partition) -> Result<GpuInstance, MigFailure> {
-    gpu.make_gpu_instance(wanted.profile_id, place(wanted)).map_err(|error| {
+fn make_instance(gpu: &Gpu, partition: &Partition) -> Result<GpuInstance, MigFailure> {
+    gpu.make_gpu_instance(partition.profile_id, place(partition)).map_err(|error| {
         if error.is_no_room() {
-            MigFailure::NoRoom(blocking_instances(gpu, wanted))
+            MigFailure::NoRoom(blocking_instances(gpu, partition))
         } else {
             error.into()
         }
@@ -81,20 +82,20 @@ fn place(partition: &Partition) -> MigPlacement {
 
 /// Fills the GPU instance with a compute instance, unless it has one. Returns the MIG device of both.
 fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, MigFailure> {
-    let compute = match only_one_in(instance)? {
+    let compute = match sole_compute_instance(instance)? {
         Some(compute) => compute,
         None => instance.fill()?,
     };
     let device = device_of(gpu, instance.info()?.id, compute.id()?)?;
-    if is_a_part(mig_profile_in(&device.device.name()?)) {
-        return Err(MigFailure::Foreign);
+    if is_partial(mig_profile_in(&device.device.name()?)) {
+        return Err(MigFailure::Divided);
     }
     Ok(id_of(&device.device)?)
 }
 
 /// The MIG device of a GPU instance, if it has its compute instance.
-fn device_that_fills(gpu: &Gpu, instance: &GpuInstance) -> Option<DeviceId> {
-    let compute = only_one_in(instance).ok()??;
+fn complete_device(gpu: &Gpu, instance: &GpuInstance) -> Option<DeviceId> {
+    let compute = sole_compute_instance(instance).ok()??;
     let device = device_of(gpu, instance.info().ok()?.id, compute.id().ok()?).ok()?;
     id_of(&device.device).ok()
 }
@@ -107,24 +108,24 @@ fn device_of(
     let ids = (gpu_instance, compute_instance);
     let devices = gpu.mig_instances()?.into_iter().filter_map(Result::ok);
     let mut devices = devices.filter(|one| (one.gpu_instance, one.compute_instance) == ids);
-    devices.next().ok_or(MigFailure::Unnamed)
+    devices.next().ok_or(MigFailure::NoDevice)
 }
 
 /// The compute instance of a GPU instance, if it has one. Fails if it has several.
-fn only_one_in(instance: &GpuInstance) -> Result<Option<ComputeInstance>, MigFailure> {
+fn sole_compute_instance(instance: &GpuInstance) -> Result<Option<ComputeInstance>, MigFailure> {
     let mut inside = instance.compute_instances()?;
-    if inside.len() > 1 { Err(MigFailure::Foreign) } else { Ok(inside.pop()) }
+    if inside.len() > 1 { Err(MigFailure::Divided) } else { Ok(inside.pop()) }
 }
 
 /// True for a compute instance that does not fill its GPU instance: `1c.3g.20gb`.
-fn is_a_part(profile: &str) -> bool {
+fn is_partial(profile: &str) -> bool {
     let slices = profile.split_once("c.").map(|(slices, _)| slices);
     slices.is_some_and(|slices| slices.parse::<u32>().is_ok())
 }
 
-/// Destroys the compute instance, then the GPU instance. Missing ones count as destroyed.
-fn clear(instance: &GpuInstance) -> Result<(), MigFailure> {
-    match only_one_in(instance) {
+/// Destroys the compute instance, then the GPU instance. A missing instance counts as destroyed.
+fn destroy_instance(instance: &GpuInstance) -> Result<(), MigFailure> {
+    match sole_compute_instance(instance) {
         Ok(Some(compute)) => destroyed_or_absent(compute.destroy())?,
         Ok(None) => {}
         Err(MigFailure::Driver(error)) if error.is_absent() => return Ok(()),
@@ -143,22 +144,22 @@ fn destroyed_or_absent(destroyed: Result<(), NvmlError>) -> Result<(), MigFailur
 
 /// Removes an instance that could not be filled, and returns the error for the caller.
 fn undo(instance: &GpuInstance, why: MigFailure) -> MigFailure {
-    match clear(instance) {
+    match destroy_instance(instance) {
         Ok(()) => why,
         Err(undo) => MigFailure::HalfMade { refused: Box::new(why), undo: Box::new(undo) },
     }
 }
 
-/// Names of all instances that occupy a wanted memory slice.
-fn blocking_instances(gpu: &Gpu, wanted: &Partition) -> String {
-    let all = match instances(gpu, &wanted.gpu) {
+/// Text that names all instances that overlap a partition.
+fn blocking_instances(gpu: &Gpu, partition: &Partition) -> String {
+    let all = match instances(gpu, &partition.gpu) {
         Ok(all) => all,
         Err(error) => return format!("blocking instances unknown ({error})"),
     };
-    let blocking = all.iter().filter(|other| other.overlaps(wanted));
+    let blocking = all.iter().filter(|other| other.overlaps(partition));
     let names: Vec<_> = blocking.map(ToString::to_string).collect();
     if names.is_empty() {
-        return format!("no more {} can be made", wanted.profile);
+        return format!("no more {} can be made", partition.profile);
     }
     format!("taken by {}", names.join(", "))
 }
@@ -181,11 +182,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_name_shows_a_compute_instance_that_fills_its_gpu_instance_in_part() {
+    fn a_profile_name_shows_a_partial_compute_instance() {
         for (profile, expected) in
             [("3g.20gb", false), ("1c.3g.20gb", true), ("1g.5gb+me", false), ("", false)]
         {
-            assert_eq!(is_a_part(profile), expected, "{profile}");
+            assert_eq!(is_partial(profile), expected, "{profile}");
         }
     }
 }

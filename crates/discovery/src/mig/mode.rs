@@ -28,7 +28,7 @@ pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
     }
     let existing: Vec<_> = instances(&gpu, id)?.iter().map(ToString::to_string).collect();
     if !existing.is_empty() {
-        return Err(MigFailure::Standing(existing.join(", ")));
+        return Err(MigFailure::HasInstances(existing.join(", ")));
     }
     check_idle(&gpu)?;
     checked(gpu.turn_mig_off(), || gpu.turn_mig_on())?;
@@ -40,13 +40,13 @@ fn check_idle(gpu: &Gpu) -> Result<(), MigFailure> {
     if gpu.computing()?.is_empty() { Ok(()) } else { Err(MigFailure::InUse) }
 }
 
-/// Result of a mode change. A failed change is taken back, or NVML would apply it at the next reset.
+/// Result of a mode change. A failed change is reverted; otherwise NVML would apply it at the next reset.
 fn checked(
     outcome: Result<(), NvmlError>,
-    take_back: impl FnOnce() -> Result<(), NvmlError>,
+    revert: impl FnOnce() -> Result<(), NvmlError>,
 ) -> Result<(), MigFailure> {
     let Err(error) = outcome else { return Ok(()) };
-    // The error of the change matters, not that of taking it back.
-    let _ = take_back();
+    // The caller gets the error of the change. An error of the reversal is dropped.
+    let _ = revert();
     if error.is_in_use() { Err(MigFailure::InUse) } else { Err(error.into()) }
 }

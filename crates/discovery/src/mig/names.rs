@@ -3,7 +3,7 @@
 use windlass_core::device::DeviceId;
 use windlass_nvml::{Gpu, NvmlError};
 
-/// UUID of a GPU or MIG instance. A UUID that is no device id is an error of the driver.
+/// UUID of a GPU or MIG instance. A UUID that is not a valid device id is a driver error.
 pub(crate) fn id_of(device: &Gpu) -> Result<DeviceId, NvmlError> {
     device.uuid()?.parse().map_err(|_| NvmlError::nonsense("nvmlDeviceGetUUID"))
 }

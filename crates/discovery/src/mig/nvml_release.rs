@@ -25,11 +25,11 @@ pub struct NvmlRelease {
     _until_dropped: oneshot::Sender<Infallible>,
 }
 
-/// Requests for a shutdown; a requester may have given up.
+/// Requests for a shutdown. A requester may have timed out.
 pub type NvmlReleaseRequests = mpsc::Receiver<oneshot::Sender<NvmlRelease>>;
 
-/// Channel capacity of requests.
-const WAITING: usize = 64;
+/// Capacity of the request channel.
+const MAX_REQUESTS: usize = 64;
 
 /// Delay between retries; each attempt makes the driver access the GPU.
 pub const PAUSE: Duration = Duration::from_millis(500);
@@ -37,21 +37,21 @@ pub const PAUSE: Duration = Duration::from_millis(500);
 // === impl NvmlReleaseHandle ===
 
 impl NvmlReleaseHandle {
-    /// A handle and its requests.
+    /// Creates a handle and the receiver of its requests.
     pub fn new() -> (Self, NvmlReleaseRequests) {
-        let (send, requests) = mpsc::channel(WAITING);
+        let (send, requests) = mpsc::channel(MAX_REQUESTS);
         (Self(send), requests)
     }
 
     /// Waits until NVML is shut down; `None` if the agent stops.
-    pub(crate) async fn begin(&self) -> Option<NvmlRelease> {
+    pub(crate) async fn request(&self) -> Option<NvmlRelease> {
         let (reply, answer) = oneshot::channel();
         self.0.send(reply).await.ok()?;
         answer.await.ok()
     }
 }
 
-/// Grants this request and those that overlap it. Returns when the last grant is dropped.
+/// Grants the first request and further requests that arrive meanwhile. Returns when the last grant is dropped.
 pub async fn rest(first: oneshot::Sender<NvmlRelease>, requests: &mut NvmlReleaseRequests) {
     let mut granted = JoinSet::new();
     grant(first, &mut granted);
@@ -64,20 +64,21 @@ pub async fn rest(first: oneshot::Sender<NvmlRelease>, requests: &mut NvmlReleas
 }
 
 fn grant(request: oneshot::Sender<NvmlRelease>, granted: &mut JoinSet<()>) {
-    let (until_dropped, over) = oneshot::channel();
-    // A requester that gave up drops its grant at once.
+    let (until_dropped, dropped) = oneshot::channel();
+    // The grant of a requester that has timed out is dropped at once.
     drop(request.send(NvmlRelease { _until_dropped: until_dropped }));
-    granted.spawn(async move { drop(over.await) });
+    granted.spawn(async move { drop(dropped.await) });
 }
 
-/// Retries while NVML is not initialised, as during a shutdown for a reset, until cancelled.
+/// Retries a call while NVML is not initialised, as during a shutdown for a reset. Once cancelled, returns the next
+/// result.
 pub async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
-    over: &CancellationToken,
+    cancelled: &CancellationToken,
     call: impl Fn() -> F,
 ) -> Result<T, PartitionError> {
     loop {
         match call().await {
-            Err(PartitionError { why: MigFailure::NoDriver, .. }) if !over.is_cancelled() => {
+            Err(PartitionError { why: MigFailure::NoDriver, .. }) if !cancelled.is_cancelled() => {
                 sleep(PAUSE).await;
             }
             outcome => return outcome,
@@ -93,8 +94,8 @@ mod tests {
     async fn nvml_stays_shut_down_until_the_last_release_is_dropped() {
         let (handle, mut requests) = NvmlReleaseHandle::new();
         let (first, second) = (handle.clone(), handle);
-        let releases = async { tokio::join!(first.begin(), second.begin()) };
-        let resting = async {
+        let releases = async { tokio::join!(first.request(), second.request()) };
+        let granting = async {
             let request = requests.recv().await.expect("two requests");
             rest(request, &mut requests).await;
         };
@@ -102,6 +103,6 @@ mod tests {
             let (first, second) = releases.await;
             assert!(first.is_some() && second.is_some());
         };
-        tokio::join!(resting, using);
+        tokio::join!(granting, using);
     }
 }

@@ -26,13 +26,13 @@ pub(super) struct MigRequest {
     run: Job,
 }
 
-/// Body of a task; gets NVML if it is initialised.
+/// Body of a task. The argument is `None` while NVML is not initialised.
 type Job = Box<dyn FnOnce(Option<&Nvml>) + Send>;
 
 // === impl MigRequest ===
 
 impl MigRequest {
-    /// A job whose result goes to `answer`. It does not start if its caller has given up.
+    /// A job whose result goes to `answer`. The job does not start if its caller has timed out.
     pub(super) fn new<T: Send + 'static>(
         gpu: DeviceId,
         answer: oneshot::Sender<Result<T, MigFailure>>,
@@ -40,7 +40,7 @@ impl MigRequest {
     ) -> Self {
         let run = move |library: Option<&Nvml>| {
             if !answer.is_closed() {
-                // If the caller gave up meanwhile, its next request finds the result.
+                // If the caller times out during the job, its next request finds the result.
                 let _ = answer.send(library.ok_or(MigFailure::NoDriver).and_then(job));
             }
         };
@@ -70,8 +70,9 @@ impl MigWorker {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                Some(request) = self.requests.recv() => self.take(request),
-                // The GPU is scanned whatever the outcome. A full channel is no loss: a regular scan follows.
+                Some(request) = self.requests.recv() => self.start(request),
+                // A failed task may have changed the GPU too. If the channel is full, the next regular scan finds
+                // the change.
                 Some((gpu, ())) = self.running.next() => {
                     drop(self.notices.try_send(MigNotice::Done(gpu)));
                 }
@@ -79,10 +80,10 @@ impl MigWorker {
         }
     }
 
-    fn take(&mut self, MigRequest { gpu, run }: MigRequest) {
+    fn start(&mut self, MigRequest { gpu, run }: MigRequest) {
         let library = self.library.clone();
         self.running.begin(gpu, async move {
-            // NVML at the start of the task.
+            // The task may have waited, so it uses NVML as of its start.
             let library = library.borrow().clone();
             blocking(move || run(library.as_ref())).await;
         });

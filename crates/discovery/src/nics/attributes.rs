@@ -1,8 +1,8 @@
 //! Attributes of a network function, under the names of Windlass, Kubernetes and DRANET.
 //!
-//! DRA permits 32 attributes per device, and a virtual function with RDMA and vDPA has as many: a new one must
-//! replace another. So only those of DRANET's names are here by which its users select. Two are left out: the PCI
-//! address has Kubernetes' name, and the kind of device is known without an attribute.
+//! DRA permits 32 attributes per device, and a virtual function with RDMA and vDPA already has 32: a new attribute must
+//! replace another. So of DRANET's attributes only those are published by which its users select. Two of these are
+//! omitted: the PCI address has Kubernetes' standard name, and the kind of device needs no attribute.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
@@ -41,8 +41,8 @@ impl NicScan<'_> {
         let facts = facts.chain(interface(function)).chain(self.rdma(function));
         let facts = facts.chain(virtualization(function)).chain(self.parent(function));
         let facts = facts.chain(as_dranet(function));
-        let known = facts.filter_map(|(name, value)| Some((name, value?)));
-        known.chain(function.pci.attributes()).collect()
+        let present = facts.filter_map(|(name, value)| Some((name, value?)));
+        present.chain(function.pci.attributes()).collect()
     }
 
     /// Attributes of a subfunction's parent.
@@ -113,10 +113,10 @@ fn virtualization(function: &Function) -> Vec<Fact> {
     let physical = function.physical.as_ref();
     let of_physical = |of: fn(&Physical) -> Option<AttributeValue>| physical.and_then(of);
     let vdpa = function.vdpa.first();
-    let made = function.virtual_functions.map(|(_, made)| AttributeValue::Int(made.into()));
+    let vfs = function.virtual_functions.map(|(_, vfs)| AttributeValue::Int(vfs.into()));
     vec![
         windlass("sriov", Some(AttributeValue::Bool(function.virtual_functions.is_some()))),
-        windlass("sriovVfs", made),
+        windlass("sriovVfs", vfs),
         windlass("isSriovVf", Some(AttributeValue::Bool(physical.is_some()))),
         windlass("pfName", of_physical(|it| text(it.interface.as_ref()))),
         (PF_PCI_ADDRESS, of_physical(|it| Some(AttributeValue::string(it.address.to_string())))),

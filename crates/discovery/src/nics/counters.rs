@@ -1,6 +1,6 @@
 //! Counters of a network function's RDMA ports.
 //!
-//! These counters count only RDMA traffic. Every node exporter reads the counters of network interfaces.
+//! The counters cover RDMA traffic only. Node exporters already read the counters of network interfaces.
 
 use std::path::Path;
 
@@ -19,15 +19,15 @@ use super::{
 /// (`Documentation/ABI/stable/sysfs-class-infiniband`).
 const UNIT_BYTES: u64 = 4;
 
-/// Ports of the function's RDMA device. Blocks: firmware answers some files.
+/// Counters of the ports of the function's first RDMA device. Blocks: firmware answers reads of some files.
 pub(crate) fn sample(host: &Host, device: &Device) -> Sample {
     let Some(rdma) = device.text(&RDMA_DEVICE) else { return Sample::default() };
     let folder = Path::new("/sys/class/infiniband").join(rdma).join("ports");
     let ports = host.names(&folder).into_iter().enumerate().map(|(index, name)| {
         let folder = folder.join(&name);
-        // The scan read the first port's state.
-        let known = device.text(&PORT_STATE).filter(|_| index == 0).map(str::to_owned);
-        let state = known.or_else(|| host.text(folder.join("state")));
+        // The scan has already read the state of the first port.
+        let scanned_state = device.text(&PORT_STATE).filter(|_| index == 0).map(str::to_owned);
+        let state = scanned_state.or_else(|| host.text(folder.join("state")));
         let is_active = state.as_deref().map(is_active);
         PortSample { is_active, port: name, ..counters(host, &folder.join("counters")) }
     });

@@ -19,16 +19,16 @@ const ONE_NETWORK: &str = "RDMA devices of this host belong to one network names
 impl NicScan<'_> {
     /// The device with its observation; `None` if its name is not a device id.
     pub(super) fn device(&self, index: u32, function: &Function) -> Option<(Device, Observation)> {
-        let set = self.node_set(function);
-        let observed = self.observe(function, &set);
+        let node_set = self.node_set(function);
+        let observed = self.observe(function, &node_set);
         let device = Device {
             index,
             attributes: self.attributes(function),
             place: function.pci.place(),
-            withheld: set.withheld,
+            withheld: node_set.withheld,
             not_alone: self.not_alone(function),
             not_shared: self.not_shared(function),
-            nodes: set.nodes,
+            nodes: node_set.nodes,
             ..Device::new(
                 self.id(function)?,
                 DeviceKind::Nic,

@@ -35,11 +35,12 @@ struct Reader<'a> {
     limits: &'a mut EntryLimits,
 }
 
+/// A network function or subfunction.
 #[derive(Debug)]
 pub(super) struct Function {
     /// Name on its bus, `0000:3b:02.0` or `mlx5_core.sf.2`.
     pub(super) name: String,
-    /// PCI address; a subfunction has its parent's.
+    /// PCI address; of the parent for a subfunction.
     pub(super) address: PciAddress,
     pub(super) pci: PciFunction,
     pub(super) folder: PathBuf,
@@ -57,6 +58,7 @@ pub(super) struct Function {
     pub(super) acpi_index: Option<String>,
 }
 
+/// Physical function of a virtual function, with the number and representor of the virtual function.
 #[derive(Clone, Debug)]
 pub(super) struct Physical {
     pub(super) address: PciAddress,
@@ -83,7 +85,7 @@ const SUBFUNCTION: &str = ".sf.";
 /// All network functions of the host. Unreadable functions are skipped.
 pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
     let mut found = FunctionList::default();
-    // The map is by name, since several lists may have the same function.
+    // Several lists may contain the same function, so the map has one entry per name.
     let mut folders = BTreeMap::new();
     let functions = host.pci_functions(|it| it.is_of_class(&[NETWORK])).into_iter();
     let mut pci: BTreeMap<_, _> = functions.map(|it| (it.address, it)).collect();
@@ -95,7 +97,7 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
         .filter(|name| name.contains(SUBFUNCTION));
     folders.extend(subfunctions.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
     for rdma in found.limits.names(host, INFINIBAND, MAX_LISTED) {
-        // Older kernels put software devices below the function that they send through.
+        // Older kernels place a software device below the function through which it sends.
         let is_hardware = |folder: &String| !rdma::is_software(host, &rdma::folder(folder, &rdma));
         let hardware = hardware_of(host, &rdma).map(|(name, bus)| (format!("{bus}/{name}"), name));
         // Some RDMA devices have another PCI class, such as Alibaba's.
@@ -118,8 +120,8 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
 
 /// Function or subfunction of an RDMA device, and the bus folder that lists it.
 fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
-    let followed = host.canonicalize(format!("{INFINIBAND}/{rdma}/device"))?;
-    followed.ancestors().find_map(|folder| {
+    let resolved = host.canonicalize(format!("{INFINIBAND}/{rdma}/device"))?;
+    resolved.ancestors().find_map(|folder| {
         let name = folder.file_name()?.to_str()?;
         let is_address = name.parse::<PciAddress>().is_ok();
         let bus = is_address.then_some(PCI);
@@ -128,8 +130,8 @@ fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
     })
 }
 
-/// Physical function of each virtual function, by name. Numbers may have gaps: functions can be removed one
-/// by one.
+/// Physical function of each virtual function, by name of the virtual function. Numbers may have gaps, because virtual
+/// functions can be removed one by one.
 fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, Physical> {
     let mut found = BTreeMap::new();
     for function in functions.iter().filter(|function| function.has_virtual_functions()) {
@@ -186,7 +188,8 @@ impl Reader<'_> {
 // === impl Function ===
 
 impl Function {
-    /// By RDMA device, `mlx5_10` after `mlx5_9`; then those without one, by address.
+    /// Sort key: functions with RDMA devices by name of the first one, `mlx5_10` after `mlx5_9`; then the others by
+    /// address.
     pub(super) fn order(&self) -> impl Ord + use<> {
         let rdma = self.rdma.first().map(|rdma| (rdma.name.len(), rdma.name.clone()));
         (rdma.is_none(), rdma, self.address, self.name.len(), self.name.clone())
@@ -203,6 +206,6 @@ impl Function {
 
 /// PCI function of a subfunction.
 fn parent(host: &Host, folder: &Path) -> Option<PciAddress> {
-    let followed = host.canonicalize(folder)?;
-    followed.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
+    let resolved = host.canonicalize(folder)?;
+    resolved.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
 }

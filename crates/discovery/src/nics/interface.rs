@@ -16,7 +16,7 @@ pub(super) struct Interface {
     pub(super) mac: Option<String>,
     pub(super) mtu: Option<i64>,
     pub(super) operstate: Option<String>,
-    /// Frame format, in iproute2's words.
+    /// Frame format, as iproute2 names it.
     pub(super) encapsulation: Option<&'static str>,
     /// True if the interface is administratively up.
     pub(super) is_up: bool,
@@ -27,7 +27,7 @@ pub(super) struct Interface {
 /// `IFF_UP` of linux/if.h.
 const UP: u32 = 1;
 
-/// Interfaces of a device, without representors. Interfaces of virtio are one device deeper.
+/// Interfaces of a device, without representors. A virtio interface is in the folder of a child device.
 pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) -> Vec<Interface> {
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
@@ -41,7 +41,7 @@ pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) ->
 /// Names of representors by index of their virtual function.
 pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> {
     let net = folder.join("net");
-    // The function itself reports an overflow.
+    // `of_device` reports a folder with too many entries.
     let names = host.some_names(&net, MAX_LISTED).unwrap_or_default().into_iter();
     names.filter_map(|name| Some((representor_index(host, &net.join(&name))?, name))).collect()
 }
@@ -60,10 +60,10 @@ fn representor_index(host: &Host, folder: &Path) -> Option<u32> {
 }
 
 fn net_folders(host: &Host, folder: &Path) -> Vec<PathBuf> {
-    let below = |folder: &Path, sort: &'static str| {
+    let below = |folder: &Path, prefix: &'static str| {
         let folder = folder.to_owned();
         let children = host.folders(&folder).into_iter();
-        let fits = move |name: &PathBuf| name.to_str().is_some_and(|name| name.starts_with(sort));
+        let fits = move |name: &PathBuf| name.to_str().is_some_and(|name| name.starts_with(prefix));
         children.filter(fits).map(move |name| folder.join(name)).collect::<Vec<_>>()
     };
     let vdpa = below(folder, "vdpa").into_iter().flat_map(|vdpa| below(&vdpa, "virtio"));

@@ -1,8 +1,8 @@
 //! Health of an interface: driver, device nodes, link.
 //!
-//! The link counts only for an interface that is up and in the host's namespace. One that is down, or invisible in
-//! a container's namespace, passes, so a function stays healthy before and after its allocation. For a virtual
-//! function, the physical function's link counts.
+//! The link counts only for an interface that is up and in the host's namespace. An interface that is down, or
+//! invisible in a container's namespace, passes. So a function stays healthy before and after its allocation. For a
+//! virtual function, the physical function's link counts.
 
 use windlass_core::health::{Observation, Reason};
 
@@ -10,11 +10,11 @@ use super::{NicScan, function::Function, interface::Interface, nodes::NodeSet, r
 use crate::failure::{self, Failure};
 
 impl NicScan<'_> {
-    pub(super) fn observe(&self, function: &Function, set: &NodeSet) -> Observation {
+    pub(super) fn observe(&self, function: &Function, node_set: &NodeSet) -> Observation {
         if function.driver.is_none() {
             return Observation::Failed(Reason::DriverUnbound, "it has no driver".to_owned());
         }
-        if let Some((reason, why)) = &set.missing {
+        if let Some((reason, why)) = &node_set.missing {
             return Observation::Failed(*reason, why.clone());
         }
         let own = unresponsive(function);
@@ -38,7 +38,7 @@ fn link_down(function: &Function) -> Option<Failure> {
     no_traffic(function).map(|why| (Reason::LinkDown, why))
 }
 
-/// Reason for no traffic, if known.
+/// Reason why no traffic can flow, if there is one.
 fn no_traffic(function: &Function) -> Option<String> {
     let is_up = function.interfaces.iter().any(|interface| interface.is_up);
     match function.rdma.first() {
@@ -48,7 +48,7 @@ fn no_traffic(function: &Function) -> Option<String> {
     }
 }
 
-/// Reason for no traffic through an RDMA device: none of its ports is active.
+/// Reason why no traffic can flow through an RDMA device: none of its ports is active.
 fn inactive(rdma: &RdmaDevice) -> Option<String> {
     let ports = &rdma.port_report.ports;
     let first = ports.first().filter(|_| ports.iter().all(|port| !port.is_active()))?;
@@ -57,6 +57,7 @@ fn inactive(rdma: &RdmaDevice) -> Option<String> {
     Some(format!("port {} of {} is {state}{}", first.number, rdma.name, phys.unwrap_or_default()))
 }
 
+/// Reason why no traffic can flow through an interface: it is up and has no carrier.
 fn unplugged(interface: &Interface) -> Option<String> {
     let is_unplugged = interface.is_up && interface.carrier == Some(false);
     is_unplugged.then(|| format!("{} is up and has no carrier", interface.name))

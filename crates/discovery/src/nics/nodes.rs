@@ -18,16 +18,16 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct NodeSet {
     pub(super) nodes: Vec<DeviceNode>,
-    /// Missing node, which may appear later, such as when a module is loaded.
+    /// Missing node that may appear later, for example after a module is loaded.
     pub(super) missing: Option<(Reason, String)>,
     /// Reason to withhold the function.
     pub(super) withheld: Option<String>,
 }
 
-/// Connection manager of all RDMA devices.
+/// Node of the RDMA connection manager, common to all RDMA devices.
 const RDMA_CM: &str = "/dev/infiniband/rdma_cm";
 
-/// Nodes of virtual machines for the host's network stack.
+/// Nodes through which virtual machines use the host's network stack.
 const VHOST_NET: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 
 /// A dummy driver that reserves a function.
@@ -60,12 +60,12 @@ impl NicScan<'_> {
         let mut set = NodeSet::default();
         for rdma in &function.rdma {
             set.missing = set.missing.or_else(|| self.incomplete(rdma));
-            let wanted = rdma.nodes.iter().filter(|(kind, node)| {
-                self.wants(*kind) && (!self.is_optional(*kind) || self.host.has(&node.path))
+            let configured = rdma.nodes.iter().filter(|(kind, node)| {
+                self.is_configured(*kind) && (!self.is_optional(*kind) || self.host.has(&node.path))
             });
-            set.nodes.extend(wanted.map(|(_, node)| node.clone()));
+            set.nodes.extend(configured.map(|(_, node)| node.clone()));
         }
-        if !function.rdma.is_empty() && self.wants(RdmaNode::RdmaCm) {
+        if !function.rdma.is_empty() && self.is_configured(RdmaNode::RdmaCm) {
             self.add_shared(&mut set, &[RDMA_CM]);
         }
         set.nodes.extend(function.vdpa.iter().filter_map(|vdpa| match &vdpa.kind {
@@ -83,7 +83,7 @@ impl NicScan<'_> {
         }
     }
 
-    fn wants(&self, kind: RdmaNode) -> bool {
+    fn is_configured(&self, kind: RdmaNode) -> bool {
         self.policy.rdma_nodes.contains(&kind)
     }
 
@@ -95,13 +95,13 @@ impl NicScan<'_> {
         !self.awaits_nodes() && kind != RdmaNode::Uverbs
     }
 
-    /// Node that a loading driver has not made yet. `issm` is optional: only ports that may manage their
+    /// Node that a loading driver has not created yet. `issm` is optional: only ports that may manage their
     /// subnet have it.
     fn incomplete(&self, rdma: &RdmaDevice) -> Option<(Reason, String)> {
-        let needed = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];
-        let is_needed = |kind| self.wants(kind) && !self.is_optional(kind);
-        let mut needed = needed.iter().filter(|(kind, _)| is_needed(*kind));
-        let (_, name) = needed.find(|(kind, _)| !rdma.has(*kind))?;
+        let required = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];
+        let is_required = |kind| self.is_configured(kind) && !self.is_optional(kind);
+        let mut required = required.iter().filter(|(kind, _)| is_required(*kind));
+        let (_, name) = required.find(|(kind, _)| !rdma.has(*kind))?;
         let why = format!("{} has no {name} node yet: is ib_{name} loaded?", rdma.name);
         Some((Reason::NotReady, why))
     }

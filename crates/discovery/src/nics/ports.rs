@@ -1,5 +1,5 @@
-//! Ports of RDMA devices. Firmware answers their state, possibly never: a hanging device keeps its last
-//! values and delays no other.
+//! Ports of RDMA devices. Firmware reports their state, and may never answer: a hanging device keeps its last
+//! values and delays no other device.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ pub(super) struct Port {
 #[derive(Clone, Debug)]
 pub(super) struct PortReport {
     pub(super) ports: Vec<Port>,
-    /// True if the device hangs, so that these are its last values.
+    /// True if the device did not answer. The ports then have their last values, or none.
     pub(super) is_late: bool,
 }
 
@@ -36,11 +36,11 @@ pub(super) struct PortReport {
 #[derive(Debug, Default)]
 pub(super) struct PortReader {
     pool: ScanPool<PathBuf, Vec<Port>>,
-    known: BTreeMap<PathBuf, Vec<Port>>,
+    last_ports: BTreeMap<PathBuf, Vec<Port>>,
     /// Devices of the current scan.
     scanned: BTreeSet<PathBuf>,
-    /// Functions that hung in this scan. Their virtual functions share the firmware, so those are not read.
-    silent: BTreeSet<String>,
+    /// Functions that did not answer in this scan. Their virtual functions share the firmware and are not read.
+    unresponsive: BTreeSet<String>,
 }
 
 // === impl PortReader ===
@@ -51,33 +51,33 @@ impl PortReader {
         let folder = rdma.join("ports");
         let bare: Vec<_> =
             host.names(&folder).into_iter().map(|it| Port::new(host, &folder, it)).collect();
-        let (its_host, ports) = (host.clone(), bare.clone());
+        let (host_clone, ports) = (host.clone(), bare.clone());
         let read = move || {
-            ports.into_iter().map(|port| port.with_attributes(&its_host, &folder)).collect()
+            ports.into_iter().map(|port| port.with_attributes(&host_clone, &folder)).collect()
         };
         self.scanned.insert(rdma.clone());
         let function = rdma.ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
         let is_unresponsive = self.is_unresponsive(host, &function);
         if !is_unresponsive && let Ok(ports) = self.pool.call(rdma.clone(), read) {
-            self.known.insert(rdma, ports.clone());
+            self.last_ports.insert(rdma, ports.clone());
             return PortReport { ports, is_late: false };
         }
-        self.silent.extend(function.file_name().map(|name| name.display().to_string()));
-        let last = self.known.get(&rdma).cloned();
+        self.unresponsive.extend(function.file_name().map(|name| name.display().to_string()));
+        let last = self.last_ports.get(&rdma).cloned();
         PortReport { ports: last.unwrap_or(bare), is_late: true }
     }
 
     fn is_unresponsive(&self, host: &Host, function: &Path) -> bool {
         let physical = host.link_name(function.join("physfn"));
-        physical.is_some_and(|name| self.silent.contains(&name))
+        physical.is_some_and(|name| self.unresponsive.contains(&name))
     }
 
-    /// Ends a scan; forgets devices that are gone.
+    /// Ends a scan. Drops devices that the scan did not find.
     pub(super) fn end_scan(&mut self) {
         let scanned = std::mem::take(&mut self.scanned);
-        self.silent.clear();
+        self.unresponsive.clear();
         self.pool.end_scan(|rdma| scanned.contains(rdma));
-        self.known.retain(|rdma, _| scanned.contains(rdma));
+        self.last_ports.retain(|rdma, _| scanned.contains(rdma));
     }
 }
 

@@ -1,7 +1,7 @@
 //! RDMA devices: device nodes and network namespaces.
 //!
-//! A function's RDMA devices are those in its sysfs folder. Names of interfaces and GUIDs would mislead: with IP
-//! over InfiniBand the node's GUID differs from the port's.
+//! The RDMA devices of a function are those in its sysfs folder. A match by interface name or GUID would be wrong: with
+//! IP over InfiniBand the GUID of the node differs from the GUID of the port.
 
 use std::path::{Path, PathBuf};
 
@@ -25,9 +25,9 @@ pub(super) struct RdmaDevice {
 pub(super) enum RdmaNetns {
     /// All namespaces.
     Shared,
-    /// The namespace that it was moved into.
+    /// Only the namespace into which the device was moved.
     Exclusive,
-    /// Not reported: a kernel without RDMA, or an old one, which shares.
+    /// Not reported: a kernel without RDMA, or an old kernel, whose RDMA devices are shared.
     Unknown,
 }
 
@@ -87,7 +87,7 @@ impl RdmaDevice {
     }
 
     pub(super) fn has(&self, kind: RdmaNode) -> bool {
-        self.nodes.iter().any(|(known, _)| *known == kind)
+        self.nodes.iter().any(|(other, _)| *other == kind)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Parser of the kernel's route tables.
 //!
 //! The files list the main table with one interface per route: of several IPv4 next hops only the first. Netlink
-//! would list all, but only those of the agent's network namespace instead of the host's.
+//! would list all next hops, but those of the agent's network namespace instead of the host's.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route<'a> {

@@ -16,7 +16,7 @@ use super::routes::{Route, ipv4, ipv6};
 #[derive(Debug, Default)]
 pub(super) struct HostUse {
     default_routes: BTreeSet<String>,
-    /// Interfaces with other routes: the host has an address there.
+    /// Interfaces with other routes: the host has an address in the network of such an interface.
     other_routes: BTreeSet<String>,
     /// Reason why the list of routes may be incomplete.
     pub(super) unknown: Option<String>,
@@ -35,8 +35,8 @@ const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 pub(super) const NET: &str = "/sys/class/net";
 
-/// Kinds of master interface that are unused while they are down, each with the folder that marks it. Other masters
-/// always count as in use: Open vSwitch's `ovs-system` is down while it works.
+/// Master interfaces that are unused while they are down: sysfs folder that marks the kind, and name of the kind. Other
+/// masters always count as in use: Open vSwitch's `ovs-system` is down while it works.
 const PLAIN_MASTERS: [(&str, &str); 2] = [("bonding", "bond"), ("bridge", "bridge")];
 
 // === impl HostUse ===
@@ -69,7 +69,7 @@ impl HostUse {
         let mut table = BufReader::new(table.take(MAX_TABLE_BYTES));
         let mut routes = 0;
         for line in table.by_ref().lines().take(MAX_ROUTES + 2) {
-            self.note(parse(&line?));
+            self.add_route(parse(&line?));
             routes += 1;
         }
         if routes > MAX_ROUTES + 1 || table.get_ref().limit() == 0 {
@@ -79,11 +79,11 @@ impl HostUse {
         Ok(())
     }
 
-    fn note(&mut self, route: Option<Route<'_>>) {
+    fn add_route(&mut self, route: Option<Route<'_>>) {
         let Some(Route { interface, is_default }) = route else { return };
-        let known = if is_default { &mut self.default_routes } else { &mut self.other_routes };
-        if interface != "lo" && !known.contains(interface) {
-            known.insert(interface.to_owned());
+        let routes = if is_default { &mut self.default_routes } else { &mut self.other_routes };
+        if interface != "lo" && !routes.contains(interface) {
+            routes.insert(interface.to_owned());
         }
     }
 
@@ -120,19 +120,20 @@ fn part_in_use(host: &Host, interface: &str) -> Option<String> {
     }
 }
 
-/// An interface and all that are built on it: bonds, bridges, VLANs.
+/// An interface and all interfaces built on it: bonds, bridges, VLANs.
 fn with_upper_interfaces(host: &Host, interface: &str) -> Vec<String> {
     let mut all = vec![interface.to_owned()];
     let mut next = 0;
     while let Some(name) = all.get(next) {
-        let above: Vec<_> = above(host, name).filter(|upper| !all.contains(upper)).collect();
+        let above: Vec<_> =
+            upper_interfaces(host, name).filter(|upper| !all.contains(upper)).collect();
         all.extend(above);
         next += 1;
     }
     all
 }
 
-fn above(host: &Host, interface: &str) -> impl Iterator<Item = String> {
+fn upper_interfaces(host: &Host, interface: &str) -> impl Iterator<Item = String> {
     let folder = format!("{NET}/{interface}");
     let uppers = host.names(&folder).into_iter();
     let uppers = uppers.filter_map(|name| name.strip_prefix("upper_").map(str::to_owned));

@@ -10,7 +10,7 @@ use super::function::MAX_LISTED;
 /// A vDPA device.
 #[derive(Debug)]
 pub(super) struct Vdpa {
-    /// `vdpa0`, or its creator's name.
+    /// `vdpa0`, or a name that its creator chose.
     pub(super) name: String,
     pub(super) kind: VdpaKind,
 }
@@ -48,8 +48,8 @@ impl VdpaList {
     /// vDPA devices of a function.
     pub(super) fn of_device(&self, host: &Host, folder: &Path) -> Vec<Vdpa> {
         let function = folder.file_name().and_then(|name| name.to_str());
-        let its = function.and_then(|name| self.0.get(name)).into_iter().flatten();
-        its.filter_map(|name| read(host, folder, name.clone())).collect()
+        let names = function.and_then(|name| self.0.get(name)).into_iter().flatten();
+        names.filter_map(|name| read(host, folder, name.clone())).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use windlass_core::device::DeviceNode;
 use windlass_host::{Host, is_vfio};
 
-/// VFIO nodes of a function, and a reason to withhold it.
+/// VFIO nodes of a function, and the reason to withhold the function, if there is one.
 pub(super) struct Vfio {
     pub(super) nodes: Vec<DeviceNode>,
     pub(super) withheld: Option<String>,
@@ -13,8 +13,8 @@ pub(super) struct Vfio {
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 
-/// Drivers with which a member leaves its IOMMU group usable (`vfio_dev_driver_allowed` in the kernel).
-const HARMLESS: [&str; 1] = ["pci-stub"];
+/// Drivers that a member may have without making its IOMMU group unusable (`vfio_dev_driver_allowed` in the kernel).
+const ALLOWED: [&str; 1] = ["pci-stub"];
 
 /// PCI class of bridges, which do not count as members.
 const BRIDGE: &str = "0x06";
@@ -46,8 +46,8 @@ fn other_user(host: &Host, folder: &Path, group: &str) -> Option<String> {
     let listed = format!("{GROUPS}/{group}/devices");
     let members = host.names(&listed);
     let is_own = |member: &String| folder.file_name().is_some_and(|name| name == member.as_str());
-    let is_there = |member: &String| host.has(Path::new(&listed).join(member));
-    if !members.iter().any(is_own) || !members.iter().all(is_there) {
+    let exists = |member: &String| host.has(Path::new(&listed).join(member));
+    if !members.iter().any(is_own) || !members.iter().all(exists) {
         return Some(format!(
             "the members of its IOMMU group {group} cannot be read: the agent needs {GROUPS}"
         ));
@@ -62,8 +62,8 @@ fn other_user(host: &Host, folder: &Path, group: &str) -> Option<String> {
             }
         };
         let driver = driver.filter(|_| !class.starts_with(BRIDGE))?;
-        let leaves_it = is_vfio(&driver) || HARMLESS.contains(&driver.as_str());
-        (!leaves_it)
+        let is_allowed = is_vfio(&driver) || ALLOWED.contains(&driver.as_str());
+        (!is_allowed)
             .then(|| format!("{member} is in its IOMMU group {group} and has the driver {driver}"))
     })
 }

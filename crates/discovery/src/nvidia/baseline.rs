@@ -1,4 +1,4 @@
-//! Baselines: earlier readings of each GPU, which later readings are compared with. They outlive an initialisation
+//! Baselines: earlier readings of each GPU, for comparison with later readings. Baselines survive a new initialisation
 //! of NVML.
 //!
 //! A link that is down is a fault only if it was up before, and a count of errors only if it grew. Without its
@@ -34,9 +34,9 @@ pub(super) struct ErrorCount {
 impl ErrorCount {
     /// New errors since the last probe, unless a contained error explains them.
     pub(super) fn count(&mut self, uncorrected: Option<u64>) -> Option<u64> {
-        let before = std::mem::replace(self, Self { uncorrected, contained: false });
-        let new = uncorrected?.checked_sub(before.uncorrected?).filter(|&new| new > 0)?;
-        (!before.contained).then_some(new)
+        let last = std::mem::replace(self, Self { uncorrected, contained: false });
+        let new = uncorrected?.checked_sub(last.uncorrected?).filter(|&new| new > 0)?;
+        (!last.contained).then_some(new)
     }
 }
 

@@ -21,7 +21,7 @@ const NVLINK_DEGRADED: AttributeName = named("nvlinkDegraded");
 const THERMAL: AttributeName = named("thermalSlowdown");
 const POWER: AttributeName = named("powerSlowdown");
 
-/// Changing state of a GPU. Unreported conditions are `None`.
+/// State of a GPU that changes between probes. Conditions that the GPU does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Conditions {
     fabric: Option<Fabric>,
@@ -31,8 +31,8 @@ pub(super) struct Conditions {
     pending_page: Option<bool>,
     row_remap_failed: bool,
     recovery: Option<RecoveryAction>,
-    thermal: Option<Slowed>,
-    power: Option<Slowed>,
+    thermal: Option<SlowdownHistory>,
+    power: Option<SlowdownHistory>,
 }
 
 /// Readings of a probe that health and telemetry share, so that the driver is called once.
@@ -44,21 +44,21 @@ pub(super) struct Readings {
     pub(super) slowdown: Option<Slowdown>,
 }
 
-/// History of slowed clocks, by one kind of cause.
+/// History of reduced clocks, for one kind of cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Slowed {
-    /// Last probe that found slowed clocks.
+struct SlowdownHistory {
+    /// Time of the last probe that found reduced clocks.
     last: Option<Timestamp>,
-    recently: bool,
+    is_recent: bool,
 }
 
 /// Time of a probe, and the time for which a slowdown counts as recent.
 ///
 /// A GPU at its limit slows down every few seconds. Without smoothing, its attributes would change as often.
 #[derive(Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct ProbeTime {
     pub(super) now: Timestamp,
-    pub(super) recently: Duration,
+    pub(super) recent_period: Duration,
 }
 
 // === impl Readings ===
@@ -79,11 +79,11 @@ impl Readings {
 impl Conditions {
     /// Conditions from the probe's readings, the earlier conditions, and further reads. A failing read leaves its
     /// condition unknown.
-    pub(super) fn read(gpu: &Gpu, readings: Readings, before: &Self, moment: Moment) -> Self {
+    pub(super) fn read(gpu: &Gpu, readings: Readings, before: &Self, time: ProbeTime) -> Self {
         let Readings { rows, slowdown, .. } = readings;
         // GPUs with row remapping retire no pages.
         let pages = || gpu.page_retirement_pending().ok().flatten();
-        let after = |before, now| Slowed::after(before, now, moment);
+        let after = |before, now| SlowdownHistory::after(before, now, time);
         Self {
             fabric: gpu.fabric().ok().flatten(),
             pending_row: rows.map(|rows| rows.pending),
@@ -100,32 +100,33 @@ impl Conditions {
         links: &LinkFacts,
     ) -> impl Iterator<Item = (AttributeName, AttributeValue)> {
         let has_links = !(links.up.is_empty() && links.lost.is_empty());
-        let own = [
+        let flags = [
             (PENDING_ROW, self.pending_row),
             (PENDING_PAGE, self.pending_page),
             (NVLINK_DEGRADED, has_links.then_some(!links.lost.is_empty())),
-            (THERMAL, self.thermal.map(|slowed| slowed.recently)),
-            (POWER, self.power.map(|slowed| slowed.recently)),
+            (THERMAL, self.thermal.map(|slowed| slowed.is_recent)),
+            (POWER, self.power.map(|slowed| slowed.is_recent)),
         ];
-        let own = own.into_iter().filter_map(|(name, is)| Some((name, AttributeValue::Bool(is?))));
-        own.chain(self.fabric.iter().flat_map(fabric::attributes))
+        let flags =
+            flags.into_iter().filter_map(|(name, is)| Some((name, AttributeValue::Bool(is?))));
+        flags.chain(self.fabric.iter().flat_map(fabric::attributes))
     }
 
-    /// The worst condition that is a failure. Slowdown and pending repairs are none: results stay correct.
+    /// The worst condition that is a failure. Reduced clocks and pending repairs are no failures: results stay correct.
     pub(super) fn failure(&self, links: &LinkFacts) -> Option<(Reason, String)> {
         let remap = || {
             let why = "a bad row of memory could not be mapped out".to_owned();
             self.row_remap_failed.then_some((Reason::RowRemapFailed, why))
         };
-        let reset = || Some((Reason::NeedsReset, requested(self.recovery?)?));
+        let reset = || Some((Reason::NeedsReset, action_text(self.recovery?)?));
         let fabric = || Some((Reason::FabricFailed, fabric::failure(self.fabric.as_ref()?)?));
         let link = || Some((Reason::NvlinkDown, lost_to_switches(links)?));
         remap().or_else(reset).or_else(fabric).or_else(link)
     }
 }
 
-/// Requested recovery action in words.
-fn requested(action: RecoveryAction) -> Option<String> {
+/// Text for a requested recovery action.
+fn action_text(action: RecoveryAction) -> Option<String> {
     match action {
         RecoveryAction::None => None,
         RecoveryAction::Reset => Some("the driver requests a GPU reset".to_owned()),
@@ -135,8 +136,8 @@ fn requested(action: RecoveryAction) -> Option<String> {
     }
 }
 
-/// Lost links to switches, in words. Such a loss isolates the GPU or slows its peers. A lost link to another GPU is
-/// no failure: it goes down with that GPU, whose neighbours must stay healthy.
+/// Text that names the lost links to switches. Such a loss isolates the GPU or slows its peers. A lost link to another
+/// GPU is no failure: the link goes down with that GPU, whose neighbours must stay healthy.
 fn lost_to_switches(links: &LinkFacts) -> Option<String> {
     let to_switch = |(_, remote): &(&u32, &Remote)| matches!(remote, Remote::Switch(_));
     let lost = links.lost.iter().filter(to_switch).map(|(link, _)| link.to_string());
@@ -156,21 +157,21 @@ impl LinkFacts {
         if matches!(mig, MigFacts::Enabled(_)) {
             return Vec::new();
         }
-        let known = self.up.iter().copied().zip(self.remotes.iter().cloned());
+        let active = self.up.iter().copied().zip(self.remotes.iter().cloned());
         let earlier = self.lost.iter().map(|(link, remote)| (*link, remote.clone()));
-        known.chain(earlier).filter(|(link, _)| !up.contains(link)).collect()
+        active.chain(earlier).filter(|(link, _)| !up.contains(link)).collect()
     }
 }
 
-// === impl Slowed ===
+// === impl SlowdownHistory ===
 
-impl Slowed {
-    fn after(before: Option<Self>, now: bool, moment: Moment) -> Self {
-        let last = if now { Some(moment.now) } else { before.and_then(|before| before.last) };
-        let since = |last: Timestamp| Duration::try_from(moment.now.duration_since(last));
-        let recently =
-            last.is_some_and(|last| since(last).is_ok_and(|since| since < moment.recently));
-        Self { last, recently }
+impl SlowdownHistory {
+    fn after(before: Option<Self>, now: bool, time: ProbeTime) -> Self {
+        let last = if now { Some(time.now) } else { before.and_then(|before| before.last) };
+        let since = |last: Timestamp| Duration::try_from(time.now.duration_since(last));
+        let is_recent =
+            last.is_some_and(|last| since(last).is_ok_and(|since| since < time.recent_period));
+        Self { last, is_recent }
     }
 }
 
@@ -180,13 +181,14 @@ mod tests {
 
     #[test]
     fn a_slowdown_is_reported_until_it_is_no_longer_recent() {
-        let recently = Duration::from_secs(60);
+        let recent_period = Duration::from_secs(60);
         let mut slowed = None;
         let mut reported = |second, now| {
             let now_is = Timestamp::from_second(second).expect("a small number");
-            let after = Slowed::after(slowed, now, Moment { now: now_is, recently });
+            let after =
+                SlowdownHistory::after(slowed, now, ProbeTime { now: now_is, recent_period });
             slowed = Some(after);
-            after.recently
+            after.is_recent
         };
         assert!(!reported(0, false));
         assert!(reported(10, true));

@@ -1,9 +1,9 @@
 //! Connection to NVML, from initialisation to shutdown: probes of its GPUs and events.
 
+mod answers;
 mod calls;
 mod fault;
 mod slot;
-mod take;
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,14 +15,14 @@ use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 pub(super) use self::slot::NumberedSet;
 use self::slot::Slot;
 use super::{
-    ConnectError, Ended,
+    ConnectError, ConnectionEnd,
     baseline::Baselines,
     events::EventWatch,
     facts::DriverFacts,
-    known::KnownDevices,
     probe::ProbeReport,
     procfs::{Fingerprint, ListedGpu},
     samples::Samples,
+    tracked::TrackedDevices,
 };
 
 pub(super) struct Connection {
@@ -44,9 +44,10 @@ pub(super) struct Connection {
     /// Call that reads the kernel module's list of GPUs, once a GPU does not report its id.
     listing: PendingCall,
     listed: Option<Vec<ListedGpu>>,
-    /// Time since which a GPU is lost, or the GPU count unknown. Only a new initialisation may end that.
+    /// Start of the time in which a GPU is lost or the GPU count unknown. Only a new initialisation may end that state.
     lost_since: Option<Instant>,
-    patience: Duration,
+    /// Maximum duration of that state before the connection ends.
+    lost_gpu_delay: Duration,
 }
 
 /// NVML with the facts that were read when it was loaded.
@@ -63,17 +64,17 @@ pub(super) struct Listening {
     pub(super) watch: EventWatch,
 }
 
-/// Round: the regular check of GPU count and driver fingerprint, after which every GPU is probed.
+/// Round: the periodic check of GPU count and driver fingerprint, started together with a probe of every GPU.
 struct Round {
     call: PendingCall,
     error: Option<String>,
     next: Instant,
     /// The event wait failed: every GPU is to be probed, once a new count confirms the indices.
-    wants_gpus: bool,
+    probe_all: bool,
     /// The event wait failed while a count was pending. That count may be outdated, so another follows.
     is_outdated: bool,
     /// The event wait failed: another event set is needed.
-    wants_events: bool,
+    renew_events: bool,
     /// Creation time of the event set; limits retries with a driver that refuses every wait.
     events_created: Instant,
 }
@@ -89,17 +90,17 @@ enum CallResult {
 // === impl Connection ===
 
 impl Connection {
-    /// Takes over the driver. The first step counts the GPUs. A GPU that stays lost for longer than `patience` ends
-    /// the connection.
+    /// Creates a connection to a loaded driver. The first step counts the GPUs. A GPU that stays lost for longer than
+    /// `lost_gpu_delay` ends the connection.
     pub(super) fn new(
         driver: Driver,
         roots: &Roots,
         policy: &HealthPolicy,
-        patience: Duration,
+        lost_gpu_delay: Duration,
         earlier: Baselines,
         samples: Samples,
     ) -> Self {
-        let (call, error, wants_gpus, is_outdated, wants_events) = Default::default();
+        let (call, error, probe_all, is_outdated, renew_events) = Default::default();
         let now = Instant::now();
         Self {
             events: driver.listening.watch,
@@ -115,9 +116,9 @@ impl Connection {
                 call,
                 error,
                 next: now,
-                wants_gpus,
+                probe_all,
                 is_outdated,
-                wants_events,
+                renew_events,
                 events_created: now,
             },
             slots: Vec::new(),
@@ -126,7 +127,7 @@ impl Connection {
             listing: PendingCall::default(),
             listed: None,
             lost_since: None,
-            patience,
+            lost_gpu_delay,
         }
     }
 
@@ -156,11 +157,11 @@ impl Connection {
         &self.driver
     }
 
-    /// Sets the patience if no GPU is lost. Returns true if it did.
-    pub(super) fn reset_patience(&mut self, patience: Duration) -> bool {
+    /// Sets the delay, unless a GPU is lost or has not answered yet. Returns true if the delay was set.
+    pub(super) fn reset_lost_gpu_delay(&mut self, delay: Duration) -> bool {
         let is_complete = self.has_seen_every_gpu() && self.lost_since.is_none();
         if is_complete {
-            self.patience = patience;
+            self.lost_gpu_delay = delay;
         }
         is_complete
     }
@@ -170,22 +171,22 @@ impl Connection {
         self.round.error.as_deref()
     }
 
-    /// Handles the next event.
-    pub(super) async fn step(&mut self, known: &mut KnownDevices) -> Option<Ended> {
-        let wake = self.next_wake(known);
+    /// Waits for the next event and handles it. Returns the reason if the connection ends.
+    pub(super) async fn step(&mut self, tracked: &mut TrackedDevices) -> Option<ConnectionEnd> {
+        let wake = self.next_wake(tracked);
         let ended = tokio::select! {
-            Some(answer) = self.answers.join_next() => self.take_answer(answer, known),
-            news = self.events.next() => {
-                for news in news {
-                    self.take_news(news, known);
+            Some(answer) = self.answers.join_next() => self.handle_answer(answer, tracked),
+            messages = self.events.next() => {
+                for message in messages {
+                    self.handle_message(message, tracked);
                 }
                 None
             }
             reading = self.samples.next() => {
-                self.samples.take(reading, known.now());
+                self.samples.apply(reading, tracked.now());
                 None
             }
-            () = until(wake) => self.wake(known),
+            () = until(wake) => self.wake(tracked),
         };
         self.check_lost_gpus();
         ended
@@ -212,31 +213,32 @@ impl Connection {
         }
     }
 
-    /// Earliest time of the next round, a deadline, a possible recovery, or the end of patience.
-    fn next_wake(&self, known: &KnownDevices) -> Instant {
+    /// Earliest time of the next round, a deadline, a possible recovery, or the end of the connection for a lost
+    /// GPU.
+    fn next_wake(&self, tracked: &TrackedDevices) -> Instant {
         let calls = self.slots.iter().map(|slot| &slot.call);
-        let open = calls.chain([&self.round.call, &self.listing]);
-        let overdue = open.filter_map(PendingCall::next_check).min();
+        let pending = calls.chain([&self.round.call, &self.listing]);
+        let overdue = pending.filter_map(PendingCall::next_check).min();
         let idle = self.slots.iter().filter(|slot| slot.call.is_idle());
-        let recovery = known.next_recovery(idle.flat_map(|slot| &slot.ids));
-        let recovery = recovery.map(|time| known.clock().instant_of(time));
-        let patience = self.lost_since.map(|since| since + self.patience);
-        [overdue, recovery, patience].into_iter().flatten().fold(self.round.next, Instant::min)
+        let recovery = tracked.next_recovery(idle.flat_map(|slot| &slot.ids));
+        let recovery = recovery.map(|time| tracked.clock().instant_of(time));
+        let lost_gpu = self.lost_since.map(|since| since + self.lost_gpu_delay);
+        [overdue, recovery, lost_gpu].into_iter().flatten().fold(self.round.next, Instant::min)
     }
 
-    fn wake(&mut self, known: &mut KnownDevices) -> Option<Ended> {
+    fn wake(&mut self, tracked: &mut TrackedDevices) -> Option<ConnectionEnd> {
         let now = Instant::now();
-        if self.lost_since.is_some_and(|since| now >= since + self.patience) {
-            return Some(Ended::Lost);
+        if self.lost_since.is_some_and(|since| now >= since + self.lost_gpu_delay) {
+            return Some(ConnectionEnd::Lost);
         }
-        self.mark_overdue(now, known);
+        self.mark_overdue(now, tracked);
         if now >= self.round.next {
             self.round.next = now + self.policy.probe_interval;
             self.start_round(now);
-            self.probe_every_gpu(now, known);
+            self.probe_every_gpu(now, tracked);
             self.start_event_wait(now);
         } else {
-            self.probe_recovering(now, known);
+            self.probe_recovering(now, tracked);
         }
         None
     }

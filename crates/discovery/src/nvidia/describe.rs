@@ -21,8 +21,8 @@ use super::{
 };
 use crate::facts::attributes;
 
-/// Data that all devices of one scan share.
-pub(super) struct Describe<'a> {
+/// Builder of inventory devices, with the data that all devices of one probe share.
+pub(super) struct Describer<'a> {
     pub(super) host: &'a Host,
     pub(super) driver: &'a DriverFacts,
     pub(super) now: Timestamp,
@@ -30,6 +30,7 @@ pub(super) struct Describe<'a> {
 
 const DOMAIN: &str = "nvidia.com";
 
+/// Attribute in NVIDIA's domain.
 pub(super) const fn named(name: &'static str) -> AttributeName {
     AttributeName::new(DOMAIN, name)
 }
@@ -59,9 +60,9 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
     format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
 }
 
-// === impl Describe ===
+// === impl Describer ===
 
-impl Describe<'_> {
+impl Describer<'_> {
     /// A GPU and its instances, the GPU first.
     pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Vec<Device> {
         let place = self.place(facts);
@@ -82,7 +83,7 @@ impl Describe<'_> {
         std::iter::once(gpu).chain(parts).collect()
     }
 
-    /// A GPU that NVML cannot describe, with the facts of kernel module and sysfs.
+    /// A GPU that NVML cannot describe, with data from the kernel module and sysfs.
     pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
         let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
         Device {
@@ -100,7 +101,7 @@ impl Describe<'_> {
     }
 
     /// Reason why a listed instance is unusable: without its capability nodes a container sees the GPU but
-    /// cannot open it.
+    /// cannot open the instance.
     pub(super) fn obstacle(&self, facts: &GpuFacts, part: &InstanceFacts) -> Option<String> {
         let Some(minor) = facts.minor else { return Some(NO_NODE.to_owned()) };
         let missing = capabilities(minor, part)
@@ -120,31 +121,31 @@ impl Describe<'_> {
     fn common(&self, kind: &str) -> Attributes {
         let driver = self.driver;
         let simulated = driver.simulated.as_deref().map(AttributeValue::string);
-        let own = [
+        let values = [
             ("type", Some(AttributeValue::string(kind))),
             ("driverVersion", Some(AttributeValue::version(&driver.version))),
             ("cudaDriverVersion", driver.cuda.as_deref().map(AttributeValue::version)),
         ];
         let simulated = simulated.map(|profile| (SIMULATED, profile));
-        attributes(DOMAIN, own).into_iter().chain(simulated).collect()
+        attributes(DOMAIN, values).into_iter().chain(simulated).collect()
     }
 
     /// Attributes that a GPU and its instances share.
     fn model(&self, kind: &str, facts: &GpuFacts, place: &Place) -> Attributes {
         let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
         let function = place.pci.map(|address| self.host.pci_function(address).attributes());
-        let own = [
+        let values = [
             ("productName", Some(AttributeValue::string(&facts.name))),
             ("brand", facts.brand.as_deref().map(AttributeValue::string)),
             ("architecture", facts.architecture.map(AttributeValue::string)),
             ("cudaComputeCapability", capability.as_deref().map(AttributeValue::version)),
         ];
-        let own = attributes(DOMAIN, own);
-        self.common(kind).into_iter().chain(own).chain(function.into_iter().flatten()).collect()
+        let values = attributes(DOMAIN, values);
+        self.common(kind).into_iter().chain(values).chain(function.into_iter().flatten()).collect()
     }
 
     fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Place) -> Attributes {
-        let own = [
+        let values = [
             ("uuid", Some(AttributeValue::string(facts.id.as_str()))),
             ("index", Some(AttributeValue::Int(index.into()))),
             ("minor", facts.minor.map(|minor| AttributeValue::Int(minor.into()))),
@@ -153,13 +154,13 @@ impl Describe<'_> {
             ("migEnabled", Some(AttributeValue::Bool(facts.is_in_mig_mode()))),
             ("nvlinkGeneration", place.nvlinks.generation.map(|it| AttributeValue::Int(it.into()))),
         ];
-        let own = attributes(DOMAIN, own);
+        let values = attributes(DOMAIN, values);
         let conditions = facts.conditions.attributes(&facts.links);
-        self.model("gpu", facts, place).into_iter().chain(own).chain(conditions).collect()
+        self.model("gpu", facts, place).into_iter().chain(values).chain(conditions).collect()
     }
 
     fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Device {
-        let own = [
+        let values = [
             (named("uuid"), AttributeValue::string(part.id.as_str())),
             (named("parentUUID"), AttributeValue::string(gpu.id.as_str())),
             (named("parentIndex"), AttributeValue::Int(gpu.index.into())),
@@ -170,7 +171,7 @@ impl Describe<'_> {
         let has_graphics = part.profile.contains(GRAPHICS);
         Device {
             index: gpu.index,
-            attributes: model.into_iter().chain(own).collect(),
+            attributes: model.into_iter().chain(values).collect(),
             capacity: capacities(&part.share),
             place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
             nodes: self.instance_nodes(facts.minor, part),
@@ -194,7 +195,7 @@ impl Describe<'_> {
     }
 }
 
-/// Names of an instance's capabilities in the driver's table.
+/// Names of an instance's two capabilities in the driver's table `mig-minors`.
 fn capabilities(minor: u32, part: &InstanceFacts) -> [String; 2] {
     let (gi, ci) = (part.gpu_instance, part.compute_instance);
     [format!("gpu{minor}/gi{gi}/access"), format!("gpu{minor}/gi{gi}/ci{ci}/access")]
@@ -236,7 +237,7 @@ fn nvlinks(links: &LinkFacts) -> NvLinks {
     sum
 }
 
-/// Substitute id of a GPU that reports none: kernel module's UUID, PCI address, or index.
+/// Id of a GPU that does not report its UUID: the UUID from the kernel module, else PCI address, else index.
 fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> DeviceId {
     if let Some(id) = listed.and_then(|gpu| gpu.id.clone()) {
         return id;

@@ -1,10 +1,11 @@
 //! Thread that waits for NVML events.
 //!
-//! NVML cannot interrupt a wait, so the thread ends up to one wait late. Waits are short while a GPU is lost, because
-//! NVML is then initialised again soon. A stopping agent does not wait for the thread, which holds only the library.
+//! NVML cannot interrupt a wait, so the thread ends up to one wait after the request. Waits are short while a GPU is
+//! lost, because NVML is then initialised again soon. A stopping agent does not wait for the thread, which holds only
+//! the library.
 //!
 //! During a wait every other call about event sets spins on its CPU until the wait is over (seen with driver 580). So
-//! the thread pauses while GPUs join the set. Their events remain in the driver until it waits again.
+//! the thread pauses while GPUs join the set. Events remain in the driver until the thread waits again.
 //!
 //! ```text
 //!             wait               pause                 the wait is over
@@ -22,9 +23,10 @@ use std::{
 use tokio::sync::mpsc;
 use windlass_nvml::{Event, EventSet, NvmlError};
 
-/// Events of one set. The thread ends when this is dropped, or after a failed wait.
+/// Handle of the thread that waits for events of one set. The thread ends when the handle is dropped, or after a
+/// failed wait.
 pub(super) struct EventWatch {
-    received: mpsc::Receiver<News>,
+    received: mpsc::Receiver<EventMessage>,
     /// Commands to the thread: length of the next waits, or `None` for a pause. Closing the channel ends the thread.
     commands: Sender<Option<Duration>>,
     state: State,
@@ -40,8 +42,8 @@ enum State {
     Pausing,
 }
 
-/// News of the thread.
-pub(super) enum News {
+/// Message of the thread.
+pub(super) enum EventMessage {
     Event(Event),
     /// The wait failed.
     Failed(NvmlError),
@@ -49,8 +51,8 @@ pub(super) enum News {
     Paused,
 }
 
-/// Buffered events; further ones stay in the driver.
-const IN_FLIGHT: usize = 256;
+/// Maximum number of buffered messages; further events stay in the driver.
+const MAX_BUFFERED: usize = 256;
 
 /// Length of waits while a GPU is lost, so that the thread can end soon.
 const SHORT_WAIT: Duration = Duration::from_millis(500);
@@ -60,7 +62,7 @@ const SHORT_WAIT: Duration = Duration::from_millis(500);
 impl EventWatch {
     /// Starts the thread, paused.
     pub(super) fn start(events: Arc<EventSet>, long_wait: Duration) -> std::io::Result<Self> {
-        let (send, received) = mpsc::channel(IN_FLIGHT);
+        let (send, received) = mpsc::channel(MAX_BUFFERED);
         let (commands, received_commands) = channel();
         std::thread::Builder::new().name("nvml-events".to_owned()).spawn(move || {
             watch(&events, &send, &received_commands);
@@ -82,15 +84,15 @@ impl EventWatch {
     }
 
     fn wait(&mut self, length: Duration) {
-        let wanted = State::Waiting(length);
-        if self.state != State::Pausing && self.state != wanted {
-            self.state = wanted;
+        let next = State::Waiting(length);
+        if self.state != State::Pausing && self.state != next {
+            self.state = next;
             // Sending fails if the thread has ended after a failed wait.
             let _ = self.commands.send(Some(length));
         }
     }
 
-    /// Pauses after the running wait, with [`News::Paused`].
+    /// Pauses the thread after the running wait. The thread then sends [`EventMessage::Paused`].
     pub(super) fn pause(&mut self) {
         if matches!(self.state, State::Waiting(_)) {
             self.state = State::Pausing;
@@ -103,46 +105,51 @@ impl EventWatch {
         self.state == State::Paused
     }
 
-    /// News since the last call, as one batch. Waits forever once the thread ended.
-    pub(super) async fn next(&mut self) -> Vec<News> {
+    /// Waits for messages and returns them as one batch. Waits forever after the end of the thread.
+    pub(super) async fn next(&mut self) -> Vec<EventMessage> {
         let mut batch = Vec::new();
-        if self.received.recv_many(&mut batch, IN_FLIGHT).await == 0 {
+        if self.received.recv_many(&mut batch, MAX_BUFFERED).await == 0 {
             std::future::pending::<()>().await;
         }
-        if batch.iter().any(|news| matches!(news, News::Paused)) {
+        if batch.iter().any(|message| matches!(message, EventMessage::Paused)) {
             self.state = State::Paused;
         }
         batch
     }
 
-    /// Ends the thread and blocks until it released the library.
+    /// Ends the thread and blocks until the thread has released the library.
     pub(super) fn end(mut self) {
         drop(self.commands);
         while self.received.blocking_recv().is_some() {}
     }
 }
 
-/// Sends events until stopped, or until a wait fails. A set that fails once fails at every wait and is replaced.
-fn watch(events: &EventSet, send: &mpsc::Sender<News>, commands: &Receiver<Option<Duration>>) {
+/// Sends messages until stopped, or until a wait fails. After a failed wait every further wait of the set fails, so the
+/// connection replaces the set.
+fn watch(
+    events: &EventSet,
+    send: &mpsc::Sender<EventMessage>,
+    commands: &Receiver<Option<Duration>>,
+) {
     let mut wait = None;
     loop {
         let command = match wait {
             Some(_) => commands.try_recv(),
             None => commands.recv().map_err(|RecvError| TryRecvError::Disconnected),
         };
-        let news = match (command, wait) {
+        let message = match (command, wait) {
             (Ok(next), _) => {
                 wait = next;
-                wait.is_none().then_some(News::Paused)
+                wait.is_none().then_some(EventMessage::Paused)
             }
             (Err(TryRecvError::Empty), Some(length)) => match events.wait(length) {
-                Ok(event) => event.map(News::Event),
-                Err(error) => Some(News::Failed(error)),
+                Ok(event) => event.map(EventMessage::Event),
+                Err(error) => Some(EventMessage::Failed(error)),
             },
             (Err(_), _) => return,
         };
-        let failed = matches!(news, Some(News::Failed(_)));
-        if news.is_some_and(|news| send.blocking_send(news).is_err()) || failed {
+        let failed = matches!(message, Some(EventMessage::Failed(_)));
+        if message.is_some_and(|message| send.blocking_send(message).is_err()) || failed {
             return;
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn attributes(fabric: &Fabric) -> impl Iterator<Item = (AttributeName
     .filter_map(|(name, value)| Some((name, value?)))
 }
 
-/// State in the words of `nvidia-smi`, and `Failed` for a failed registration.
+/// State as `nvidia-smi` names it, and `Failed` for a failed registration.
 fn state(fabric: &Fabric) -> &'static str {
     match (fabric.state, &fabric.outcome) {
         (FabricState::NotStarted, _) => "NotStarted",
@@ -35,8 +35,8 @@ fn state(fabric: &Fabric) -> &'static str {
     }
 }
 
-/// Failure of the fabric, which makes peers unreachable. An unfinished registration is none, because a GPU that
-/// alone is passed through to a virtual machine never registers.
+/// Failure of the fabric, which makes peers unreachable. An unfinished registration is no failure, because the only
+/// GPU of a virtual machine with passthrough never registers.
 pub(super) fn failure(fabric: &Fabric) -> Option<String> {
     match (fabric.state, &fabric.outcome, fabric.health) {
         (FabricState::Completed, Err(error), _) => Some(error.to_string()),

@@ -13,6 +13,7 @@ pub(super) struct DriverFacts {
     pub(super) version: String,
     /// Newest CUDA version, `12.8`.
     pub(super) cuda: Option<String>,
+    /// Machine profile of a simulated driver.
     pub(super) simulated: Option<String>,
 }
 
@@ -69,7 +70,7 @@ pub(super) struct InstanceFacts {
     pub(super) gpu_instance: u32,
     pub(super) compute_instance: u32,
     pub(super) share: MigShare,
-    /// Placement, if the agent may read it.
+    /// Profile and placement, if the agent has the permission to read them.
     pub(super) place: Option<GpuInstanceInfo>,
 }
 
@@ -88,7 +89,7 @@ impl DriverFacts {
 // === impl GpuFacts ===
 
 impl GpuFacts {
-    /// Reads the facts that a probe reads again only if MIG instances or links changed.
+    /// Reads the facts that a probe reads again only after a change of MIG instances or links.
     pub(super) fn read(
         gpu: Gpu,
         id: DeviceId,
@@ -128,7 +129,7 @@ impl GpuFacts {
     }
 }
 
-/// Total memory; reading it also proves that the GPU answers. In MIG mode it needs the monitor capability.
+/// Total memory in bytes; `None` in MIG mode without the monitor capability. The read also proves that the GPU answers.
 pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError> {
     match gpu.memory() {
         Err(error) if error.is_permission() && matches!(mig, MigFacts::Enabled(_)) => Ok(None),
@@ -139,7 +140,7 @@ pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError
 // === impl LinkFacts ===
 
 impl LinkFacts {
-    /// Reads the remote ends of active links; `lost` has formerly active ones.
+    /// Reads the remote ends of active links. `lost` contains links that were active before.
     pub(super) fn read(gpu: &Gpu, up: Vec<u32>, lost: BTreeMap<u32, Remote>) -> Self {
         Self {
             generation: up.first().and_then(|&link| gpu.nvlink_generation(link)),

@@ -10,7 +10,7 @@ use windlass_nvml::{Gpu, MigProfile, MigShare, NvmlError};
 
 use super::describe::named;
 
-/// Every partition, by size, then by profile and start.
+/// Every possible partition, sorted by size, multiprocessors, profile and start.
 pub(super) fn possible(gpu: &Gpu, id: &DeviceId) -> Result<Arc<[PossiblePartition]>, NvmlError> {
     let mut partitions = Vec::new();
     for profile in gpu.mig_profiles()? {

@@ -5,40 +5,40 @@ use std::{collections::BTreeMap, sync::Arc};
 use windlass_core::{
     device::{Device, DeviceId, PossiblePartition},
     health::Reason,
-    partition::switches_at_once,
+    partition::switches_mig_without_reset,
 };
 use windlass_host::Roots;
 use windlass_nvml::{Gpu, Nvml, NvmlError};
 
 use super::{
     baseline::Baselines,
-    conditions::{Conditions, Moment, Readings},
+    conditions::{Conditions, ProbeTime, Readings},
     connection::NumberedSet,
-    describe::{Describe, NO_NODE},
+    describe::{Describer, NO_NODE},
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
     partition::possible,
 };
 use crate::{graphics, mig::id_of};
 
-/// A probe with all that it needs on its own thread.
+/// Probe of one GPU, with the data that its thread needs.
 pub(super) struct Probe {
     pub(super) nvml: Nvml,
     pub(super) driver: Arc<DriverFacts>,
     pub(super) roots: Roots,
-    pub(super) moment: Moment,
+    pub(super) time: ProbeTime,
     pub(super) index: u32,
     /// Facts of an earlier probe.
-    pub(super) known: Option<GpuFacts>,
+    pub(super) last_facts: Option<GpuFacts>,
     /// Baselines of earlier initialisations.
     pub(super) earlier: Arc<Baselines>,
-    /// True if every device was usable at the last probe. Otherwise the devices are described again, since an
-    /// obstacle may be gone.
-    pub(super) settled: bool,
+    /// True if every device was usable at the last probe. Otherwise the devices are described again, since the obstacle
+    /// may no longer exist.
+    pub(super) had_no_obstacles: bool,
     /// Event set that the GPU is to join; `None` if it is not to join one now.
     pub(super) watch_in: Option<NumberedSet>,
 }
 
-/// Devices, if described again, and reasons why single ones are unusable.
+/// Devices, if described again, and reasons why some of them are unusable.
 type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
 
 pub(super) struct ProbeReport {
@@ -47,7 +47,7 @@ pub(super) struct ProbeReport {
     pub(super) described: Option<Vec<Device>>,
     /// Reasons why single instances are unusable.
     pub(super) obstacles: BTreeMap<DeviceId, String>,
-    /// Reason to distrust the GPU although it answers.
+    /// Failure of the GPU, although it answers.
     pub(super) failure: Option<(Reason, String)>,
     pub(super) readings: Readings,
     /// Number of the joined event set.
@@ -60,8 +60,8 @@ impl Probe {
     pub(super) fn run(self) -> Result<ProbeReport, NvmlError> {
         let gpu = self.nvml.gpu(self.index)?;
         let id = id_of(&gpu)?;
-        let known = self.known.as_ref();
-        let mig = MigFacts::read(&gpu, known.map(|known| &known.mig))?;
+        let last_facts = self.last_facts.as_ref();
+        let mig = MigFacts::read(&gpu, last_facts.map(|last_facts| &last_facts.mig))?;
         memory(&gpu, &mig)?;
         let watched_in = self.watch_in.as_ref().map(|events| events.number);
         if let Some(events) = &self.watch_in
@@ -74,15 +74,15 @@ impl Probe {
         let address = facts.pci_bus_id.as_deref().and_then(|address| address.parse().ok());
         let graphics = address.map(|address| graphics::of_function(&self.roots, address));
         let facts = GpuFacts { graphics: graphics.unwrap_or_default(), ..facts };
-        let unchanged = self.settled && known == Some(&facts);
+        let is_unchanged = self.had_no_obstacles && last_facts == Some(&facts);
         let (described, obstacles) =
-            if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
+            if is_unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
         let failure = facts.conditions.failure(&facts.links);
         Ok(ProbeReport { facts, described, obstacles, failure, readings, watched_in })
     }
 
-    /// Facts of the GPU. Those of the last probe are reused if the GPU, its MIG instances and its links are the same;
-    /// conditions are always current.
+    /// Facts of the GPU. Facts of the last probe are reused if the GPU, its MIG instances and its links are the same.
+    /// Conditions are read at each probe.
     fn facts(
         &self,
         gpu: Gpu,
@@ -90,24 +90,29 @@ impl Probe {
         mig: MigFacts,
         readings: Readings,
     ) -> Result<GpuFacts, NvmlError> {
-        let known = self.known.as_ref().filter(|known| known.id == id && known.gpu == gpu);
+        let last_facts = self
+            .last_facts
+            .as_ref()
+            .filter(|last_facts| last_facts.id == id && last_facts.gpu == gpu);
         let earlier = || self.earlier.get(&id).map(|it| (&it.links, &it.conditions));
-        let before = known.map(|known| (&known.links, &known.conditions)).or_else(earlier);
+        let before = last_facts
+            .map(|last_facts| (&last_facts.links, &last_facts.conditions))
+            .or_else(earlier);
         let conditions = before.map(|(_, conditions)| conditions.clone()).unwrap_or_default();
-        let conditions = Conditions::read(&gpu, readings, &conditions, self.moment);
+        let conditions = Conditions::read(&gpu, readings, &conditions, self.time);
         let up = gpu.nvlinks_up()?;
-        let same = |known: &&GpuFacts| known.mig == mig && known.links.up == up;
+        let is_same = |last_facts: &&GpuFacts| last_facts.mig == mig && last_facts.links.up == up;
         let partitions = self.partitions(&gpu, &id, &mig);
-        if let Some(known) = known.filter(same) {
-            return Ok(GpuFacts { partitions, conditions, ..known.clone() });
+        if let Some(last_facts) = last_facts.filter(is_same) {
+            return Ok(GpuFacts { partitions, conditions, ..last_facts.clone() });
         }
         let lost = before.map(|(links, _)| links.missing(&up, &mig)).unwrap_or_default();
         let links = LinkFacts::read(&gpu, up, lost.into_iter().collect());
         Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, id, mig, links)? })
     }
 
-    /// Possible partitions, read once; a failed read is repeated at the next probe. A GPU without known partitions
-    /// is offered undivided.
+    /// Possible partitions, read once; a failed read is repeated at the next probe. A GPU whose partitions are unknown
+    /// is offered as a whole.
     fn partitions(
         &self,
         gpu: &Gpu,
@@ -116,18 +121,21 @@ impl Probe {
     ) -> Option<Arc<[PossiblePartition]>> {
         let can_have_partitions = match mig {
             MigFacts::Unsupported => false,
-            MigFacts::Disabled => switches_at_once(gpu.compute_capability().ok()),
+            MigFacts::Disabled => switches_mig_without_reset(gpu.compute_capability().ok()),
             MigFacts::Enabled(_) => true,
         };
         if !can_have_partitions {
             return None;
         }
-        let known = self.known.as_ref().filter(|known| known.id == *id && known.gpu == *gpu);
-        if let Some(partitions) = known.and_then(|known| known.partitions.clone()) {
+        let last_facts = self
+            .last_facts
+            .as_ref()
+            .filter(|last_facts| last_facts.id == *id && last_facts.gpu == *gpu);
+        if let Some(partitions) = last_facts.and_then(|last_facts| last_facts.partitions.clone()) {
             return Some(partitions);
         }
         let read = possible(gpu, id);
-        if let (Err(error), None) = (&read, &self.known) {
+        if let (Err(error), None) = (&read, &self.last_facts) {
             tracing::info!(device = %id, %error, "MIG partitions unknown: the GPU stays undivided");
         }
         read.ok()
@@ -135,7 +143,7 @@ impl Probe {
 
     fn describe(&self, facts: &GpuFacts) -> Description {
         let host = &self.roots.host.for_one_scan();
-        let describe = Describe { host, driver: &self.driver, now: self.moment.now };
+        let describe = Describer { host, driver: &self.driver, now: self.time.now };
         let obstacle =
             |part: &InstanceFacts| Some((part.id.clone(), describe.obstacle(facts, part)?));
         let whole = facts.minor.is_none().then(|| (facts.id.clone(), NO_NODE.to_owned()));

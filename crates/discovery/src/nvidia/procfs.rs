@@ -18,8 +18,8 @@ pub(super) struct ListedGpu {
     pub(super) graphics: Extras,
 }
 
-/// Fingerprint of driver and GPUs. It changes when a driver is loaded, removed or replaced, or a GPU is plugged or
-/// pulled: then NVML must be initialised again. It is cheap to read.
+/// Fingerprint of driver and GPUs. It changes when a driver is loaded, removed or replaced, or when a GPU appears or
+/// vanishes: NVML must then be initialised again. A read is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     version: Option<String>,
@@ -36,9 +36,9 @@ pub(super) fn fingerprint(host: &Host) -> Fingerprint {
     Fingerprint { version: host.text(VERSION), gpus: host.names(GPUS) }
 }
 
-/// GPUs of the kernel module by address, which is NVML's order.
+/// GPUs that the kernel module lists, sorted by address as in NVML.
 ///
-/// The module calls the GPU to answer, so the reads may hang.
+/// The module accesses the GPU for each read, so the reads may hang.
 pub(super) fn gpus(roots: &Roots) -> Vec<ListedGpu> {
     let names = roots.host.names(GPUS);
     let mut gpus: Vec<_> = names.iter().filter_map(|name| gpu(roots, name)).collect();

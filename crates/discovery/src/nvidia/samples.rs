@@ -1,8 +1,8 @@
 //! GPU telemetry, read after each passed probe on a separate thread.
 //!
-//! Telemetry is separate from the probe: a failing sensor is no reason to distrust a GPU, and the first device list
-//! must not wait for it. While a read hangs, its GPU is not read again. Numbers that the probe reads for health are
-//! passed on instead of read twice.
+//! Telemetry is separate from the probe: a failing sensor does not make a GPU unhealthy, and the first device list
+//! does not wait for sensors. While a read hangs, its GPU is not read again. Values that the probe has read for health
+//! are reused.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,13 +26,13 @@ use crate::{
 
 /// Telemetry reader and publisher.
 pub(super) struct Samples {
-    to: watch::Sender<Arc<Telemetry>>,
-    /// GPUs that passed a probe and were not read since, by index.
-    wanted: BTreeMap<usize, Target>,
-    /// Indexes with a running read.
-    open: BTreeSet<usize>,
+    sender: watch::Sender<Arc<Telemetry>>,
+    /// GPUs that answered a probe and have not been read since, by index.
+    marked: BTreeMap<usize, Target>,
+    /// Indices of GPUs with a running read.
+    running: BTreeSet<usize>,
     readings: JoinSet<Reading>,
-    /// Energy counters, as last read from the driver.
+    /// Last energy counter of each GPU.
     energy: BTreeMap<DeviceId, Energy>,
 }
 
@@ -59,7 +59,7 @@ struct Target {
     energy: Option<Energy>,
 }
 
-/// NVLinks that are up, and those that were.
+/// Number of NVLinks that are up, and of NVLinks that were up and are down.
 struct LinkCounts {
     up: usize,
     down: usize,
@@ -74,24 +74,24 @@ const ENERGY_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 // === impl Samples ===
 
 impl Samples {
-    pub(super) fn new(to: watch::Sender<Arc<Telemetry>>) -> Self {
-        let (wanted, open, readings, energy) = Default::default();
-        Self { to, wanted, open, readings, energy }
+    pub(super) fn new(sender: watch::Sender<Arc<Telemetry>>) -> Self {
+        let (marked, running, readings, energy) = Default::default();
+        Self { sender, marked, running, readings, energy }
     }
 
-    /// Marks a GPU for reading after a passed probe, if telemetry has a receiver.
+    /// Marks a GPU for reading after a probe that it answered, if telemetry has a receiver.
     pub(super) fn mark(&mut self, index: usize, probed: &ProbeReport) {
-        if !self.to.is_closed() {
+        if !self.sender.is_closed() {
             let energy = self.energy.get(&probed.facts.id).copied();
-            self.wanted.insert(index, Target::of(probed, energy));
+            self.marked.insert(index, Target::of(probed, energy));
         }
     }
 
-    /// Starts all marked reads, except where one hangs.
-    pub(super) fn begin(&mut self, now: Timestamp, probe_interval: Duration) {
+    /// Starts the reads of all marked GPUs, except of GPUs whose last read still runs.
+    pub(super) fn start_reads(&mut self, now: Timestamp, probe_interval: Duration) {
         let until = telemetry::end_of_validity(now, probe_interval);
-        let (wanted, open) = (std::mem::take(&mut self.wanted), &mut self.open);
-        for (index, target) in wanted.into_iter().filter(|(index, _)| open.insert(*index)) {
+        let (marked, running) = (std::mem::take(&mut self.marked), &mut self.running);
+        for (index, target) in marked.into_iter().filter(|(index, _)| running.insert(*index)) {
             self.readings.spawn_blocking(move || target.read(index, now, until));
         }
     }
@@ -104,10 +104,10 @@ impl Samples {
         }
     }
 
-    pub(super) fn take(&mut self, reading: Reading, now: Timestamp) {
-        self.open.remove(&reading.index);
+    pub(super) fn apply(&mut self, reading: Reading, now: Timestamp) {
+        self.running.remove(&reading.index);
         self.energy.extend([reading.energy]);
-        telemetry::publish(&self.to, reading.samples, now);
+        telemetry::publish(&self.sender, reading.samples, now);
     }
 }
 
@@ -128,15 +128,15 @@ impl Target {
 
     fn read(self, index: usize, at: Timestamp, until: Timestamp) -> Reading {
         let energy = self.energy(at);
-        let whole = Sample { energy_millijoules: energy.millijoules, ..self.sample() };
-        let whole = (self.id.clone(), whole);
+        let gpu_sample = Sample { energy_millijoules: energy.millijoules, ..self.sample() };
+        let gpu_sample = (self.id.clone(), gpu_sample);
         let parts = self.instances.into_iter().filter_map(|part| {
             let device = self.gpu.mig_device(part.index).ok()?;
             let is_same = id_of(&device).is_ok_and(|id| id == part.id);
             // Instances measure only their memory.
             is_same.then(|| (part.id, memory(&device)))
         });
-        let all = std::iter::once(whole).chain(parts);
+        let all = std::iter::once(gpu_sample).chain(parts);
         let samples = all.map(|(id, sample)| (id, Sample { at, until, ..sample })).collect();
         Reading { index, samples, energy: (self.id, energy) }
     }
@@ -182,7 +182,7 @@ impl Target {
 // === impl LinkCounts ===
 
 impl LinkCounts {
-    /// `None` for a GPU whose links were never up, as one without NVLink or in MIG mode.
+    /// Sample of the links; `None` if no link was ever up, as without NVLink or in MIG mode.
     fn with(&self, counters: NvLinkCounters) -> Option<NvLinkSample> {
         let bytes = |kib: u64| kib.saturating_mul(KIB);
         (self.up + self.down > 0).then_some(NvLinkSample {

@@ -27,7 +27,7 @@ impl Scanner for Counting {
 }
 
 /// A running scanner with a probe interval of an hour.
-struct Rig {
+struct RunningScanner {
     scans: watch::Receiver<u32>,
     events_sender: watch::Sender<u64>,
     stop: CancellationToken,
@@ -35,7 +35,7 @@ struct Rig {
     _policies: watch::Sender<Arc<Policy>>,
 }
 
-impl Rig {
+impl RunningScanner {
     fn start() -> Self {
         let (counting, scans) = watch::channel(0);
         Self::of(Counting(counting), scans)
@@ -49,10 +49,10 @@ impl Rig {
         let (events_sender, host) = watch::channel(0);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let watched = Watcher::new(Box::new(scanner), Host::new("/nowhere", "/"), clock);
-        let (to, _) = Publisher::new([NAME], &Arc::default());
+        let watcher = Watcher::new(Box::new(scanner), Host::new("/nowhere", "/"), clock);
+        let (publisher, _) = Publisher::new([NAME], &Arc::default());
         let triggers = ScanTriggers { policies: adopted, host };
-        running.spawn(watched.run(triggers, to, stop.clone()));
+        running.spawn(watcher.run(triggers, publisher, stop.clone()));
         Self { scans, events_sender, stop, running, _policies: policies }
     }
 
@@ -67,7 +67,7 @@ impl Rig {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_with_constant_events_is_scanned_twice_a_second() {
-    let rig = Rig::start();
+    let rig = RunningScanner::start();
     sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.scans(), 1);
     rig.notify_event();
@@ -85,7 +85,7 @@ async fn a_host_with_constant_events_is_scanned_twice_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pending_event_does_not_delay_the_stop() {
-    let mut rig = Rig::start();
+    let mut rig = RunningScanner::start();
     sleep(Duration::from_millis(1)).await;
     rig.notify_event();
     sleep(Duration::from_millis(1)).await;
@@ -107,7 +107,7 @@ impl Scanner for Scripted {
         let script = self.0.next().unwrap_or_default();
         let states = [(NAME, SourceState::Ready(String::new()))].into();
         if script == "?" {
-            return Scan { states, unanswered: [NAME].into(), ..Scan::default() };
+            return Scan { states, failed_sources: [NAME].into(), ..Scan::default() };
         }
         let found = script.split_whitespace().map(|name| {
             let id = name.parse().expect("an id");
@@ -120,21 +120,21 @@ impl Scanner for Scripted {
     }
 }
 
-/// Snapshot after each scan, and true if the next one is early.
-fn snapshots_of<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
+/// Text of the snapshot after each scan, with a note if the next scan is early.
+fn snapshots_of<const SCANS: usize>(script: [&'static str; SCANS]) -> [String; SCANS] {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let scripted = Box::new(Scripted(Vec::from(script).into_iter()));
-    let mut watched = Some(Watcher::new(scripted, Host::new("/nowhere", "/"), clock));
+    let mut watcher = Some(Watcher::new(scripted, Host::new("/nowhere", "/"), clock));
     script.map(|_| {
-        let scanned = watched.take().expect("it comes back").scanned();
+        let scanned = watcher.take().expect("returned by the last scan").scan_and_apply();
         let name = |device: &Device| {
             let gone = if device.health.has_vanished() { " gone" } else { "" };
             format!("{}{gone}", device.id)
         };
-        let known: Vec<_> = scanned.snapshot().devices.iter().map(name).collect();
-        let again = if scanned.is_uncertain { ", early scan next" } else { "" };
-        watched = Some(scanned);
-        format!("{}{again}", known.join(", "))
+        let devices: Vec<_> = scanned.snapshot().devices.iter().map(name).collect();
+        let early = if scanned.is_uncertain { ", early scan next" } else { "" };
+        watcher = Some(scanned);
+        format!("{}{early}", devices.join(", "))
     })
 }
 
@@ -148,7 +148,7 @@ fn a_device_that_only_one_scan_found_is_never_published() {
 }
 
 #[test]
-fn a_failed_scan_keeps_newcomers_and_makes_no_early_scan() {
+fn a_failed_scan_keeps_new_devices_and_makes_no_early_scan() {
     let snapshots = snapshots_of(["one", "one two", "?", "?", "one two"]);
     assert_eq!(snapshots, ["one", "one, early scan next", "one", "one", "one, two"]);
     let missed = snapshots_of(["one", "", "?", ""]);
@@ -156,24 +156,24 @@ fn a_failed_scan_keeps_newcomers_and_makes_no_early_scan() {
 }
 
 #[test]
-fn a_device_whose_node_a_newcomer_has_vanishes_at_once() {
+fn a_device_whose_node_a_new_device_has_vanishes_at_once() {
     let snapshots = snapshots_of(["a-node0 b-node1", "c-node0 b-node1", "c-node0 b-node1"]);
     let taken = "a-node0 gone, b-node1, early scan next";
     assert_eq!(snapshots, ["a-node0, b-node1", taken, "a-node0 gone, b-node1, c-node0"]);
 }
 
 #[test]
-fn a_known_device_needs_no_second_scan_when_it_is_back() {
+fn a_tracked_device_needs_no_second_scan_when_it_is_back() {
     let snapshots = snapshots_of(["one", "", "", "one"]);
     let expected = ["one", "one, early scan next", "one gone", "one gone"];
     assert_eq!(snapshots, expected, "unhealthy for the quiet period, without an early scan");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_always_has_a_newcomer_is_scanned_twice_a_second() {
+async fn a_host_that_always_has_a_new_device_is_scanned_twice_a_second() {
     let (counting, scans) = watch::channel(0);
-    let rig = Rig::of(Restless(counting), scans);
-    // Devices of the first scan are no newcomers.
+    let rig = RunningScanner::of(NewDevicePerScan(counting), scans);
+    // Devices of the first scan are tracked at once.
     sleep(Duration::from_secs(1)).await;
     rig.notify_event();
     let lasts = Duration::from_secs(10);
@@ -183,9 +183,9 @@ async fn a_host_that_always_has_a_newcomer_is_scanned_twice_a_second() {
 }
 
 /// Finds another device at each scan.
-struct Restless(watch::Sender<u32>);
+struct NewDevicePerScan(watch::Sender<u32>);
 
-impl Scanner for Restless {
+impl Scanner for NewDevicePerScan {
     fn names(&self) -> Vec<SourceName> {
         vec![NAME]
     }
@@ -200,9 +200,9 @@ impl Scanner for Restless {
 }
 
 /// A host with unreadable paths, for root too: a link to itself cannot be followed.
-struct Sealed(tempfile::TempDir);
+struct UnreadableHost(tempfile::TempDir);
 
-impl Sealed {
+impl UnreadableHost {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a temporary folder"))
     }
@@ -226,45 +226,45 @@ impl Sealed {
     }
 }
 
-fn watched(scanner: Box<dyn Scanner>, sealed: &Sealed) -> Watcher {
+fn watcher(scanner: Box<dyn Scanner>, sealed: &UnreadableHost) -> Watcher {
     Watcher::new(scanner, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
 }
 
-/// Scans before and after each folder of a scanner becomes readable.
-fn unread(scanner: Box<dyn Scanner>) {
-    let sealed = Sealed::new();
-    let (folders, mut watched) = (scanner.folders(), watched(scanner, &sealed));
+/// Checks a scanner's states while each of its folders is unreadable, and after the folder is readable again.
+fn check_unreadable_folders(scanner: Box<dyn Scanner>) {
+    let sealed = UnreadableHost::new();
+    let (folders, mut watcher) = (scanner.folders(), watcher(scanner, &sealed));
     for folder in folders {
         sealed.seal(folder);
-        watched = watched.scanned();
+        watcher = watcher.scan_and_apply();
         let begin = format!("cannot read {folder}: ");
-        let says = |state: &SourceState| matches!(state, SourceState::Failing(why) if why.starts_with(&begin));
-        assert!(watched.states.values().all(says), "{:?}", watched.states);
+        let is_failing = |state: &SourceState| matches!(state, SourceState::Failing(why) if why.starts_with(&begin));
+        assert!(watcher.states.values().all(is_failing), "{:?}", watcher.states);
         sealed.open(folder);
-        watched = watched.scanned();
+        watcher = watcher.scan_and_apply();
         let is_absent = |state: &SourceState| matches!(state, SourceState::Absent(_));
-        assert!(watched.states.values().all(is_absent), "{:?}", watched.states);
+        assert!(watcher.states.values().all(is_absent), "{:?}", watcher.states);
     }
 }
 
 #[test]
 fn an_unreadable_folder_is_a_failure_and_a_missing_one_is_absence() {
-    crate::tests::scanners(&Policy::default()).for_each(unread);
+    crate::tests::scanners(&Policy::default()).for_each(check_unreadable_folders);
 }
 
 #[test]
 fn an_unreadable_function_is_a_failure_only_if_no_device_is_found() {
-    let sealed = Sealed::new();
-    let state = |watched: &Watcher| watched.states[&NAME].clone();
+    let sealed = UnreadableHost::new();
+    let state = |watcher: &Watcher| watcher.states[&NAME].clone();
     sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
-    let scanned = watched(Box::new(crate::nvme::Nvme), &sealed).scanned();
+    let scanned = watcher(Box::new(crate::nvme::Nvme), &sealed).scan_and_apply();
     let SourceState::Failing(why) = state(&scanned) else { panic!("{:?}", scanned.states) };
     assert!(why.starts_with("cannot read /sys/bus/pci/devices/0000:01:00.0: "), "{why}");
     for (file, text) in [("class", "0x010802"), ("vendor", "0x144d")] {
         let path = format!("/sys/bus/pci/devices/0000:02:00.0/{file}");
         std::fs::write(sealed.path(&path), text).expect("written");
     }
-    assert_eq!(state(&scanned.scanned()), SourceState::Ready("1 drive".to_owned()));
+    assert_eq!(state(&scanned.scan_and_apply()), SourceState::Ready("1 drive".to_owned()));
 }
 
 #[test]
@@ -280,13 +280,13 @@ fn a_described_source_fails_on_an_unreadable_folder() {
         // The kernel refuses names of this length.
         (node, "/dev/xxx"),
     ] {
-        let sealed = Sealed::new();
+        let sealed = UnreadableHost::new();
         let sources = vec![SourceRule::new(name.clone(), find)];
         let policy = Policy { sources, ..Policy::default() };
         let (described, _) =
             crate::described::Described::new(&Places::default(), &policy, &sealed.host());
         sealed.seal(folder);
-        let scanned = watched(Box::new(described), &sealed).scanned();
+        let scanned = watcher(Box::new(described), &sealed).scan_and_apply();
         let SourceState::Failing(why) = &scanned.states[&name] else {
             panic!("{:?}", scanned.states)
         };

@@ -26,14 +26,14 @@ fn accesses_by_scan(config: &Config) -> Vec<Counts> {
 
 fn by_file(host: &Host, log: &AccessLog) -> Counts {
     let mut counts = Counts::new();
-    for (question, path) in log.take() {
+    for (access, path) in log.take() {
         let own = host.path(&path);
-        let file = match question {
+        let file = match access {
             Access::Text => own.canonicalize().unwrap_or(own),
             // A folder with two paths is listed through both.
             Access::Names | Access::Link | Access::Kind => own,
         };
-        *counts.entry((question, file)).or_default() += 1;
+        *counts.entry((access, file)).or_default() += 1;
     }
     counts
 }
@@ -50,7 +50,7 @@ fn described_everywhere(config: &mut Config) {
 }
 
 #[test]
-fn a_look_asks_no_file_twice() {
+fn a_scan_reads_no_file_twice() {
     for profile in MachineProfile::names() {
         let (folder, machine) = machine_of(profile);
         let mut config = config(&folder, &machine);
@@ -63,16 +63,14 @@ fn a_look_asks_no_file_twice() {
 }
 
 #[test]
-fn what_a_function_is_was_asked_by_one_family_for_all() {
+fn a_file_is_read_once_for_all_families() {
     let (folder, machine) = machine_of("dgx-h100");
     let mut all = Counts::new();
-    for (asked, count) in accesses_by_scan(&config(&folder, &machine)).into_iter().flatten() {
-        *all.entry(asked).or_default() += count;
+    for (access, count) in accesses_by_scan(&config(&folder, &machine)).into_iter().flatten() {
+        *all.entry(access).or_default() += count;
     }
-    let twice: Vec<_> = all
-        .iter()
-        .filter(|((question, _), count)| *question == Access::Text && **count > 1)
-        .collect();
+    let twice: Vec<_> =
+        all.iter().filter(|((access, _), count)| *access == Access::Text && **count > 1).collect();
     assert!(twice.is_empty(), "{twice:#?}");
 }
 
@@ -117,12 +115,12 @@ fn host_with(functions: usize) -> (tempfile::TempDir, Config) {
 }
 
 #[test]
-fn what_a_look_asks_grows_with_the_functions_and_not_faster() {
-    let asked = |functions| {
+fn accesses_of_a_scan_grow_no_faster_than_the_number_of_functions() {
+    let accesses = |functions| {
         let (_root, config) = host_with(functions);
         accesses_by_scan(&config).iter().flatten().map(|(_, count)| count).sum::<u32>()
     };
-    let (some, many) = (asked(200), asked(2_000));
-    assert!(some > 400, "{some}: all are looked at");
-    assert!(many * 2 <= some * 21, "{some} questions for 200 functions, {many} for 2,000");
+    let (some, many) = (accesses(200), accesses(2_000));
+    assert!(some > 400, "{some}: every function is scanned");
+    assert!(many * 2 <= some * 21, "{some} accesses for 200 functions, {many} for 2,000");
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::deadline::Deadline;
 
-/// Pool of threads for blocking calls. A key whose call hangs gets no second one.
+/// Pool of threads for blocking calls. While a key's call hangs, other calls of that key fail at once.
 #[derive(Debug)]
 pub struct DeadlinePool<K, A> {
     idle: Option<Worker<A>>,
@@ -21,7 +21,7 @@ pub struct DeadlinePool<K, A> {
     late: BTreeMap<K, Worker<A>>,
 }
 
-/// The call missed its deadline.
+/// The call missed its deadline, panicked, or found no free thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late;
 
@@ -34,7 +34,7 @@ struct Worker<A> {
 
 type BlockingCall<A> = Box<dyn FnOnce() -> A + Send>;
 
-/// Limit on hanging threads. With more of them, the host itself hangs.
+/// Limit on hanging threads, beyond which calls fail at once. So many of them are a fault of the host itself.
 const MAX_LATE: usize = 64;
 
 // === impl DeadlinePool ===
@@ -73,7 +73,7 @@ impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
         self.late.len()
     }
 
-    /// Ends a round: stops the idle thread and forgets keys that are not present any more.
+    /// Ends a round: stops the idle thread and drops keys that are no longer present.
     pub fn end_round(&mut self, is_present: impl Fn(&K) -> bool) {
         self.idle = None;
         self.late.retain(|key, _| is_present(key));
@@ -90,16 +90,16 @@ impl<K, A> Default for DeadlinePool<K, A> {
 
 impl<A: Send + 'static> Worker<A> {
     fn start() -> io::Result<Self> {
-        let (calls, called) = channel::<BlockingCall<A>>();
+        let (calls, received) = channel::<BlockingCall<A>>();
         let (replies, answers) = channel();
-        let answer = move || {
-            for call in called {
+        let serve = move || {
+            for call in received {
                 if replies.send(call()).is_err() {
                     return;
                 }
             }
         };
-        thread::Builder::new().name("deadline-pool".to_owned()).spawn(answer)?;
+        thread::Builder::new().name("deadline-pool".to_owned()).spawn(serve)?;
         Ok(Self { calls, answers })
     }
 
@@ -107,8 +107,8 @@ impl<A: Send + 'static> Worker<A> {
         self.calls.send(call).ok()?;
         let mut deadline = Deadline::starting_at(now(), limit);
         loop {
-            let left = deadline.next_check().saturating_duration_since(now());
-            match self.answers.recv_timeout(left) {
+            let wait = deadline.next_check().saturating_duration_since(now());
+            match self.answers.recv_timeout(wait) {
                 Err(RecvTimeoutError::Timeout) if !deadline.has_passed(now()) => {}
                 answer => return answer.ok(),
             }
@@ -127,14 +127,14 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_millis(20);
+    const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(10);
 
     #[test]
     fn a_hanging_call_delays_no_other_key_and_is_not_repeated() {
         let (answer, call) = channel::<u32>();
         let mut pool = DeadlinePool::default();
-        assert_eq!(pool.call("a", SOON, move || call.recv().unwrap_or_default()), Err(Late));
+        assert_eq!(pool.call("a", SHORT, move || call.recv().unwrap_or_default()), Err(Late));
         assert_eq!(pool.call("b", LONG, || 2), Ok(2));
         assert_eq!(pool.call("a", LONG, || 1), Err(Late), "at once");
         assert_eq!(pool.late(), 1);
@@ -150,10 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_key_starts_a_new_call() {
+    fn a_dropped_key_starts_a_new_call() {
         let (_answer, call) = channel::<u32>();
         let mut pool = DeadlinePool::default();
-        assert_eq!(pool.call("a", SOON, move || call.recv().unwrap_or_default()), Err(Late));
+        assert_eq!(pool.call("a", SHORT, move || call.recv().unwrap_or_default()), Err(Late));
         pool.end_round(|key| *key == "b");
         assert_eq!(pool.call("a", LONG, || 1), Ok(1));
     }

@@ -22,7 +22,7 @@ pub enum GetError {
     /// The answer is not HTTP.
     #[error("the answer is not HTTP")]
     NoHttp,
-    /// The status is no success.
+    /// The status is not a success.
     #[error("the answer is {0}")]
     Refused(String),
 }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_success_is_success() {
+    async fn only_a_2xx_status_is_success() {
         assert_eq!(answered("HTTP/1.0 200 OK\r\n\r\n").await, Ok(()));
         assert_eq!(answered("HTTP/1.1 204 No Content\r\n\r\n").await, Ok(()));
         let busy = answered("HTTP/1.1 503 Busy\r\n\r\n").await;

@@ -96,7 +96,7 @@ struct Group(Child);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The id is this program's until the program has been waited for.
+        // The id belongs to this program until the program has been waited for.
         if let Some(id) = self.0.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
             // Fails only if the group has just ended.
             let _ = kill_process_group(id, Signal::KILL);
@@ -104,7 +104,7 @@ impl Drop for Group {
     }
 }
 
-/// Reads output until cancelled; drops what exceeds the limit.
+/// Reads output until cancelled. Drops output beyond the limit.
 async fn read(mut pipe: Receiver, output: &mut Vec<u8>) -> Infallible {
     // A broken pipe ends the output.
     let _ = (&mut pipe).take(MAX_OUTPUT_BYTES).read_to_end(output).await;

@@ -1,6 +1,6 @@
 //! Blocking reads from devices, with a deadline per device and a shared budget per scan.
 //!
-//! A device that hangs delays others little; many hanging devices delay a scan little more than one.
+//! All hanging devices together delay a scan by about a second, and by 50 ms for each device after the fourth.
 
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,20 @@ use super::{DeadlinePool, Late};
 pub struct ScanPool<K, A> {
     pool: DeadlinePool<K, A>,
     /// Time that the current scan lost to hanging devices.
-    lost: Duration,
+    time_lost: Duration,
 }
 
 /// Deadline of the first device in a scan. The kernel answers in microseconds, healthy firmware in milliseconds.
 pub const SOON: Duration = Duration::from_millis(500);
 
-/// Deadline of a device after many others hung.
-const LEAST: Duration = Duration::from_millis(50);
+/// Shortest deadline, after other devices hung in this scan.
+const MIN_DEADLINE: Duration = Duration::from_millis(50);
 
 // === impl ScanPool ===
 
 impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
-    /// Runs `read` on another thread. Half of the time lost in this scan is taken off the deadline: all hanging devices
-    /// together cost about a second, and each further one 50 ms.
+    /// Runs `read` on another thread. The deadline is shortened by half of the time that this scan lost to hanging
+    /// devices, but not below 50 ms.
     pub fn call(
         &mut self,
         device: K,
@@ -35,26 +35,26 @@ impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
         let answer = self.pool.call(device, limit, read);
         if answer.is_err() {
             // Time in which the agent was suspended does not count.
-            self.lost += begun.elapsed().min(limit);
+            self.time_lost += begun.elapsed().min(limit);
         }
         answer
     }
 
     /// Deadline of the next device.
     fn limit(&self) -> Duration {
-        SOON.saturating_sub(self.lost / 2).max(LEAST)
+        SOON.saturating_sub(self.time_lost / 2).max(MIN_DEADLINE)
     }
 
-    /// Ends a scan; forgets devices that are not present any more.
+    /// Ends a scan. Drops devices that are no longer present.
     pub fn end_scan(&mut self, is_present: impl Fn(&K) -> bool) {
-        self.lost = Duration::ZERO;
+        self.time_lost = Duration::ZERO;
         self.pool.end_round(is_present);
     }
 }
 
 impl<K, A> Default for ScanPool<K, A> {
     fn default() -> Self {
-        Self { pool: DeadlinePool::default(), lost: Duration::ZERO }
+        Self { pool: DeadlinePool::default(), time_lost: Duration::ZERO }
     }
 }
 
@@ -68,13 +68,13 @@ mod tests {
     fn many_hanging_devices_delay_a_scan_little_more_than_one() {
         let (mut pool, mut unanswered) = (ScanPool::default(), Vec::new());
         for device in 0..20 {
-            let (answer, question) = channel::<u32>();
+            let (answer, call) = channel::<u32>();
             unanswered.push(answer);
-            let answered = pool.call(device, move || question.recv().unwrap_or_default());
+            let answered = pool.call(device, move || call.recv().unwrap_or_default());
             assert_eq!(answered, Err(Late));
         }
         assert_eq!(pool.call(20, || 7), Ok(7), "a device that answers is read all the same");
-        assert!((SOON * 2..SOON * 5).contains(&pool.lost), "{:?}", pool.lost);
+        assert!((SOON * 2..SOON * 5).contains(&pool.time_lost), "{:?}", pool.time_lost);
         pool.end_scan(|_| true);
         assert_eq!(pool.limit(), SOON, "the next scan has the whole limit");
     }

@@ -23,7 +23,7 @@ pub enum Links {
 
 /// Reason why a file is not read.
 #[derive(Debug, thiserror::Error)]
-enum Unfit {
+enum FileRefusal {
     #[error("it is {0}, not a regular file")]
     Kind(&'static str),
     #[error("it is larger than {}, the most that is read", size(*.0))]
@@ -49,7 +49,7 @@ pub const MAX_BYTES: u64 = 32 << 20;
 pub fn read_regular(path: &Path, links: Links, most_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path, links)?;
     if file.metadata()?.len() > most_bytes {
-        return Err(Unfit::Size(most_bytes).into());
+        return Err(FileRefusal::Size(most_bytes).into());
     }
     bytes_of(file, most_bytes)
 }
@@ -92,12 +92,12 @@ fn bytes_of(from: impl io::Read, most_bytes: u64) -> io::Result<Vec<u8>> {
     from.take(most_bytes + 1).read_to_end(&mut bytes)?;
     match u64::try_from(bytes.len()) {
         Ok(length) if length <= most_bytes => Ok(bytes),
-        _ => Err(Unfit::Size(most_bytes).into()),
+        _ => Err(FileRefusal::Size(most_bytes).into()),
     }
 }
 
 fn text(bytes: Vec<u8>) -> io::Result<String> {
-    String::from_utf8(bytes).map_err(|_| Unfit::Text.into())
+    String::from_utf8(bytes).map_err(|_| FileRefusal::Text.into())
 }
 
 fn size(bytes: u64) -> String {
@@ -109,8 +109,8 @@ fn size(bytes: u64) -> String {
     }
 }
 
-fn check(found: &Metadata) -> Result<(), Unfit> {
-    if found.is_file() { Ok(()) } else { Err(Unfit::Kind(kind(found.file_type()))) }
+fn check(found: &Metadata) -> Result<(), FileRefusal> {
+    if found.is_file() { Ok(()) } else { Err(FileRefusal::Kind(kind(found.file_type()))) }
 }
 
 fn kind(found: FileType) -> &'static str {
@@ -142,11 +142,11 @@ impl Links {
     }
 }
 
-// === impl Unfit ===
+// === impl FileRefusal ===
 
-impl From<Unfit> for io::Error {
-    fn from(unfit: Unfit) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, unfit)
+impl From<FileRefusal> for io::Error {
+    fn from(refusal: FileRefusal) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, refusal)
     }
 }
 

@@ -16,24 +16,24 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 use super::{Readers, replace};
 
-/// Size of a spare in bytes, enough for the health records of some hundred devices.
+/// Size of a spare in bytes, enough for the health records of several hundred devices.
 const BYTES: usize = 64 << 10;
 
 /// Creates the missing spares of a file. Blocks.
-pub(crate) fn keep(path: &Path) -> io::Result<()> {
-    let wanted: usize = if has_room(path) { 1 } else { 2 };
+pub(crate) fn create_spares(path: &Path) -> io::Result<()> {
+    let required: usize = if is_full_size(path) { 1 } else { 2 };
     // An existing spare is not replaced: its content does not matter, and a full disk may have no room for a new one.
     let (present, missing): (Vec<_>, Vec<_>) =
-        spare_paths(path)?.into_iter().partition(|it| has_room(it));
-    for spare in missing.iter().take(wanted.saturating_sub(present.len())) {
+        spare_paths(path)?.into_iter().partition(|it| is_full_size(it));
+    for spare in missing.iter().take(required.saturating_sub(present.len())) {
         replace(spare, &vec![b' '; BYTES], Readers::Owner)?;
     }
     Ok(())
 }
 
 /// Replaces a file by a spare with this content. Blocks.
-pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    let spare = spare_paths(path)?.into_iter().find(|spare| has_room(spare));
+pub(crate) fn write_into_spare(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+    let spare = spare_paths(path)?.into_iter().find(|spare| is_full_size(spare));
     let spare = spare.ok_or(io::ErrorKind::NotFound)?;
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut file = File::options().write(true).custom_flags(flags).open(&spare)?;
@@ -58,7 +58,8 @@ fn spare_paths(path: &Path) -> io::Result<[PathBuf; 2]> {
     Ok(["spare", "spare2"].map(|end| path.with_file_name(format!(".{name}.{end}"))))
 }
 
-fn has_room(path: &Path) -> bool {
+/// True for a regular file of at least the size of a spare.
+fn is_full_size(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|it| it.is_file() && it.len() >= BYTES as u64)
 }
 
@@ -75,18 +76,18 @@ mod tests {
             files.map(|file| file.metadata().expect("there").len()).sum::<u64>()
         };
         replace(&path, b"old", Readers::Owner).expect("written");
-        keep(&path).expect("kept");
-        let room = blocks();
+        create_spares(&path).expect("created");
+        let size = blocks();
         for content in ["one", "two"] {
-            fill(&path, content.as_bytes(), Readers::Owner).expect("there is room");
+            write_into_spare(&path, content.as_bytes(), Readers::Owner).expect("there is room");
             assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), content);
-            assert_eq!(blocks(), room, "no block more is needed");
+            assert_eq!(blocks(), size, "no block more is needed");
         }
-        keep(&path).expect("kept");
+        create_spares(&path).expect("created");
         fs::remove_file(&path).expect("there");
-        fill(&path, b"three", Readers::Owner).expect("there is room");
+        write_into_spare(&path, b"three", Readers::Owner).expect("there is room");
         assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), "three");
-        let error = fill(&path, b"four", Readers::Owner).expect_err("the room is used");
+        let error = write_into_spare(&path, b"four", Readers::Owner).expect_err("the room is used");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
@@ -94,9 +95,9 @@ mod tests {
     fn an_absent_file_uses_one_spare_and_later_versions_the_other() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.json");
-        keep(&path).expect("kept");
+        create_spares(&path).expect("created");
         for content in ["one", "two", "three"] {
-            fill(&path, content.as_bytes(), Readers::Owner).expect("there is room");
+            write_into_spare(&path, content.as_bytes(), Readers::Owner).expect("there is room");
             assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), content);
         }
         // A folder in place of its draft makes every write of a new file fail.
@@ -104,7 +105,7 @@ mod tests {
         for spare in ["spare", "spare2"] {
             fs::create_dir(draft(spare)).expect("made");
         }
-        keep(&path).expect("the spare exists already");
-        fill(&path, b"four", Readers::Owner).expect("there is room");
+        create_spares(&path).expect("the spare exists already");
+        write_into_spare(&path, b"four", Readers::Owner).expect("there is room");
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! # Errors
 //!
-//! A wait for a version whose write failed returns the error, until a later version is written.
+//! A wait for a version whose write failed returns the error, until that version or a later one is written.
 
 use std::time::Duration;
 
@@ -137,16 +137,16 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
             // Version 0 is the empty default, which must not replace the file of an earlier agent.
             let write = move || if version == 0 { Ok(()) } else { file.write(&content) };
             let path = self.file.path().display();
-            let now =
+            let write_error =
                 blocking(write).await.err().map(|error| format!("cannot write {path}: {error}"));
-            if let Some(why) = now.as_ref().filter(|why| error.as_ref() != Some(why)) {
+            if let Some(why) = write_error.as_ref().filter(|why| error.as_ref() != Some(why)) {
                 tracing::error!(why, "{}", self.waiting);
             }
             self.written.send_modify(|written| {
                 written.checks = checks;
-                written.record(version, now.clone());
+                written.record(version, write_error.clone());
             });
-            error = now;
+            error = write_error;
         }
     }
 }
@@ -214,8 +214,8 @@ mod tests {
             journal.recorded().await
         };
         tokio::select! {
-            () = writer.run() => panic!("there may be more"),
-            outcome = waiting_task => outcome.expect("the disk takes it by now"),
+            () = writer.run() => panic!("the journal is still open"),
+            outcome = waiting_task => outcome.expect("the folder exists by then"),
         }
         assert_eq!(on_disk(&file).as_deref(), Some("one"));
     }
@@ -232,12 +232,15 @@ mod tests {
             fs::remove_file(&state).expect("removed");
             journal.write("one".to_owned());
             journal.recorded().await.expect("written");
-            assert!(begun.elapsed() < RETRY_DELAY, "it is written again at once");
+            assert!(
+                begun.elapsed() < RETRY_DELAY,
+                "an equal content is written again at once after a failure"
+            );
             journal.write("one".to_owned());
-            assert_eq!(journal.watch().borrow().0, 2, "what is there is no third version");
+            assert_eq!(journal.watch().borrow().0, 2, "written content is no new version");
         };
         tokio::select! {
-            () = writer.run() => panic!("there may be more"),
+            () = writer.run() => panic!("the journal is still open"),
             () = waiting_task => {}
         }
         assert_eq!(on_disk(&file).as_deref(), Some("one"));
@@ -246,7 +249,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn intermediate_versions_are_skipped_and_the_last_is_written_at_the_end() {
         let (_folder, file, journal, writer) = journal();
-        journal.recorded().await.expect("nothing is still to be written");
+        journal.recorded().await.expect("no write is pending");
         let first = {
             journal.write("one".to_owned());
             journal.recorded()
@@ -254,7 +257,7 @@ mod tests {
         journal.write("two".to_owned());
         drop(journal);
         writer.run().await;
-        assert_eq!(first.await, Ok(()), "the second counts for both");
+        assert_eq!(first.await, Ok(()), "the second version counts as both");
         assert_eq!(on_disk(&file).as_deref(), Some("two"));
     }
 
@@ -274,7 +277,7 @@ mod tests {
             assert_eq!(journal.watch().borrow().0, 1, "it is no new version");
         };
         tokio::select! {
-            () = writer.run() => panic!("there may be more"),
+            () = writer.run() => panic!("the journal is still open"),
             () = waiting_task => {}
         }
     }

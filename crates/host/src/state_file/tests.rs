@@ -1,4 +1,4 @@
-//! Document and copy: the choice of the one that is read, and that the copy is never the older one.
+//! Document and copy: the choice between them, and the guarantee that the copy is never older.
 
 use std::os::unix::fs::symlink;
 
@@ -39,7 +39,7 @@ fn document_or_copy_alone_is_enough() {
     fs::write(file.path(), "{").expect("damaged");
     assert_eq!(read(&file).as_deref(), Some("one"));
     file.set_aside();
-    assert!(file.path().with_extension("json.unreadable").exists(), "for a person to look at");
+    assert!(file.path().with_extension("json.unreadable").exists(), "it is kept for inspection");
     write(&file, "two");
     fs::remove_file(&copy).expect("it was there");
     assert_eq!(read(&file).as_deref(), Some("two"));
@@ -61,7 +61,7 @@ fn a_readable_or_newer_document_takes_precedence_over_its_copy() {
     fs::write(&copy, ahead).expect("written");
     assert_eq!(read(&file).as_deref(), Some("two"));
     fs::write(file.path(), r#"{"version": 9}"#).expect("written");
-    assert!(file.read().expect_err("an agent to come wrote it").is_for_later());
+    assert!(file.read().expect_err("a newer agent wrote it").is_for_later());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_damaged_copy_or_a_link_counts_as_absent() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_written_holds_nothing_up_and_is_never_older_than_its_document() {
+fn an_unwritable_copy_fails_no_write_and_is_never_older_than_the_document() {
     let (_folder, file, copy) = copied_file();
     write(&file, "one");
     fail_writes(&copy);
@@ -96,7 +96,7 @@ fn a_failed_write_of_the_document_leaves_a_newer_copy() {
     write(&file, "one");
     fail_writes(file.path());
     file.write(&"two".to_owned()).expect_err("there is no room");
-    assert_eq!(read(&file).as_deref(), Some("one"), "the other was never reported as written");
+    assert_eq!(read(&file).as_deref(), Some("one"), "the new content was not reported as written");
     fs::remove_file(file.path()).expect("it was there");
     assert_eq!(read(&file).as_deref(), Some("two"));
 }

@@ -13,14 +13,15 @@ use windlass_discovery::{MIG_PROFILE, default_resource};
 
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 
+/// Result of an assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Assignment {
     Resource(Target),
-    /// Kept back by the configuration, with the reason.
+    /// Withheld by the configuration, with the reason.
     Withheld(String),
     /// Unusable in its present state, with the reason. A device that was offered stays listed.
-    Unfit(String),
-    /// No resource: other devices represent it, or no rule concerns it.
+    Unusable(String),
+    /// No resource: other devices represent the device, or no rule applies to it.
     Unassigned,
 }
 
@@ -38,17 +39,17 @@ pub fn targets(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Tar
     let assigner = Assigner::new(policy, inventory);
     let target = |device: &Device| match assigner.assign(device) {
         Assignment::Resource(target) => Some((device.id.clone(), target)),
-        Assignment::Withheld(_) | Assignment::Unfit(_) | Assignment::Unassigned => None,
+        Assignment::Withheld(_) | Assignment::Unusable(_) | Assignment::Unassigned => None,
     };
     inventory.devices.iter().filter_map(target).collect()
 }
 
 /// Ability of a device to serve a container exclusively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
-    Usable,
-    /// Other devices represent the device, or the host's use forbids exclusive use.
-    Represented,
+pub(super) enum ExclusiveUse {
+    Possible,
+    /// Other devices represent the device, or the host uses it too.
+    Impossible,
 }
 
 /// Rules of assignment: the policy, and node-wide facts.
@@ -56,11 +57,11 @@ pub(super) struct Assigner<'a> {
     policy: &'a Policy,
     inventory: &'a Inventory,
     /// Requirement of the MIG strategy `single`, if any GPU is divided into instances.
-    single: Option<Single>,
+    single: Option<SingleStrategy>,
 }
 
 /// Requirement of the MIG strategy `single`.
-struct Single {
+struct SingleStrategy {
     /// Required profile; `None` if no GPU is divided into instances of one profile.
     profile: Option<String>,
 }
@@ -69,14 +70,15 @@ struct Single {
 
 impl<'a> Assigner<'a> {
     pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
-        // Instances that were made for claims are no part of the administrator's layout.
-        let is_by_hand = |gpu: &&Device| {
+        // Instances that were created for claims are not part of the administrator's layout.
+        let is_configured = |gpu: &&Device| {
             gpu.family().partitioning == Partitioning::Mig && !policy.cuts_for_claims(gpu)
         };
-        let gpus = || inventory.devices.iter().filter(is_by_hand);
-        let is_cut = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
-        let applies = policy.mig == MigStrategy::Single && gpus().any(is_cut);
-        let single = applies.then(|| Single { profile: commonest_mig_profile(inventory, gpus()) });
+        let gpus = || inventory.devices.iter().filter(is_configured);
+        let has_instances = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
+        let applies = policy.mig == MigStrategy::Single && gpus().any(has_instances);
+        let single =
+            applies.then(|| SingleStrategy { profile: commonest_mig_profile(inventory, gpus()) });
         Self { policy, inventory, single }
     }
 
@@ -86,7 +88,7 @@ impl<'a> Assigner<'a> {
         }
         // These reasons may be temporary: a device that was offered stays listed.
         if let Some(why) = device.withheld.clone().or_else(|| self.mig_layout_error(device)) {
-            return Assignment::Unfit(why);
+            return Assignment::Unusable(why);
         }
         match self.excluded(device) {
             Some(why) => Assignment::Withheld(why),
@@ -95,25 +97,25 @@ impl<'a> Assigner<'a> {
     }
 
     /// Ability of a device to serve a container exclusively, whatever its resource.
-    pub(super) fn fit(&self, device: &Device) -> Fit {
-        let is_unfit = self.is_represented(device) || device.not_alone.is_some();
-        if is_unfit { Fit::Represented } else { Fit::Usable }
+    pub(super) fn exclusive_use(&self, device: &Device) -> ExclusiveUse {
+        let is_impossible = self.is_represented(device) || device.not_alone.is_some();
+        if is_impossible { ExclusiveUse::Impossible } else { ExclusiveUse::Possible }
     }
 
     /// True if another device represents this one: its MIG instances, or its parent GPU.
     fn is_represented(&self, device: &Device) -> bool {
-        let is_cut = self.policy.mig != MigStrategy::None;
+        let offers_instances = self.policy.mig != MigStrategy::None;
         match device.family().partitioning {
             Partitioning::Never | Partitioning::Parts => device.partitioned,
-            Partitioning::Mig if device.kind.is_instance() => !is_cut,
+            Partitioning::Mig if device.kind.is_instance() => !offers_instances,
             Partitioning::Mig => {
                 let has_parts = || present_parts(self.inventory, &device.id).next().is_some();
-                is_cut && device.partitioned && has_parts()
+                offers_instances && device.partitioned && has_parts()
             }
         }
     }
 
-    /// Reason why the MIG layout excludes this device.
+    /// Reason why the MIG layout makes this device unusable.
     fn mig_layout_error(&self, device: &Device) -> Option<String> {
         if device.family().partitioning != Partitioning::Mig {
             return None;
@@ -125,7 +127,7 @@ impl<'a> Assigner<'a> {
         let single = self.single.as_ref().filter(|_| !device.health.has_vanished())?;
         if !device.kind.is_instance() {
             let why =
-                "not in MIG mode, while with MIG strategy single others are cut into instances";
+                "not in MIG mode, while with MIG strategy single others are divided into instances";
             return Some(why.to_owned());
         }
         (!self.is_uniform(device, single)).then(|| match &single.profile {
@@ -142,7 +144,7 @@ impl<'a> Assigner<'a> {
     }
 
     /// True if all instances on this instance's GPU have the expected profile.
-    fn is_uniform(&self, instance: &Device, expected: &Single) -> bool {
+    fn is_uniform(&self, instance: &Device, expected: &SingleStrategy) -> bool {
         let (Some(gpu), Some(expected)) = (&instance.parent, &expected.profile) else {
             return false;
         };
@@ -176,10 +178,10 @@ impl<'a> Assigner<'a> {
         if let Some(target) = self.by_source(device) {
             return Assignment::Resource(target);
         }
-        let is_concerned = rules.iter().any(|rule| rule.devices.is_about(device));
+        let has_applicable_rule = rules.iter().any(|rule| rule.devices.applies_to(device));
         match self.policy.unmatched {
             Unmatched::Default => self.by_default(device),
-            Unmatched::Withheld if is_concerned => {
+            Unmatched::Withheld if has_applicable_rule => {
                 Assignment::Withheld("no rule of the configuration takes it".to_owned())
             }
             Unmatched::Withheld => Assignment::Unassigned,
@@ -207,23 +209,23 @@ impl<'a> Assigner<'a> {
 /// The assignment, if the device can be used with this sharing.
 fn usable(device: &Device, assignment: Assignment) -> Assignment {
     let Assignment::Resource(Target { name, sharing }) = assignment else { return assignment };
-    let why_not = match sharing {
+    let refusal = match sharing {
         Sharing::Exclusive => &device.not_alone,
         Sharing::Shared(_) | Sharing::Pooled(_) => &device.not_shared,
     };
-    if let Some(why) = why_not {
-        return Assignment::Unfit(why.clone());
+    if let Some(why) = refusal {
+        return Assignment::Unusable(why.clone());
     }
     let has_memory = matches!(sharing, Sharing::Shared(shared) if shared.memory_mib.is_some());
     // An MPS daemon can limit memory on a MIG instance too.
     if has_memory && !device.is_whole_gpu() && !sharing.is_by_mps() {
         let why =
             "replicas with a given memory are of whole GPUs; leave memory out, or share by mps";
-        return Assignment::Unfit(format!("{name}: {why}"));
+        return Assignment::Unusable(format!("{name}: {why}"));
     }
     match sharing.on(device.memory_mib()) {
         Ok(sharing) => Assignment::Resource(Target { name, sharing }),
-        Err(why) => Assignment::Unfit(format!("{name}: {why}")),
+        Err(why) => Assignment::Unusable(format!("{name}: {why}")),
     }
 }
 
@@ -246,7 +248,7 @@ fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
     let name = &rule.name;
     if rule.sharing.is_by_mps() && device.partitioned {
         let why = format!("{name} shares by MPS, and the GPU is in MIG mode: turn MIG off");
-        return Assignment::Unfit(why);
+        return Assignment::Unusable(why);
     }
     Assignment::Resource(Target { name: name.clone(), sharing: rule.sharing })
 }
@@ -287,8 +289,9 @@ fn commonest_mig_profile<'a>(
     inventory: &'a Inventory,
     gpus: impl Iterator<Item = &'a Device>,
 ) -> Option<String> {
-    let cut = gpus.filter(|gpu| gpu.partitioned);
-    let uniform: Vec<&str> = cut.filter_map(|gpu| only_mig_profile(inventory, &gpu.id)).collect();
+    let divided = gpus.filter(|gpu| gpu.partitioned);
+    let uniform: Vec<&str> =
+        divided.filter_map(|gpu| only_mig_profile(inventory, &gpu.id)).collect();
     let gpus = |profile: &str| uniform.iter().filter(|other| **other == profile).count();
     // Reversed, since `max_by_key` returns the last maximum.
     uniform.iter().rev().max_by_key(|profile| gpus(profile)).map(ToString::to_string)

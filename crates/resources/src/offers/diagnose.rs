@@ -11,7 +11,7 @@ use windlass_core::{
 
 use super::{Offer, assignment::mig_profile};
 
-/// Results of a plan that the reasons come from.
+/// Results of a plan, from which the reasons are derived.
 #[derive(Clone, Copy)]
 pub(super) struct Outcome<'a> {
     pub(super) inventory: &'a Inventory,
@@ -83,19 +83,21 @@ impl Outcome<'_> {
 
     /// Reason why a selector matches no device.
     fn why_none(self, selector: &Selector) -> String {
-        let devices = self.inventory.devices.iter().filter(|it| selector.is_about(it));
-        let (wanted, mut first) = (selector_text(selector), None);
+        let devices = self.inventory.devices.iter().filter(|it| selector.applies_to(it));
+        let (selected, mut first) = (selector_text(selector), None);
         let mut count = 0_usize;
         for device in devices {
             count += 1;
             first = first.or_else(|| Some((device, why_not(selector, device))));
         }
         match first {
-            None => format!("this node has no {wanted}{}", self.source_of(selector)),
-            Some((device, why)) if count == 1 => format!("{}, the only {wanted}, {why}", device.id),
+            None => format!("this node has no {selected}{}", self.source_of(selector)),
+            Some((device, why)) if count == 1 => {
+                format!("{}, the only {selected}, {why}", device.id)
+            }
             Some((device, why)) => {
                 format!(
-                    "none of {count} is the {wanted} that its rule selects: {} {why}",
+                    "none of {count} is the {selected} that its rule selects: {} {why}",
                     device.id
                 )
             }

@@ -1,5 +1,4 @@
-//! Hardware fingerprints of devices: nodes, PCI function and place. By these, two ids of the same hardware are
-//! recognised.
+//! Hardware fingerprints of devices: nodes, PCI function and place. They show that two ids belong to the same hardware.
 //!
 //! Ids change while containers run: another mode repartitions devices, a source is renamed, or two USB devices
 //! with the same serial number swap places. Hardware that a container holds under an old id must not be
@@ -67,7 +66,8 @@ pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, h
     }
 }
 
-/// Earlier ids of each present device or of its parts. Present parents and parts are left out: the inventory has them.
+/// Earlier ids of each present device or of its parts. Present parents and parts are omitted, because the inventory has
+/// them.
 pub fn earlier_ids(
     recorded: &Fingerprints,
     inventory: &Inventory,
@@ -81,11 +81,12 @@ pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &
     if before.devices == now.devices {
         return false;
     }
-    let (then, now) = (Present::new(before), Present::new(now));
-    let known = then.earlier_ids(recorded);
-    let is_as_before = |id: &DeviceId| then.fingerprints.get(id) == now.fingerprints.get(id);
+    let (before, now) = (Present::new(before), Present::new(now));
+    let earlier_before = before.earlier_ids(recorded);
+    let is_as_before = |id: &DeviceId| before.fingerprints.get(id) == now.fingerprints.get(id);
     !now.earlier_ids(recorded).iter().all(|(id, ids)| {
-        known.get(id).is_some_and(|known| ids.is_subset(known)) && ids.iter().all(is_as_before)
+        earlier_before.get(id).is_some_and(|earlier| ids.is_subset(earlier))
+            && ids.iter().all(is_as_before)
     })
 }
 
@@ -94,7 +95,7 @@ pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &
 impl Fingerprint {
     fn of(device: &Device) -> Self {
         let nodes: BTreeSet<_> = own_nodes(device).collect();
-        // The place does not identify a device that shares all its nodes with others.
+        // A place does not identify a device that shares all its nodes with other devices.
         let is_own = device.nodes.is_empty() || !nodes.is_empty();
         let place = device.origin.clone().filter(|_| is_own).map(Hardware::Place);
         let function = device.place.pci.map(Hardware::Function);
@@ -107,7 +108,7 @@ impl Fingerprint {
         }
     }
 
-    /// Memory in MiB of the replicas that containers may hold; of several the largest.
+    /// Memory in MiB of the replicas that containers may hold; the largest of several values.
     pub fn replica_memory(&self) -> Option<u64> {
         self.replica_memory.last().copied()
     }
@@ -224,7 +225,7 @@ mod tests {
         Device { place, nodes: node.map(DeviceNode::new).into_iter().collect(), ..new }
     }
 
-    /// True if a present device has hardware of another.
+    /// True if a present device has hardware of the former one.
     fn is_found(former: &Device, now: &[Device]) -> bool {
         let recorded = Fingerprints::from([(former.id.clone(), Fingerprint::of(former))]);
         let inventory = Inventory { devices: now.to_vec(), ..Inventory::default() };
@@ -277,13 +278,15 @@ mod tests {
         let vanished = Observation::Failed(Reason::Vanished, "gone".into());
         let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
         tracker.observe(&vanished, Timestamp::UNIX_EPOCH);
-        let gone = ["one", "two"].map(|id| Device {
+        let vanished_parts = ["one", "two"].map(|id| Device {
             parent: Some(whole.id.clone()),
             health: tracker.health().clone(),
             ..device(id, "nvidia", None)
         });
-        let recorded = gone.iter().map(|part| (part.id.clone(), Fingerprint::of(part))).collect();
-        let earlier = earlier_ids(&recorded, &inventory(&[&whole, &gone[0], &gone[1]]));
+        let recorded =
+            vanished_parts.iter().map(|part| (part.id.clone(), Fingerprint::of(part))).collect();
+        let earlier =
+            earlier_ids(&recorded, &inventory(&[&whole, &vanished_parts[0], &vanished_parts[1]]));
         assert_eq!(earlier, [(whole.id, recorded.into_keys().collect())].into());
     }
 

@@ -27,7 +27,7 @@ use windlass_core::{
 
 use super::{
     Allocatable, Fingerprints, Offer, OfferedDevice, Offers, Withdrawn,
-    assignment::{Assigner, Assignment, Fit, Target, mig_profile, present_parts},
+    assignment::{Assigner, Assignment, ExclusiveUse, Target, mig_profile, present_parts},
     diagnose::{Outcome, diagnose},
     earlier_ids,
     shares::{ShareTokens, ShareUnit, Shareable, ShareableGpu},
@@ -82,11 +82,11 @@ impl std::fmt::Debug for Inputs<'_> {
 /// Permission to move devices to another resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moves {
-    /// No device moves.
+    /// Every device stays with its resource.
     Kept,
     /// The policy is new: devices that must move are listed, but cannot be allocated.
     Waiting,
-    /// The kubelet's checkpoint names every holder: withheld devices move.
+    /// The kubelet's checkpoint names every holder: waiting devices move.
     Allowed,
 }
 
@@ -95,7 +95,7 @@ pub enum Moves {
 pub struct Plan {
     /// The resources.
     pub offers: Offers,
-    /// Devices outside every resource, with the reason. Devices that no rule selects are left out.
+    /// Devices outside every resource, with the reason. Devices that no rule selects are omitted.
     pub withheld: BTreeMap<DeviceId, String>,
     /// True if a device waits for its move.
     pub waiting: bool,
@@ -105,7 +105,7 @@ pub struct Plan {
     pub empty: BTreeMap<ResourceName, String>,
     /// Devices for claims, with the sharing among several claims.
     pub claimable: Claimable,
-    /// Devices that the configuration gives to claims, but that cannot be allocated to claims, with the reason.
+    /// Devices that the configuration assigns to claims, but that cannot be allocated to claims, with the reason.
     pub unclaimable: Unclaimable,
     /// GPUs of which pods may have shares by amounts.
     pub shareable: Shareable,
@@ -114,7 +114,7 @@ pub struct Plan {
 /// Devices for claims, with the sharing among several claims.
 pub type Claimable = BTreeMap<DeviceId, Sharing>;
 
-/// Devices that the configuration gives to claims, but that cannot be allocated to claims, with the reason.
+/// Devices that the configuration assigns to claims, but that cannot be allocated to claims, with the reason.
 pub type Unclaimable = BTreeMap<DeviceId, &'static str>;
 
 struct Planner<'a> {
@@ -180,9 +180,10 @@ pub fn plan(inputs: Inputs<'_>) -> Plan {
     let mut assignments: Vec<_> = devices.map(|device| (device, assigner.assign(device))).collect();
     planner.withhold_duplicates(&mut assignments);
     for (device, assignment) in assignments {
-        planner.add_shareable(device, &assignment, assigner.fit(device));
-        let assignment = planner.leave_to_claims(device, assignment, assigner.fit(device));
-        let assignment = planner.leave_to_shares(device, assignment);
+        planner.add_shareable(device, &assignment, assigner.exclusive_use(device));
+        let assignment =
+            planner.offer_to_claims(device, assignment, assigner.exclusive_use(device));
+        let assignment = planner.remove_counted_by_shares(device, assignment);
         planner.place(device, assignment);
     }
     planner.offer_shares();
@@ -195,16 +196,16 @@ pub fn plan(inputs: Inputs<'_>) -> Plan {
 
 impl Planner<'_> {
     /// Withholds all but one of the devices that several sources found for the same hardware. A device that a container
-    /// holds, or that was allocatable, is kept.
+    /// holds, or that was allocatable, takes precedence.
     fn withhold_duplicates(&self, assignments: &mut [(&Device, Assignment)]) {
         let held = self.inputs.held.values().flatten().filter_map(|id| device_of(id));
-        let first = held.chain(self.once_allocatable.iter().cloned()).collect();
+        let preferred = held.chain(self.once_allocatable.iter().cloned()).collect();
         let offered =
             assignments.iter().filter(|(device, it)| self.is_or_was_offered(&device.id, it));
-        let mut duplicates = duplicates(offered.map(|(device, _)| *device), &first);
+        let mut duplicates = duplicates(offered.map(|(device, _)| *device), &preferred);
         for (device, assignment) in assignments {
             if let Some(why) = duplicates.remove(&device.id) {
-                *assignment = Assignment::Unfit(why);
+                *assignment = Assignment::Unusable(why);
             }
         }
     }
@@ -219,34 +220,39 @@ impl Planner<'_> {
             {
                 false
             }
-            Assignment::Withheld(_) | Assignment::Unfit(_) | Assignment::Unassigned => {
+            Assignment::Withheld(_) | Assignment::Unusable(_) | Assignment::Unassigned => {
                 self.owner(id).is_some()
             }
         }
     }
 
-    /// Makes a device claimable if the configuration gives it to claims. Returns the assignment that remains for the
+    /// Makes a device claimable if the configuration assigns it to claims. Returns the assignment that remains for the
     /// device plugin.
-    fn leave_to_claims(&mut self, device: &Device, assignment: Assignment, fit: Fit) -> Assignment {
+    fn offer_to_claims(
+        &mut self,
+        device: &Device,
+        assignment: Assignment,
+        exclusive_use: ExclusiveUse,
+    ) -> Assignment {
         let policy = &self.inputs.policy.dra;
-        let is_taken = policy.takes(device, mig_profile(device));
-        let is_cut = self.is_cut_for_claims(device);
+        let is_for_claims = policy.takes(device, mig_profile(device));
+        let is_divided = self.is_divided_for_claims(device);
         if device.health.has_vanished() {
-            // A vanished device makes no new resource. One that was allocatable stays listed.
-            let is_left = is_cut || (is_taken && policy.offer == DraOffer::Instead);
-            return if is_left { Assignment::Unassigned } else { assignment };
+            // A vanished device creates no new resource. One that was allocatable stays listed.
+            let is_unassigned = is_divided || (is_for_claims && policy.offer == DraOffer::Instead);
+            return if is_unassigned { Assignment::Unassigned } else { assignment };
         }
-        if is_cut {
-            return Assignment::Withheld(CUT_FOR_CLAIMS.to_owned());
+        if is_divided {
+            return Assignment::Withheld(DIVIDED_FOR_CLAIMS.to_owned());
         }
         let sharing = match &assignment {
             Assignment::Resource(target) => target.sharing,
-            Assignment::Unassigned if fit == Fit::Usable => Sharing::Exclusive,
-            Assignment::Unassigned | Assignment::Withheld(_) | Assignment::Unfit(_) => {
+            Assignment::Unassigned if exclusive_use == ExclusiveUse::Possible => Sharing::Exclusive,
+            Assignment::Unassigned | Assignment::Withheld(_) | Assignment::Unusable(_) => {
                 return assignment;
             }
         };
-        if !is_taken {
+        if !is_for_claims {
             return assignment;
         }
         if sharing.is_by_mps() {
@@ -260,30 +266,35 @@ impl Planner<'_> {
         }
         self.claimable.insert(device.id.clone(), sharing);
         match policy.offer {
-            DraOffer::Instead => Assignment::Withheld(LEFT_TO_CLAIMS.to_owned()),
+            DraOffer::Instead => Assignment::Withheld(OFFERED_TO_CLAIMS.to_owned()),
             DraOffer::Beside | DraOffer::Off => assignment,
         }
     }
 
     /// Makes a GPU shareable by amounts, if the configuration counts it and it is not shared in another way.
-    fn add_shareable(&mut self, device: &Device, assignment: &Assignment, fit: Fit) {
+    fn add_shareable(
+        &mut self,
+        device: &Device,
+        assignment: &Assignment,
+        exclusive_use: ExclusiveUse,
+    ) {
         let is_exclusive = match assignment {
             Assignment::Resource(target) => target.sharing == Sharing::Exclusive,
-            Assignment::Unassigned => fit == Fit::Usable,
-            Assignment::Withheld(_) | Assignment::Unfit(_) => false,
+            Assignment::Unassigned => exclusive_use == ExclusiveUse::Possible,
+            Assignment::Withheld(_) | Assignment::Unusable(_) => false,
         };
         let is_counted = self.inputs.policy.shares.counts(device);
-        let is_taken = is_exclusive && is_counted && device.not_shared.is_none();
+        let is_shareable = is_exclusive && is_counted && device.not_shared.is_none();
         if let Some(memory_mib) =
-            device.memory_mib().filter(|_| is_taken && !self.is_cut_for_claims(device))
+            device.memory_mib().filter(|_| is_shareable && !self.is_divided_for_claims(device))
         {
             let obstacle = self.share_obstacle(device);
             self.shareable.insert(device.id.clone(), ShareableGpu { memory_mib, obstacle });
         }
     }
 
-    /// Takes the devices out of the resource that counts virtual GPUs, because its ids stand for no device.
-    fn leave_to_shares(&self, device: &Device, assignment: Assignment) -> Assignment {
+    /// Removes a device from the resource that counts virtual GPUs, because that resource's ids stand for no device.
+    fn remove_counted_by_shares(&self, device: &Device, assignment: Assignment) -> Assignment {
         let counted = self.inputs.policy.shares.gpus.as_ref();
         match &assignment {
             Assignment::Resource(target) if counted == Some(&target.name) => {
@@ -321,8 +332,8 @@ impl Planner<'_> {
         }
     }
 
-    /// True if MIG instances are made for claims on this GPU, or on this instance's GPU.
-    fn is_cut_for_claims(&self, device: &Device) -> bool {
+    /// True if MIG instances are created for claims on this GPU, or on this instance's GPU.
+    fn is_divided_for_claims(&self, device: &Device) -> bool {
         let Inputs { policy, inventory, .. } = self.inputs;
         let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
         policy.cuts_for_claims(whole.unwrap_or(device))
@@ -336,15 +347,17 @@ impl Planner<'_> {
             (Assignment::Resource(target), Some(owner)) if owner.account() == target.account() => {
                 self.offer(device, &target);
             }
-            (Assignment::Unfit(why), Some(owner)) => self.hold_back(device, &owner, why),
+            (Assignment::Unusable(why), Some(owner)) => {
+                self.list_unallocatable(device, &owner, why);
+            }
             (Assignment::Unassigned, Some(_)) if device.partitioned && moves != Moves::Waiting => {}
             (_, Some(owner)) if moves == Moves::Kept => self.offer(device, &owner),
             (assignment, Some(owner)) if moves == Moves::Waiting => {
                 self.waiting = true;
-                self.hold_back(device, &owner, why_it_moves(assignment));
+                self.list_unallocatable(device, &owner, why_it_moves(assignment));
             }
             (Assignment::Resource(target), _) => self.offer(device, &target),
-            (Assignment::Withheld(why) | Assignment::Unfit(why), _) => {
+            (Assignment::Withheld(why) | Assignment::Unusable(why), _) => {
                 self.withheld.insert(device.id.clone(), why);
             }
             (Assignment::Unassigned, _) => {}
@@ -367,7 +380,7 @@ impl Planner<'_> {
     }
 
     /// Keeps the device listed, but not allocatable.
-    fn hold_back(&mut self, device: &Device, owner: &Target, why: String) {
+    fn list_unallocatable(&mut self, device: &Device, owner: &Target, why: String) {
         self.insert(device, owner, true, Allocatable::No(why));
     }
 
@@ -426,9 +439,9 @@ impl Planner<'_> {
             return Some("moves from another resource".to_owned());
         }
         let account = target.account();
-        let itself = self.held_accounts(&device.id).find(|held| *held != account);
+        let of_device = self.held_accounts(&device.id).find(|held| *held != account);
         let mut relatives = self.relatives(device).chain(self.earlier(device));
-        let held = itself.or_else(|| relatives.find_map(|id| self.held_accounts(id).next()));
+        let held = of_device.or_else(|| relatives.find_map(|id| self.held_accounts(id).next()));
         held.map(|held| format!("a container holds it as {}", held.name))
             .or_else(|| self.other_memory(device, target))
     }
@@ -437,14 +450,15 @@ impl Planner<'_> {
     /// agent.
     fn other_memory(&self, device: &Device, target: &Target) -> Option<String> {
         let is_held = self.held_accounts(&device.id).next().is_some();
-        let known = self.inputs.fingerprints.get(&device.id).filter(|_| is_held)?;
+        let fingerprint = self.inputs.fingerprints.get(&device.id).filter(|_| is_held)?;
         let memory_mib = memory_of(target.sharing);
         let other = || "containers hold replicas of it that have other memory".to_owned();
-        (!known.has_replicas_of(memory_mib)).then(other)
+        (!fingerprint.has_replicas_of(memory_mib)).then(other)
     }
 
-    /// True if a container may hold hardware of this device under another id. A relative counts while a resource lists
-    /// it. An earlier id counts if it was ever allocatable, because nothing shows that it has moved.
+    /// True if a container may hold hardware of this device under another id. A parent or part counts while a resource
+    /// lists it. An earlier id counts if it was allocatable since the agent started, because no record shows that it
+    /// has moved.
     fn was_allocatable_otherwise(&self, device: &Device) -> bool {
         self.relatives(device).any(|id| self.owner(id).is_some())
             || self.earlier(device).any(|id| self.once_allocatable.contains(id))
@@ -486,7 +500,7 @@ impl Planner<'_> {
             let withdrawn = withdrawn.map(|(id, _)| id.clone());
             let tokens = before.once_allocatable_tokens();
             for id in ids.map(String::from).chain(tokens).chain(withdrawn) {
-                self.keep(name, id, true);
+                self.keep_listed(name, id, true);
             }
         }
     }
@@ -496,13 +510,14 @@ impl Planner<'_> {
         for (name, ids) in self.inputs.held {
             if self.offers.contains_key(name) {
                 for id in ids {
-                    self.keep(name, id.clone(), false);
+                    self.keep_listed(name, id.clone(), false);
                 }
             }
         }
     }
 
-    fn keep(&mut self, name: &ResourceName, id: String, was_allocatable: bool) {
+    /// Keeps an id listed as unallocatable, unless it is offered.
+    fn keep_listed(&mut self, name: &ResourceName, id: String, was_allocatable: bool) {
         let inventory = self.inputs.inventory;
         let offer = self.offers.entry(name.clone()).or_default();
         if offer.find(&id).is_some() {
@@ -550,14 +565,14 @@ impl Planner<'_> {
     }
 }
 
-/// Reason for a device that claims took over from the device plugin.
-const LEFT_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
+/// Reason for a device that is offered to claims and not to the device plugin.
+const OFFERED_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
 
-/// Reason why a device that is shared by MPS stays with the device plugin.
+/// Reason why a device that is shared by MPS is not offered to claims.
 const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, which claims cannot join: \
     name it under dra.shares instead of the resource's sharing";
 
-/// Reason why a device whose replicas have a configured memory stays with the device plugin.
+/// Reason why a device whose replicas have a configured memory is not offered to claims.
 const SHARED_BY_MEMORY: &str = "its resource has replicas with a given memory, which claims cannot get: name it under \
     dra.shares instead of the resource's sharing";
 
@@ -565,14 +580,14 @@ const SHARED_BY_MEMORY: &str = "its resource has replicas with a given memory, w
 const NOT_COUNTED: &str = "its resource counts virtual GPUs (shares.gpus), but it is no whole GPU that pods can share: \
     assign it to another resource";
 
-/// Reason why a GPU on which instances are made for claims, and these instances, are not offered.
-const CUT_FOR_CLAIMS: &str =
+/// Reason why a GPU on which instances are created for claims, and these instances, are not offered.
+const DIVIDED_FOR_CLAIMS: &str =
     "MIG instances are made on this GPU for claims: dra.partitions is onDemand";
 
 fn why_it_moves(assignment: Assignment) -> String {
     match assignment {
         Assignment::Resource(target) => format!("moves to {}", target.name),
-        Assignment::Withheld(why) | Assignment::Unfit(why) => why,
+        Assignment::Withheld(why) | Assignment::Unusable(why) => why,
         Assignment::Unassigned => "other devices are offered in its place".to_owned(),
     }
 }
@@ -584,7 +599,7 @@ fn reuse(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, 
     (name, offer)
 }
 
-/// Memory of a replica in MiB, if the configuration gives it.
+/// Memory of a replica in MiB, if the configuration sets it.
 fn memory_of(sharing: Sharing) -> Option<u64> {
     match sharing {
         Sharing::Shared(shared) => shared.memory_mib,
@@ -595,7 +610,7 @@ fn memory_of(sharing: Sharing) -> Option<u64> {
 // === impl Plan ===
 
 impl Plan {
-    /// Memory of the device's replicas in MiB, if the configuration gives it.
+    /// Memory of the device's replicas in MiB, if the configuration sets it.
     pub(super) fn replica_memory(&self, device: &DeviceId) -> Option<u64> {
         let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(device));
         memory_of(offered.next()?.sharing)

@@ -42,7 +42,7 @@ impl Offer {
         first.is_some_and(|device| device.state == Allocatable::Yes)
     }
 
-    /// All tokens. Each has the state of an allocatable device, if there is one, because it stands for those.
+    /// All tokens. Each has the state of the representative device.
     pub(super) fn list_tokens(&self) -> impl Iterator<Item = ListEntry<'_>> {
         let numa_node = self.common_numa_node();
         let device = self.representative();
@@ -56,7 +56,8 @@ impl Offer {
         })
     }
 
-    /// The first allocatable device, or else the first device. Its state is that of the pool.
+    /// The first allocatable device, or else the first device. A pool has its state, because a token stands for all
+    /// allocatable devices.
     pub(super) fn representative(&self) -> Option<&OfferedDevice> {
         let allocatable = self.devices.values().find(|device| device.state == Allocatable::Yes);
         allocatable.or_else(|| self.devices.values().next())

@@ -38,11 +38,11 @@ pub(crate) struct ShareTokens {
     /// Tokens of GPUs without an obstacle. They have the lowest numbers.
     usable: u32,
     /// State of the tokens that are not usable.
-    rest: Allocatable,
+    unusable_state: Allocatable,
 }
 
 /// Compute of a whole GPU in percent.
-const WHOLE: u32 = 100;
+const WHOLE_GPU_PERCENT: u32 = 100;
 
 const MIB_PER_GIB: u64 = 1024;
 
@@ -57,8 +57,8 @@ impl ShareUnit {
     fn tokens(self, gpu: &ShareableGpu) -> u32 {
         match self {
             Self::Gibibyte => u32::try_from(gpu.memory_mib / MIB_PER_GIB).unwrap_or(u32::MAX),
-            Self::Percent => WHOLE,
-            Self::Virtual(of_each) => of_each,
+            Self::Percent => WHOLE_GPU_PERCENT,
+            Self::Virtual(per_gpu) => per_gpu,
         }
     }
 }
@@ -73,8 +73,8 @@ impl ShareTokens {
         };
         let total = sum(&mut gpus.values());
         let usable = sum(&mut gpus.values().filter(|gpu| gpu.obstacle.is_none()));
-        let rest = Allocatable::No(UNUSABLE.to_owned());
-        (total > 0).then_some(Self { total, usable, rest })
+        let unusable_state = Allocatable::No(UNUSABLE.to_owned());
+        (total > 0).then_some(Self { total, usable, unusable_state })
     }
 }
 
@@ -105,7 +105,7 @@ impl Offer {
         self.shares.iter().flat_map(|shares| {
             (0..shares.total).map(|number| ListEntry {
                 id: Cow::Owned(number.to_string()),
-                state: if number < shares.usable { &USABLE } else { &shares.rest },
+                state: if number < shares.usable { &USABLE } else { &shares.unusable_state },
                 numa_node: None,
             })
         })

@@ -81,7 +81,7 @@ impl Node {
         self
     }
 
-    /// Restarts the agent: plans are forgotten, fingerprints are on disk.
+    /// Restarts the agent: plans are lost, fingerprints are on disk.
     fn restart(&mut self) -> &mut Self {
         self.plan = Plan::default();
         self.moves = Moves::Kept;
@@ -161,7 +161,7 @@ fn gpus(count: u32) -> Vec<Device> {
 }
 
 /// A GPU in MIG mode, and its instances.
-fn cut(id: &str, index: u32, profiles: &[&str]) -> Vec<Device> {
+fn mig_gpu(id: &str, index: u32, profiles: &[&str]) -> Vec<Device> {
     let whole = Device { partitioned: true, ..gpu(id, index) };
     let part = |(part, profile): (usize, &&str)| Device {
         kind: DeviceKind::Mig,
@@ -204,7 +204,7 @@ fn rule(resource: &str, index: &[u32], sharing: Sharing) -> ResourceRule {
     ResourceRule::new(name(resource), devices, sharing)
 }
 
-fn line(id: &str, why: &str) -> (String, String) {
+fn entry(id: &str, why: &str) -> (String, String) {
     (id.to_owned(), why.to_owned())
 }
 
@@ -212,11 +212,11 @@ fn line(id: &str, why: &str) -> (String, String) {
 fn an_id_that_was_offered_is_never_dropped() {
     let mut node = Node::with(gpus(2));
     assert_eq!(node.plan().allocatable(GPU), 2);
-    node.devices = cut("g1", 1, &["1g.5gb"]);
+    node.devices = mig_gpu("g1", 1, &["1g.5gb"]);
     node.plan();
     assert_eq!(
         node.listed(GPU),
-        [line("g0", "no longer on this node"), line("g1", "cut into MIG instances")]
+        [entry("g0", "no longer on this node"), entry("g1", "cut into MIG instances")]
     );
     assert_eq!(node.allocatable("nvidia.com/mig-1g.5gb"), 1);
 }
@@ -239,7 +239,7 @@ fn amounts_count_unshared_whole_gpus_and_their_ids_stay_listed() {
     assert_eq!((node.plan().allocatable(AMOUNTS), node.listed(AMOUNTS).len()), (0, 5));
     node.policy.shares.memory = None;
     node.plan();
-    assert_eq!(node.listed(AMOUNTS)[0], line("0", "no longer offered as this resource"));
+    assert_eq!(node.listed(AMOUNTS)[0], entry("0", "no longer offered as this resource"));
     assert_eq!(node.listed(AMOUNTS).len(), 5);
 }
 
@@ -275,7 +275,7 @@ fn a_gpu_has_as_many_replicas_as_its_memory_allows() {
         let Allocatable::No(why) = state(node.plan()) else { panic!("{gib}") };
         assert_eq!(why, "containers hold replicas of it that have other memory");
         let sizes = replica_sizes(&node.plan.offers, &node.fingerprints);
-        assert_eq!(sizes["g0"].memory_mib, 10 << 10, "a container has it");
+        assert_eq!(sizes["g0"].memory_mib, 10 << 10, "a container holds replicas of it");
     }
     node.policy.resources = rules(10);
     assert_eq!(node.restart().plan().allocatable(GPU), 8 + 4);
@@ -285,7 +285,7 @@ fn a_gpu_has_as_many_replicas_as_its_memory_allows() {
     node.moves = Moves::Waiting;
     node.plan();
     assert!(node.plan.waiting);
-    assert_eq!(node.listed(GPU)[0], line("g0::0", "moves to nvidia.com/gpu"));
+    assert_eq!(node.listed(GPU)[0], entry("g0::0", "moves to nvidia.com/gpu"));
     node.moves = Moves::Allowed;
     assert_eq!(node.plan().allocatable(GPU), 16 + 9 + 1);
 }
@@ -299,22 +299,22 @@ fn virtual_gpus_take_the_place_of_whole_ones_once_their_containers_are_known() {
     node.moves = Moves::Waiting;
     node.plan();
     assert!(node.plan.waiting);
-    assert_eq!(node.listed(GPU)[0], line("g0", "other devices are offered in its place"));
+    assert_eq!(node.listed(GPU)[0], entry("g0", "other devices are offered in its place"));
     node.moves = Moves::Allowed;
     node.plan();
     assert_eq!((node.plan.offers[&name(GPU)].devices.len(), node.allocatable(GPU)), (0, 10));
-    assert_eq!(node.listed(GPU)[10], line("g0", "no longer offered as this resource"));
+    assert_eq!(node.listed(GPU)[10], entry("g0", "no longer offered as this resource"));
     let [("g1", why)] = node.withheld()[..] else { panic!("{:?}", node.withheld()) };
     assert!(why.starts_with("its resource counts virtual GPUs"), "its memory is unknown");
 }
 
 #[test]
-fn an_id_that_never_worked_is_forgotten() {
+fn an_id_that_was_never_allocatable_is_dropped() {
     let lost = Observation::Failed(Reason::Lost, "lost".into());
     let mut node = Node::with(vec![device("nvidia-index-0", 0, &lost)]);
     node.plan();
     node.devices = gpus(1);
-    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
+    assert_eq!(node.plan().listed(GPU), [entry("g0", "")]);
 }
 
 #[test]
@@ -331,8 +331,8 @@ fn an_unhealthy_device_has_its_reason_and_an_unchanged_offer_is_reused() {
 fn a_shared_device_is_listed_by_its_replicas() {
     let rules = vec![rule("a.com/shared", &[1], shared(3)), rule(GPU, &[], Sharing::Exclusive)];
     let mut node = Node::with(gpus(2)).rules(rules);
-    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
-    let replicas = [line("g1::0", ""), line("g1::1", ""), line("g1::2", "")];
+    assert_eq!(node.plan().listed(GPU), [entry("g0", "")]);
+    let replicas = [entry("g1::0", ""), entry("g1::1", ""), entry("g1::2", "")];
     assert_eq!(node.listed("a.com/shared"), replicas);
     let offer = &node.plan.offers[&name("a.com/shared")];
     assert_eq!((offer.listed(), offer.allocatable()), (3, 3));
@@ -351,7 +351,7 @@ fn devices_shared_by_mps_are_never_claimable() {
         node.plan();
         assert!(node.plan.claimable.is_empty(), "{offer:?}: it would be refused");
         assert!(node.plan.unclaimable["g0"].contains("by MPS"), "{offer:?}");
-        assert_eq!(node.allocatable("example.com/gpu-mps"), 4, "{offer:?}: someone may use it");
+        assert_eq!(node.allocatable("example.com/gpu-mps"), 4, "{offer:?}: containers may use it");
     }
 }
 
@@ -363,7 +363,7 @@ fn fewer_replicas_withdraw_the_last_and_more_bring_them_back() {
     node.policy.resources = Resources::Rules(rules(1));
     node.plan();
     let gone = "shared in another way now";
-    assert_eq!(node.listed(GPU), [line("g0::0", ""), line("g0::1", gone), line("g0::2", gone)]);
+    assert_eq!(node.listed(GPU), [entry("g0::0", ""), entry("g0::1", gone), entry("g0::2", gone)]);
     node.policy.resources = Resources::Rules(rules(3));
     assert_eq!(node.plan().allocatable(GPU), 3);
 }
@@ -377,14 +377,14 @@ fn a_new_policy_moves_a_device_once_no_container_holds_it() {
     node.plan();
     assert!(node.plan.waiting);
     let moves = "moves to a.com/new";
-    assert_eq!(node.listed(GPU), [line("g0", moves), line("g1", moves)]);
+    assert_eq!(node.listed(GPU), [entry("g0", moves), entry("g1", moves)]);
     assert_eq!(node.allocatable("a.com/new"), 0);
     node.moves = Moves::Allowed;
     node.holds(GPU, &["g1"]).plan();
     assert!(!node.plan.waiting);
     assert_eq!(
         node.listed("a.com/new"),
-        [line("g0", ""), line("g1", "a container holds it as nvidia.com/gpu")]
+        [entry("g0", ""), entry("g1", "a container holds it as nvidia.com/gpu")]
     );
     assert_eq!(node.allocatable(GPU), 0, "both ids are listed, as unhealthy");
     assert_eq!(node.listed(GPU).len(), 2);
@@ -395,19 +395,19 @@ fn a_new_policy_moves_a_device_once_no_container_holds_it() {
 }
 
 #[test]
-fn a_device_that_becomes_shared_waits_for_the_container_that_has_it_alone() {
+fn a_device_that_becomes_shared_waits_for_its_exclusive_container() {
     let mut node = Node::with(gpus(1));
     node.plan();
     node.policy.resources = Resources::Rules(vec![rule(GPU, &[], shared(2))]);
     node.moves = Moves::Waiting;
     node.plan();
-    assert_eq!(node.listed(GPU), [line("g0", "moves to nvidia.com/gpu")]);
+    assert_eq!(node.listed(GPU), [entry("g0", "moves to nvidia.com/gpu")]);
     node.moves = Moves::Allowed;
     node.holds(GPU, &["g0"]).plan();
     let held = "a container holds it as nvidia.com/gpu";
     assert_eq!(
         node.listed(GPU),
-        [line("g0::0", held), line("g0::1", held), line("g0", "shared in another way now")]
+        [entry("g0::0", held), entry("g0::1", held), entry("g0", "shared in another way now")]
     );
     node.moves = Moves::Kept;
     node.held.clear();
@@ -421,8 +421,8 @@ fn without_a_new_policy_a_device_stays_with_its_resource_whatever_its_position()
     node.plan();
     node.devices = vec![gpu("g1", 0)];
     node.plan();
-    assert_eq!(node.listed("a.com/first"), [line("g0", "no longer on this node")]);
-    assert_eq!(node.listed(GPU), [line("g1::0", ""), line("g1::1", "")]);
+    assert_eq!(node.listed("a.com/first"), [entry("g0", "no longer on this node")]);
+    assert_eq!(node.listed(GPU), [entry("g1::0", ""), entry("g1::1", "")]);
 }
 
 #[test]
@@ -430,9 +430,9 @@ fn ids_held_before_the_agent_started_are_listed() {
     let mut node = Node::with(gpus(1));
     node.holds(GPU, &["lost", "g0::1"]).plan();
     let listed = node.listed(GPU);
-    assert_eq!(listed[0], line("g0", "a container holds it as nvidia.com/gpu"));
-    assert_eq!(listed[1], line("g0::1", "shared in another way now"));
-    assert_eq!(listed[2], line("lost", "no longer on this node"));
+    assert_eq!(listed[0], entry("g0", "a container holds it as nvidia.com/gpu"));
+    assert_eq!(listed[1], entry("g0::1", "shared in another way now"));
+    assert_eq!(listed[2], entry("lost", "no longer on this node"));
     node.devices.clear();
     node.plan.offers.clear();
     assert!(node.plan().plan.offers.is_empty(), "a node without devices offers no resource");
@@ -440,20 +440,20 @@ fn ids_held_before_the_agent_started_are_listed() {
 
 #[test]
 fn parts_of_a_gpu_that_a_container_holds_whole_are_not_allocatable() {
-    let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
-    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
+    let mut node = Node::with(mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
+    assert_eq!(node.plan().listed(GPU), [entry("g0", "")]);
     node.policy.mig = MigStrategy::Mixed;
     node.moves = Moves::Waiting;
     assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
     node.moves = Moves::Allowed;
     node.holds(GPU, &["g0"]).plan();
     let held = "a container holds it as nvidia.com/gpu";
-    assert_eq!(node.listed("nvidia.com/mig-1g.5gb"), [line("g0-0", held), line("g0-1", held)]);
+    assert_eq!(node.listed("nvidia.com/mig-1g.5gb"), [entry("g0-0", held), entry("g0-1", held)]);
 }
 
 #[test]
 fn devices_keep_waiting_through_repeated_plans() {
-    let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
+    let mut node = Node::with(mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
     node.plan();
     node.policy.mig = MigStrategy::Mixed;
     node.moves = Moves::Waiting;
@@ -467,7 +467,7 @@ fn devices_keep_waiting_through_repeated_plans() {
 fn instances_wait_only_for_the_policy_that_moves_their_gpu() {
     let mut node = Node::with(gpus(1));
     node.plan();
-    node.devices = cut("g0", 0, &["1g.5gb"]);
+    node.devices = mig_gpu("g0", 0, &["1g.5gb"]);
     for (moves, allocatable) in [(Moves::Waiting, 0), (Moves::Allowed, 1), (Moves::Waiting, 1)] {
         node.moves = moves;
         assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), allocatable, "{moves:?}");
@@ -477,10 +477,10 @@ fn instances_wait_only_for_the_policy_that_moves_their_gpu() {
 
 #[test]
 fn a_new_instance_waits_for_the_holder_of_a_vanished_one_on_its_gpu() {
-    let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
+    let mut node = Node::with(mig_gpu("g0", 0, &["1g.5gb"]));
     node.plan();
     let vanished = Observation::Failed(Reason::Vanished, "gone".into());
-    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
+    let mut devices = mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"]);
     devices[1].health = device("x", 0, &vanished).health;
     node.devices = devices;
     node.moves = Moves::Waiting;
@@ -525,34 +525,34 @@ fn camera_of_two_sources() -> Node {
     let both = [("a-cam", "a"), ("b-cam", "b")];
     let devices = both.map(|(id, source)| with_node(id, source, "/dev/video0")).to_vec();
     let mut node = Node::with(devices).rules(vec![rule_for(CAMERA, &["a-cam", "b-cam"])]);
-    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    assert_eq!(node.plan().listed(CAMERA), [entry("a-cam", "")]);
     node
 }
 
 #[test]
-fn what_stays_offered_though_nobody_wants_it_has_its_thing_alone() {
+fn a_device_that_stays_offered_keeps_its_hardware_although_a_rule_selects_a_duplicate() {
     let mut node = camera_of_two_sources();
     node.policy.resources = Resources::Rules(vec![rule_for(CAMERA, &["b-cam"])]);
-    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    assert_eq!(node.plan().listed(CAMERA), [entry("a-cam", "")]);
     assert!(node.withheld()[0].1.starts_with("a-cam of a is the same device"));
     node.moves = Moves::Waiting;
     assert_eq!(node.plan().allocatable(CAMERA), 0);
     node.moves = Moves::Allowed;
     node.holds(CAMERA, &["a-cam"]).plan();
-    let held = line("b-cam", "a container holds it as a.com/camera");
+    let held = entry("b-cam", "a container holds it as a.com/camera");
     assert_eq!(node.listed(CAMERA)[0], held);
     node.moves = Moves::Kept;
     node.held.clear();
-    assert_eq!(node.plan().listed(CAMERA)[0], line("b-cam", ""));
+    assert_eq!(node.plan().listed(CAMERA)[0], entry("b-cam", ""));
 }
 
 #[test]
-fn an_unfit_device_keeps_its_hardware_from_duplicates() {
+fn an_unusable_device_keeps_its_hardware_from_duplicates() {
     let mut node = camera_of_two_sources();
     node.devices[0].withheld = Some("asleep".to_owned());
-    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "asleep")]);
+    assert_eq!(node.plan().listed(CAMERA), [entry("a-cam", "asleep")]);
     node.devices[0].withheld = None;
-    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    assert_eq!(node.plan().listed(CAMERA), [entry("a-cam", "")]);
 }
 
 #[test]
@@ -562,9 +562,9 @@ fn hardware_held_under_another_id_is_not_allocatable_after_a_restart() {
     node.plan();
     node.devices = vec![with_node("region", "a", "/dev/port0"), with_node("other", "a", "/dev/x")];
     node.restart().holds(CAMERA, &["port"]).plan();
-    let held = line("region", "a container holds it as a.com/camera");
-    let gone = line("port", "no longer on this node");
-    assert_eq!(node.listed(CAMERA), [line("other", ""), held, gone]);
+    let held = entry("region", "a container holds it as a.com/camera");
+    let gone = entry("port", "no longer on this node");
+    assert_eq!(node.listed(CAMERA), [entry("other", ""), held, gone]);
     node.held.clear();
     assert_eq!(node.plan().allocatable(CAMERA), 2);
 }
@@ -577,9 +577,9 @@ fn a_node_that_a_held_device_had_is_not_allocatable_as_another_device() {
     let renumbered = [("one", "/dev/video1"), ("two", "/dev/video0")];
     node.devices = renumbered.map(|(id, path)| with_node(id, "a", path)).to_vec();
     node.restart().holds(CAMERA, &["one"]).plan();
-    let held = line("two", "a container holds it as a.com/camera");
-    assert_eq!(node.listed(CAMERA), [line("one", ""), held.clone()]);
-    assert_eq!(node.plan().listed(CAMERA)[1], held, "it is remembered while it is held");
+    let held = entry("two", "a container holds it as a.com/camera");
+    assert_eq!(node.listed(CAMERA), [entry("one", ""), held.clone()]);
+    assert_eq!(node.plan().listed(CAMERA)[1], held, "the record stays while the id is held");
     node.held.clear();
     node.plan();
     assert_eq!(node.plan().allocatable(CAMERA), 2);
@@ -587,11 +587,11 @@ fn a_node_that_a_held_device_had_is_not_allocatable_as_another_device() {
 
 #[test]
 fn a_whole_gpu_waits_for_the_holder_of_a_vanished_instance() {
-    let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
+    let mut node = Node::with(mig_gpu("g0", 0, &["1g.5gb"]));
     node.plan();
     node.devices = gpus(1);
     node.restart().holds("nvidia.com/mig-1g.5gb", &["g0-0"]).plan();
-    assert_eq!(node.listed(GPU), [line("g0", "a container holds it as nvidia.com/mig-1g.5gb")]);
+    assert_eq!(node.listed(GPU), [entry("g0", "a container holds it as nvidia.com/mig-1g.5gb")]);
 }
 
 #[test]
@@ -610,15 +610,15 @@ fn replicas_of_another_method_wait_for_held_replicas() {
     assert_eq!(node.plan().allocatable(GPU), 0);
     node.moves = Moves::Allowed;
     node.holds(GPU, &["g0::0"]).plan();
-    assert!(node.plan.mps.is_empty(), "no daemon beside a program that is time-sliced");
+    assert!(node.plan.mps.is_empty(), "no daemon runs while a container is time-sliced");
     node.moves = Moves::Kept;
     node.held.clear();
     assert_eq!(node.plan().plan.mps.len(), 1);
 }
 
 #[test]
-fn single_serves_no_gpu_without_a_common_profile() {
-    let mut devices = cut("g0", 0, &["3g.20gb", "1g.5gb"]);
+fn single_offers_no_gpu_without_a_common_profile() {
+    let mut devices = mig_gpu("g0", 0, &["3g.20gb", "1g.5gb"]);
     devices.push(gpu("g1", 1));
     let mut node = Node::with(devices).mig(MigStrategy::Single);
     assert!(node.plan().plan.offers.is_empty());
@@ -627,8 +627,8 @@ fn single_serves_no_gpu_without_a_common_profile() {
 
 #[test]
 fn mixed_offers_each_profile_under_its_name() {
-    let mut devices = cut("g0", 0, &["1g.10gb+me", "1c.2g.20gb"]);
-    devices.extend(cut("g1", 1, &[]));
+    let mut devices = mig_gpu("g0", 0, &["1g.10gb+me", "1c.2g.20gb"]);
+    devices.extend(mig_gpu("g1", 1, &[]));
     devices.push(gpu("g2", 2));
     let mut node = Node::with(devices);
     node.plan();
@@ -641,35 +641,35 @@ fn mixed_offers_each_profile_under_its_name() {
 }
 
 #[test]
-fn single_serves_what_is_alike_and_keeps_the_rest_back_with_its_reason() {
-    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
-    devices.extend(cut("g1", 1, &["3g.20gb", "1g.5gb"]));
+fn single_offers_uniform_gpus_and_withholds_others_with_a_reason() {
+    let mut devices = mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"]);
+    devices.extend(mig_gpu("g1", 1, &["3g.20gb", "1g.5gb"]));
     devices.push(gpu("g2", 2));
-    devices.extend(cut("g3", 3, &[]));
+    devices.extend(mig_gpu("g3", 3, &[]));
     let mut node = Node::with(devices).mig(MigStrategy::Single);
     node.plan();
-    assert_eq!(node.listed(GPU), [line("g0-0", ""), line("g0-1", "")]);
-    let kept: Vec<_> = node.withheld().iter().map(|(id, _)| *id).collect();
-    assert_eq!(kept, ["g1-0", "g1-1", "g2", "g3"]);
+    assert_eq!(node.listed(GPU), [entry("g0-0", ""), entry("g0-1", "")]);
+    let withheld: Vec<_> = node.withheld().iter().map(|(id, _)| *id).collect();
+    assert_eq!(withheld, ["g1-0", "g1-1", "g2", "g3"]);
     let whole = Node::with(gpus(2)).mig(MigStrategy::Single).plan().allocatable(GPU);
     assert_eq!(whole, 2, "without any MIG, single means whole GPUs");
 }
 
 #[test]
-fn none_offers_a_cut_gpu_whole_and_not_its_parts() {
-    let mut node = Node::with(cut("g0", 0, &["1g.5gb"])).mig(MigStrategy::None);
+fn none_offers_a_divided_gpu_whole_and_not_its_parts() {
+    let mut node = Node::with(mig_gpu("g0", 0, &["1g.5gb"])).mig(MigStrategy::None);
     node.plan();
-    assert_eq!(node.listed(GPU), [line("g0", "")]);
+    assert_eq!(node.listed(GPU), [entry("g0", "")]);
     assert_eq!(node.plan.offers.len(), 1);
 }
 
 #[test]
 fn a_divided_gpu_offered_as_a_whole_fails_with_its_parts() {
-    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
+    let mut devices = mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"]);
     let failed = Observation::Fault(Reason::Xid(79), "fell off".into());
     devices[2].health = device("x", 0, &failed).health;
     let mut node = Node::with(devices).mig(MigStrategy::None);
-    assert_eq!(node.plan().listed(GPU), [line("g0", "g0-1: XID 79, fell off")]);
+    assert_eq!(node.plan().listed(GPU), [entry("g0", "g0-1: XID 79, fell off")]);
 }
 
 #[test]
@@ -705,7 +705,7 @@ proptest::proptest! {
         other in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
     ) {
         let name = |profile: &str| {
-            default_resource(&Policy::default(), &cut("g", 0, &[profile])[1]).expect("a valid name")
+            default_resource(&Policy::default(), &mig_gpu("g", 0, &[profile])[1]).expect("a valid name")
         };
         proptest::prop_assert!(name(&one).as_str().starts_with("nvidia.com/mig-"));
         proptest::prop_assert_eq!(one == other, name(&one) == name(&other));
@@ -718,7 +718,7 @@ fn a_resource_without_a_device_has_a_reason() {
         let empty = &node.plan().plan.empty;
         empty.iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>()
     };
-    let asking = |text: &str| Selector {
+    let with_expression = |text: &str| Selector {
         expression: Some(text.parse().expect("valid")),
         ..Selector::all(DeviceKind::Gpu)
     };
@@ -726,11 +726,11 @@ fn a_resource_without_a_device_has_a_reason() {
         |devices: Selector| vec![ResourceRule::new(name("a.com/x"), devices, Sharing::Exclusive)];
     let mut node = Node::with(gpus(2)).rules(of(Selector::all(DeviceKind::Fpga)));
     assert_eq!(why(&mut node), ["a.com/x: this node has no device of kind fpga"]);
-    node = node.rules(of(asking("device.kind == 'gpu' && device.index == 7")));
+    node = node.rules(of(with_expression("device.kind == 'gpu' && device.index == 7")));
     let expected = "a.com/x: none of 2 is the device of kind gpu that its rule selects: g0 does not match: \
                     device.index == 7 is false: index is 0";
     assert_eq!(why(&mut node), [expected]);
-    node = node.rules(of(asking("device.attributes['nvidia.com'].brand == 'x'")));
+    node = node.rules(of(with_expression("device.attributes['nvidia.com'].brand == 'x'")));
     assert!(why(&mut node)[0].ends_with("g0 does not match: it has no brand"));
     node.devices.truncate(1);
     node = node.rules(of(Selector { index: [3].into(), ..Selector::all(DeviceKind::Gpu) }));

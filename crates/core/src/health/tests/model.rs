@@ -10,7 +10,7 @@ const LONGEST: Duration = Duration::from_secs(QUIET.as_secs() * 32);
 /// An event of the device or the agent.
 #[derive(Clone, Debug)]
 enum Step {
-    Seen(Observation),
+    Observed(Observation),
     /// The agent restarts from its record.
     Restart,
 }
@@ -19,8 +19,8 @@ enum Step {
 #[derive(Debug, Default)]
 struct History {
     last_failure: Option<(Timestamp, Reason)>,
-    /// True once a probe passed since the agent's start, a quiet period after the last failure.
-    is_seen_working: bool,
+    /// True once a probe has passed since the agent's start, at least a quiet period after the last failure.
+    has_passed: bool,
 }
 
 fn reasons() -> impl Strategy<Value = Reason> {
@@ -29,13 +29,14 @@ fn reasons() -> impl Strategy<Value = Reason> {
 }
 
 fn steps() -> impl Strategy<Value = Step> {
-    let said = || "as it was seen".to_owned();
+    let detail = || "as it was seen".to_owned();
     prop_oneof![
-        6 => Just(Step::Seen(Observation::Passed)),
-        2 => reasons().prop_map(move |reason| Step::Seen(Observation::Failed(reason, said()))),
-        2 => reasons().prop_map(move |reason| Step::Seen(Observation::Fault(reason, said()))),
-        1 => Just(Step::Seen(Observation::Overdue(said()))),
-        1 => Just(Step::Seen(Observation::Awaited)),
+        6 => Just(Step::Observed(Observation::Passed)),
+        2 => reasons()
+            .prop_map(move |reason| Step::Observed(Observation::Failed(reason, detail()))),
+        2 => reasons().prop_map(move |reason| Step::Observed(Observation::Fault(reason, detail()))),
+        1 => Just(Step::Observed(Observation::Overdue(detail()))),
+        1 => Just(Step::Observed(Observation::Awaited)),
         1 => Just(Step::Restart),
     ]
 }
@@ -59,7 +60,7 @@ impl History {
             (Some(reason), _) => {
                 *self = Self { last_failure: Some((now, reason)), ..Self::default() }
             }
-            (None, Observation::Passed) => self.is_seen_working |= self.is_quiet_for(QUIET, now),
+            (None, Observation::Passed) => self.has_passed |= self.is_quiet_for(QUIET, now),
             (None, _) => {}
         }
     }
@@ -72,14 +73,11 @@ impl History {
 /// Guarantees at any time.
 fn check(tracker: &HealthTracker, history: &History) -> Result<(), TestCaseError> {
     let health = tracker.health();
-    prop_assert!(
-        !health.is_healthy() || history.is_seen_working,
-        "healthy before it was seen working"
-    );
+    prop_assert!(!health.is_healthy() || history.has_passed, "healthy before it was seen working");
     prop_assert!(health.failures.len() <= MAX_FAILURES);
     if health.state == HealthState::Unhealthy {
-        let told = health.failure().map(|failure| failure.reason);
-        prop_assert_eq!(told, history.last_failure.map(|(_, reason)| reason));
+        let reported = health.failure().map(|failure| failure.reason);
+        prop_assert_eq!(reported, history.last_failure.map(|(_, reason)| reason));
     }
     Ok(())
 }
@@ -99,18 +97,18 @@ fn resumed(tracker: &HealthTracker, now: Timestamp) -> Result<HealthTracker, Tes
 proptest! {
     #[test]
     fn no_device_is_healthy_without_evidence_and_none_is_lost_for_good(
-        happens in vec((pauses(), steps()), 1..60),
+        events in vec((pauses(), steps()), 1..60),
     ) {
         let mut now = Timestamp::UNIX_EPOCH;
         let (mut tracker, mut history) = (HealthTracker::new(QUIET, now), History::default());
-        for (pause, step) in happens {
+        for (pause, step) in events {
             now += pause;
             match step {
                 Step::Restart => {
                     tracker = resumed(&tracker, now)?;
-                    history.is_seen_working = false;
+                    history.has_passed = false;
                 }
-                Step::Seen(observation) => {
+                Step::Observed(observation) => {
                     let before = tracker.health().clone();
                     let changed = tracker.observe(&observation, now);
                     history.observe(&observation, before.state, now);

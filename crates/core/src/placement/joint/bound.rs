@@ -20,28 +20,28 @@ pub(super) struct Unchosen {
 #[derive(Clone, Copy, Debug, Default)]
 struct PairBound {
     /// Pairs with NICs that are already chosen.
-    sure: usize,
-    /// Unchosen NICs that could be in the most pairs that a NIC may have.
+    fixed: usize,
+    /// Unchosen NICs that could be in as many pairs as a NIC may have.
     full: usize,
-    /// Junctions with one more NIC and open pairs, but too few of them for a full NIC.
-    rests: usize,
-    /// The most open pairs of such a junction.
-    most_rest: usize,
+    /// Junctions with a further NIC and open pairs, but with fewer open pairs than a NIC may have.
+    partial_nics: usize,
+    /// Highest number of open pairs at such a junction.
+    largest_partial: usize,
 }
 
 /// For each level, a lower bound on the number of pairs farther apart than the level, over all completions.
 ///
-/// Only pairs that certainly include a chosen GPU count. Each level is bounded on its own, as if it got the best
+/// Only pairs that certainly include a chosen GPU count. Each level is bounded on its own, as if it had the best
 /// unchosen NICs. The number of near pairs has two upper bounds, of which the smaller applies. One gives every device
 /// its most pairs. The other gives every device its fewest pairs, and counts all extra pairs as near.
 pub(super) fn least_far(
     problem: &JointProblem,
     gpus: &Chosen,
     nics: &Chosen,
-    ahead: Unchosen,
+    unchosen: Unchosen,
 ) -> FarPairs {
     let Loads { gpu, nic, pairs: _, extra } = problem.loads;
-    let free = problem.free_nics(ahead.class);
+    let free = problem.free_nics(unchosen.class);
     let (mut even, mut uneven) =
         ([PairBound::default(); LEVELS.len()], [PairBound::default(); LEVELS.len()]);
     for (at, &level) in problem.junctions.levels.iter().enumerate() {
@@ -50,13 +50,14 @@ pub(super) fn least_far(
         uneven[level].add(ours * gpu.most, taken, free[at], nic.most);
     }
     // The GPUs with an extra pair may all be unchosen ones.
-    let ours = if gpu.most > gpu.least { extra.saturating_sub(ahead.gpus) } else { 0 };
+    let ours = if gpu.most > gpu.least { extra.saturating_sub(unchosen.gpus) } else { 0 };
     let more = if nic.most > nic.least { extra } else { ours };
-    let pairs = (problem.gpus.size() - ahead.gpus) * gpu.least + ours;
+    let pairs = (problem.gpus.size() - unchosen.gpus) * gpu.least + ours;
     let mut far = [0; LEVELS.len()];
     let mut least = 0;
     for (far, (even, uneven)) in far.iter_mut().zip(even.iter().zip(&uneven)) {
-        let near = (even.most(ahead.nics, nic.least) + more).min(uneven.most(ahead.nics, nic.most));
+        let near =
+            (even.most(unchosen.nics, nic.least) + more).min(uneven.most(unchosen.nics, nic.most));
         least = least.max(pairs.saturating_sub(near));
         *far = count(least);
     }
@@ -66,23 +67,23 @@ pub(super) fn least_far(
 // === impl PairBound ===
 
 impl PairBound {
-    /// Adds a junction: wanted pairs, chosen NICs, unchosen NICs, and the most pairs per NIC.
-    fn add(&mut self, wanted: usize, taken: usize, free: usize, most: usize) {
-        let sure = wanted.min(taken * most);
-        let open = wanted - sure;
+    /// Adds a junction: pairs of its chosen GPUs, chosen NICs, unchosen NICs, and the maximum number of pairs per NIC.
+    fn add(&mut self, target: usize, taken: usize, free: usize, most: usize) {
+        let fixed = target.min(taken * most);
+        let open = target - fixed;
         let full = free.min(open / most);
-        self.sure += sure;
+        self.fixed += fixed;
         self.full += full;
-        let rest = open - full * most;
-        if full < free && rest > 0 {
-            self.rests += 1;
-            self.most_rest = self.most_rest.max(rest);
+        let partial = open - full * most;
+        if full < free && partial > 0 {
+            self.partial_nics += 1;
+            self.largest_partial = self.largest_partial.max(partial);
         }
     }
 
     /// The most pairs with `missing` more NICs of at most `most` pairs each.
     fn most(self, missing: usize, most: usize) -> usize {
         let full = self.full.min(missing);
-        self.sure + full * most + self.rests.min(missing - full) * self.most_rest
+        self.fixed + full * most + self.partial_nics.min(missing - full) * self.largest_partial
     }
 }

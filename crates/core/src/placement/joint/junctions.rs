@@ -1,8 +1,8 @@
 //! Junctions: the switches, host bridges and NUMA nodes where GPUs and NICs meet, as a tree.
 //!
 //! A junction is a set of GPUs and NICs in which every GPU is within one PCIe level of every NIC. On a PCIe tree
-//! "within a level" is an equivalence: junctions of one level share no device, and each lies in one junction
-//! of the next farther level. So a junction allows as many pairs as it has devices of the rarer kind, and a level
+//! "within a level" is an equivalence: junctions of one level share no device, and each lies in one junction of the
+//! next farther level. So a junction allows as many pairs as it has devices of the less numerous kind, and a level
 //! allows the sum over its junctions. Pairing at the nearest level first gives the most pairs at every level.
 
 use crate::{placement::Topology, topology::PcieLevel};
@@ -70,20 +70,20 @@ impl Junctions {
         let mut gpus: Vec<_> = gpus.iter().map(|&gpu| (near(gpu), gpu)).collect();
         // Smaller sets first: their GPUs have fewer NICs to choose from.
         gpus.sort_by_cached_key(|(near, gpu)| (near.len(), near.clone(), *gpu));
-        for alike in gpus.chunk_by(|(ours, _), (theirs, _)| ours == theirs) {
-            let near = &alike[0].0;
+        for group in gpus.chunk_by(|(one, _), (other, _)| one == other) {
+            let near = &group[0].0;
             let is_free = |nic: &usize| self.path(*nic).len() == level;
             let free: Vec<_> = near.iter().copied().filter(is_free).collect();
             self.is_tree &= free.len() == near.len();
             if !free.is_empty() {
-                let gpus: Vec<_> = alike.iter().map(|(_, gpu)| *gpu).collect();
-                self.join(level, &gpus, &free);
+                let gpus: Vec<_> = group.iter().map(|(_, gpu)| *gpu).collect();
+                self.add_junction(level, &gpus, &free);
                 self.split(topology, level + 1, &gpus, &free);
             }
         }
     }
 
-    fn join(&mut self, level: usize, gpus: &[usize], nics: &[usize]) {
+    fn add_junction(&mut self, level: usize, gpus: &[usize], nics: &[usize]) {
         let junction = self.levels.len();
         self.levels.push(level);
         gpus.iter().chain(nics).for_each(|&at| self.paths[at].push(junction));

@@ -10,7 +10,7 @@ pub(super) struct Loads {
     pub(super) extra: usize,
 }
 
-/// Pair count of a device of one kind.
+/// Range of the pair count of a device of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) least: usize,

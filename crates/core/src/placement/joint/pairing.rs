@@ -5,22 +5,22 @@ use super::{
     loads::Loads,
 };
 
-/// Pairs as (GPU, NIC) positions, ascending. Pairs at the nearest junctions are made first.
+/// Pairs as (GPU, NIC) positions, ascending. Pairs at the nearest junctions are formed first.
 pub(super) fn pairs(junctions: &Junctions, gpus: &[usize], nics: &[usize]) -> Vec<(usize, usize)> {
     let loads = Loads::of(gpus.len(), nics.len());
     let gpus_are_more = gpus.len() >= nics.len();
     let (more, fewer) = if gpus_are_more { (gpus, nics) } else { (nics, gpus) };
-    let mut room = room(junctions, loads, more, fewer);
+    let mut capacity = capacity(junctions, loads, more, fewer);
     let mut open = more.to_vec();
     let mut pairs = Vec::with_capacity(loads.pairs);
     let levels = (0..LEVELS.len()).rev().map(Some);
     for level in levels.chain([None]) {
         open.retain(|&one| {
-            let mut others = fewer.iter().zip(&mut room);
+            let mut others = fewer.iter().zip(&mut capacity);
             let meet = |other: usize| level.is_none_or(|level| junctions.meet(one, other, level));
-            let partner = others.find(|(other, room)| **room > 0 && meet(**other));
-            let Some((&other, room)) = partner else { return true };
-            *room -= 1;
+            let partner = others.find(|(other, capacity)| **capacity > 0 && meet(**other));
+            let Some((&other, capacity)) = partner else { return true };
+            *capacity -= 1;
             pairs.push(if gpus_are_more { (one, other) } else { (other, one) });
             false
         });
@@ -30,7 +30,7 @@ pub(super) fn pairs(junctions: &Junctions, gpus: &[usize], nics: &[usize]) -> Ve
 }
 
 /// Pair count of each device of the less numerous kind.
-fn room(junctions: &Junctions, loads: Loads, more: &[usize], fewer: &[usize]) -> Vec<usize> {
+fn capacity(junctions: &Junctions, loads: Loads, more: &[usize], fewer: &[usize]) -> Vec<usize> {
     let paths: Vec<_> = fewer.iter().map(|&at| junctions.path(at).clone()).collect();
     let least = loads.pairs / fewer.len();
     let mut slots: Vec<_> = junctions.count(fewer).into_iter().map(|here| here * least).collect();
@@ -39,11 +39,12 @@ fn room(junctions: &Junctions, loads: Loads, more: &[usize], fewer: &[usize]) ->
     spare.into_iter().map(|spare| least + 1 - spare).collect()
 }
 
-/// Distributes the extra pairs: `spare[n]` of the devices at `paths[n]` may take one.
+/// Distributes the extra pairs: `spare[n]` of the devices at `paths[n]` may take one. Per junction, `more` is the
+/// number of devices of the more numerous kind, and `slots` the number of pairs of the other kind.
 ///
 /// Greedy: each extra pair goes to the device where it shortens a pair at the farthest level, then at nearer levels.
-/// Greedy is optimal, since slots bring a junction diminishing gains and junctions are nested (laminar concave
-/// functions).
+/// Greedy is optimal, since each further slot of a junction gains at most as much as the last one, and junctions are
+/// nested (laminar concave functions).
 pub(super) fn give_extra(
     paths: &[JunctionPath],
     spare: &mut [usize],

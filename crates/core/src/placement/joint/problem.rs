@@ -37,7 +37,7 @@ pub(super) struct KindProblem {
     /// Required devices per junction.
     pub(super) required: Vec<usize>,
     /// Number of candidates that remain after the choice.
-    pub(super) rest: usize,
+    pub(super) remaining: usize,
 }
 
 /// Numbers chosen at one junction, required devices included.
@@ -77,23 +77,24 @@ impl JointProblem {
     /// Dynamic programming: the reachable sums after each junction, then back from the full sum to
     /// the numbers at each one.
     pub(super) fn division(&self, level: usize) -> Option<Vec<JunctionShare>> {
-        let here: Vec<_> = (0..self.junctions.levels.len())
+        let at_level: Vec<_> = (0..self.junctions.levels.len())
             .filter(|&at| self.junctions.levels[at] == level)
             .collect();
-        let required = |kind: &KindProblem| here.iter().map(|&at| kind.required[at]).sum::<usize>();
+        let required =
+            |kind: &KindProblem| at_level.iter().map(|&at| kind.required[at]).sum::<usize>();
         let has_required_elsewhere =
             |kind: &KindProblem| required(kind) < kind.problem.required.len();
         if has_required_elsewhere(&self.gpus) || has_required_elsewhere(&self.nics) {
             return None;
         }
         let mut sums = vec![vec![(0, 0)]];
-        for &at in &here {
+        for &at in &at_level {
             sums.push(self.sums_with(at, &sums[sums.len() - 1]));
         }
         let mut left = (self.gpus.size(), self.nics.size());
         sums.pop()?.binary_search(&left).ok()?;
-        let mut shares = Vec::with_capacity(here.len());
-        for (&at, before) in here.iter().zip(&sums).rev() {
+        let mut shares = Vec::with_capacity(at_level.len());
+        for (&at, before) in at_level.iter().zip(&sums).rev() {
             let before = |&(g, n): &(usize, usize)| {
                 let rest = left.0.checked_sub(g).zip(left.1.checked_sub(n));
                 rest.is_some_and(|rest| before.binary_search(&rest).is_ok())
@@ -140,24 +141,24 @@ impl KindProblem {
     fn new(
         topology: &Topology,
         junctions: &Junctions,
-        ours: &ResolvedRequest,
-        theirs: &ResolvedRequest,
+        request: &ResolvedRequest,
+        other_request: &ResolvedRequest,
     ) -> Self {
         let positions = Positions {
-            available: &ours.available,
-            required: &ours.required,
+            available: &request.available,
+            required: &request.required,
             near: &[],
             shares: &[],
-            beside: &theirs.available,
+            other_kind: &other_request.available,
         };
-        let problem = Problem::new(topology, positions, ours.size, JOINT, |_| true);
+        let problem = Problem::new(topology, positions, request.size, JOINT, |_| true);
         let path = |at: usize| junctions.path(at).clone();
         Self {
             paths: problem.classes.iter().map(|class| path(class.members[0])).collect(),
-            required_paths: ours.required.iter().map(|&at| path(at)).collect(),
-            available: junctions.count(&ours.available),
-            required: junctions.count(&ours.required),
-            rest: ours.available.len() - ours.size,
+            required_paths: request.required.iter().map(|&at| path(at)).collect(),
+            available: junctions.count(&request.available),
+            required: junctions.count(&request.required),
+            remaining: request.available.len() - request.size,
             problem,
         }
     }
@@ -168,11 +169,11 @@ impl KindProblem {
     }
 
     /// Junctions of every required device and of every class, in this order.
-    pub(super) fn holders(&self) -> Vec<JunctionPath> {
+    pub(super) fn all_paths(&self) -> Vec<JunctionPath> {
         self.required_paths.iter().chain(&self.paths).cloned().collect()
     }
 
-    /// For each class and one past the last: devices of it and later classes, per junction.
+    /// For each class and one past the last: devices of the class and later classes, per junction.
     fn counts_from_each_class(&self, junctions: usize) -> Vec<usize> {
         let classes = self.problem.classes.len();
         let mut counts = vec![0; (classes + 1) * junctions];

@@ -149,9 +149,9 @@ impl<'a> JointSearch<'a> {
         let mut exact = true;
         for taken in (least..=eligible.min(step.missing)).rev() {
             let missing = step.missing - taken;
-            self.taken(step.side).take(kind, class, taken);
+            self.chosen_mut(step.side).take(kind, class, taken);
             exact &= self.branch(JointBranch { class: class + 1, missing, left, ..step });
-            self.taken(step.side).give_back(kind, class, taken);
+            self.chosen_mut(step.side).give_back(kind, class, taken);
         }
         exact
     }
@@ -163,7 +163,7 @@ impl<'a> JointSearch<'a> {
         }
     }
 
-    fn taken(&mut self, side: Side) -> &mut Chosen {
+    fn chosen_mut(&mut self, side: Side) -> &mut Chosen {
         match side {
             Side::Gpus => &mut self.gpus,
             Side::Nics => &mut self.nics,
@@ -172,7 +172,7 @@ impl<'a> JointSearch<'a> {
 
     /// True if every completion is outside the level, worse than the best, or equal to it with higher positions.
     fn is_excluded(&mut self, step: JointBranch) -> bool {
-        let far = least_far(self.problem, &self.gpus, &self.nics, self.ahead(step));
+        let far = least_far(self.problem, &self.gpus, &self.nics, self.unchosen(step));
         if !self.is_within(&far) {
             return true;
         }
@@ -199,7 +199,8 @@ impl<'a> JointSearch<'a> {
         self.is_higher(step)
     }
 
-    fn ahead(&self, step: JointBranch) -> Unchosen {
+    /// Devices that a branch has not chosen yet.
+    fn unchosen(&self, step: JointBranch) -> Unchosen {
         match step.side {
             Side::Gpus => {
                 let nics = self.problem.nics.problem.missing;
@@ -266,7 +267,7 @@ impl<'a> JointSearch<'a> {
 /// Value of a term from packed affinities and pair distances; `None` for terms of the remainder.
 fn value(term: Term, weight: i64, far: &FarPairs) -> Option<i64> {
     Some(match term {
-        Term::Links => Affinity::unpacked(weight).first,
+        Term::Links => Affinity::unpacked(weight).primary,
         Term::Pcie => Affinity::unpacked(weight).pcie,
         Term::SysPairs => far[0],
         Term::NodePairs => far[1] - far[0],

@@ -31,7 +31,7 @@ pub(super) struct PairCounter {
     paths: Vec<JunctionPath>,
     /// For each entry of `paths`, the number of devices that may take an extra pair.
     spare: Vec<usize>,
-    /// Pairs for which each junction has room.
+    /// Number of pairs that each junction can hold.
     slots: Vec<usize>,
 }
 
@@ -48,11 +48,11 @@ impl Chosen {
         kind.paths[class].iter().for_each(|&at| self.at[at] += taken);
     }
 
-    /// Takes the first devices at a junction until `wanted` are chosen there.
-    pub(super) fn take_at(&mut self, kind: &KindProblem, junction: usize, wanted: usize) {
+    /// Takes the first devices at a junction until `target` devices are chosen there.
+    pub(super) fn take_at(&mut self, kind: &KindProblem, junction: usize, target: usize) {
         for class in 0..kind.paths.len() {
             if kind.paths[class].contains(&junction) {
-                let missing = wanted - self.at[junction];
+                let missing = target - self.at[junction];
                 self.take(kind, class, missing.min(kind.problem.classes[class].eligible));
             }
         }
@@ -68,7 +68,7 @@ impl Chosen {
 
 impl PairCounter {
     pub(super) fn new(problem: &JointProblem) -> Self {
-        let paths = problem.fewer().holders();
+        let paths = problem.fewer().all_paths();
         Self { paths, ..Self::default() }
     }
 
@@ -99,7 +99,7 @@ impl PairCounter {
 /// Affinity of the remaining GPUs and NICs, paired one to one as near as possible. It is an upper bound until
 /// all NICs are chosen.
 pub(super) fn remaining_pairs(problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> i64 {
-    let all = problem.gpus.rest.min(problem.nics.rest);
+    let all = problem.gpus.remaining.min(problem.nics.remaining);
     let mut near = [0; LEVELS.len()];
     for (at, &level) in problem.junctions.levels.iter().enumerate() {
         let left = |kind: &KindProblem, taken: &Chosen| kind.available[at] - taken.at[at];

@@ -11,7 +11,7 @@ use crate::{
 
 /// A request: free GPUs and NICs by index, and the number of each.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
+struct TestRequest<'a> {
     free: (&'a [usize], &'a [usize]),
     size: (usize, usize),
     alignment: Alignment,
@@ -21,7 +21,7 @@ fn ids(prefix: &str, indices: &[usize]) -> Vec<String> {
     indices.iter().map(|index| format!("{prefix}-{index}")).collect()
 }
 
-fn answer(devices: &[Device], ask: Ask<'_>) -> Result<JointChoice, JointError> {
+fn answer(devices: &[Device], ask: TestRequest<'_>) -> Result<JointChoice, JointError> {
     let (gpus, nics) = (ids("GPU", ask.free.0), ids("NIC", ask.free.1));
     let gpus: Vec<_> = gpus.iter().map(String::as_str).collect();
     let nics: Vec<_> = nics.iter().map(String::as_str).collect();
@@ -37,14 +37,14 @@ fn answer(devices: &[Device], ask: Ask<'_>) -> Result<JointChoice, JointError> {
 /// The pairs of the best choice: `0-1 PIX, 2-1 NODE` are GPUs 0 and 2 with NIC 1.
 fn pairs(devices: &[Device], free: (&[usize], &[usize]), size: (usize, usize)) -> String {
     let alignment = Alignment::Preferred;
-    let choice = answer(devices, Ask { free, size, alignment }).expect("an answer");
+    let choice = answer(devices, TestRequest { free, size, alignment }).expect("an answer");
     assert!(choice.exact);
     let index = |id: &DeviceId| id.as_str()[4..].to_owned();
     let pair = |pair: &Pair| format!("{}-{} {}", index(&pair.gpu), index(&pair.nic), pair.level);
     choice.pairs.iter().map(pair).collect::<Vec<_>>().join(", ")
 }
 
-fn refused(devices: &[Device], ask: Ask<'_>) -> String {
+fn refused(devices: &[Device], ask: TestRequest<'_>) -> String {
     answer(devices, ask).expect_err("refused").to_string()
 }
 
@@ -193,7 +193,7 @@ fn devices_on_separate_host_bridges_are_paired_by_numa_node() {
     let (four, size) = (&[0, 1, 2, 3][..], (2, 2));
     assert_eq!(pairs(&devices, (four, four), size), "0-0 NODE, 1-1 NODE");
     assert_eq!(pairs(&devices, (&[1, 2, 3], &[0, 1, 2]), size), "1-0 NODE, 2-2 NODE");
-    let within = |free, level| Ask { free, size, alignment: Alignment::Required(level) };
+    let within = |free, level| TestRequest { free, size, alignment: Alignment::Required(level) };
     let choice = answer(&devices, within((four, four), PcieLevel::Node)).expect("an answer");
     assert_eq!(choice.farthest(), Some(PcieLevel::Node));
     assert_eq!(
@@ -215,7 +215,7 @@ fn unknown_numa_nodes_are_different_nodes() {
     let free = (&[1, 2][..], &[0, 1, 2, 3][..]);
     assert_eq!(pairs(&devices, free, (1, 1)), "1-0 SYS");
     let alignment = Alignment::Required(PcieLevel::Sys);
-    assert!(answer(&devices, Ask { free, size: (1, 1), alignment }).is_ok());
+    assert!(answer(&devices, TestRequest { free, size: (1, 1), alignment }).is_ok());
 }
 
 #[test]
@@ -243,16 +243,16 @@ fn one_kind_alone_is_chosen_by_the_aligned_policy() {
     let devices = l40s();
     let alignment = Alignment::Required(PcieLevel::Pix);
     let free = (EIGHT, &[0, 1][..]);
-    let gpus = answer(&devices, Ask { free, size: (2, 0), alignment }).expect("an answer");
+    let gpus = answer(&devices, TestRequest { free, size: (2, 0), alignment }).expect("an answer");
     let named = |ids: &[DeviceId]| ids.iter().map(DeviceId::to_string).collect::<Vec<_>>();
     assert_eq!(named(&gpus.gpus), ["GPU-2", "GPU-3"], "those near NICs are left to others");
     assert!(gpus.nics.is_empty() && gpus.pairs.is_empty() && gpus.farthest().is_none());
-    let nics = answer(&devices, Ask { free, size: (0, 1), alignment }).expect("an answer");
+    let nics = answer(&devices, TestRequest { free, size: (0, 1), alignment }).expect("an answer");
     assert_eq!((named(&nics.gpus), named(&nics.nics)), (vec![], vec!["NIC-0".to_owned()]));
 }
 
 #[test]
-fn impossible_questions_are_refused_with_the_numbers() {
+fn impossible_requests_are_refused_with_the_numbers() {
     let topology = Topology::from_devices(&l40s());
     let gpus = |required: &'static [&str], size| Wanted {
         available: &["GPU-1", "GPU-0", "GPU-1", "GPU-99"],
@@ -308,7 +308,7 @@ fn every_size_on_a_real_machine_is_answered_exactly_in_few_steps() {
     let devices = h100();
     let nics: Vec<_> = (0..10).collect();
     for size in (1..=8).flat_map(|gpus| (1..=10).map(move |nics| (gpus, nics))) {
-        let ask = Ask { free: (EIGHT, &nics), size, alignment: Alignment::Preferred };
+        let ask = TestRequest { free: (EIGHT, &nics), size, alignment: Alignment::Preferred };
         let choice = answer(&devices, ask).expect("an answer");
         assert!(choice.exact && choice.steps < 1_000, "{size:?} took {} steps", choice.steps);
     }
@@ -329,7 +329,7 @@ fn partitions_take_no_more_steps_than_gpus() {
     }
     let (gpus, nics): (Vec<_>, Vec<_>) = ((0..64).collect(), (0..10).collect());
     for size in [(8, 1), (8, 8), (12, 2), (32, 4), (60, 9)] {
-        let ask = Ask { free: (&gpus, &nics), size, alignment: Alignment::Preferred };
+        let ask = TestRequest { free: (&gpus, &nics), size, alignment: Alignment::Preferred };
         let choice = answer(&devices, ask).expect("an answer");
         assert!(choice.exact, "{size:?} took {} steps", choice.steps);
         // Whole GPUs, each with its NIC.
@@ -339,7 +339,7 @@ fn partitions_take_no_more_steps_than_gpus() {
 
 #[test]
 fn the_answer_serialises_with_its_pairs() {
-    let ask = Ask { free: (EIGHT, &[0]), size: (1, 1), alignment: Alignment::Preferred };
+    let ask = TestRequest { free: (EIGHT, &[0]), size: (1, 1), alignment: Alignment::Preferred };
     let choice = answer(&l40s(), ask).expect("an answer");
     let document = serde_json::to_value(&choice).expect("JSON");
     assert_eq!(

@@ -12,7 +12,7 @@ pub(super) struct Sets {
     /// First bit of each class.
     offsets: Vec<usize>,
     /// Affinity inside each set.
-    inside: Vec<i64>,
+    inner_affinity: Vec<i64>,
     /// Memoised affinity of the best division of each set, per size.
     divided: [Vec<Option<i64>>; SIZES.len()],
 }
@@ -33,24 +33,24 @@ impl Sets {
             problem.affinity(class(a), class(b)).by_data()
         };
         let all = 1 << devices;
-        let mut inside = vec![0; all];
+        let mut inner_affinity = vec![0; all];
         for mask in 1..all {
             let set = Mask::try_from(mask).expect("few devices");
             let (lowest, others) = (set.trailing_zeros(), set & (set - 1));
             let added: i64 = bits(others).map(|other| affinity(lowest, other)).sum();
-            inside[mask] = inside[others as usize] + added;
+            inner_affinity[mask] = inner_affinity[others as usize] + added;
         }
-        Self { offsets, inside, divided: SIZES.map(|_| vec![None; all]) }
+        Self { offsets, inner_affinity, divided: SIZES.map(|_| vec![None; all]) }
     }
 
     /// Usefulness of the devices that remain after taking `counts` of each class.
     pub(super) fn usefulness(&mut self, problem: &Problem, counts: &[usize]) -> i64 {
         let classes = problem.classes.iter().zip(counts).zip(&self.offsets);
-        let left = classes
+        let remaining = classes
             .map(|((class, taken), offset)| ((1 << (class.members.len() - taken)) - 1) << offset);
-        let left: Mask = left.sum();
+        let remaining: Mask = remaining.sum();
         let sizes = SIZES.iter().enumerate();
-        sizes.map(|(size, &(_, weight))| weight * self.best_division(size, left)).sum()
+        sizes.map(|(size, &(_, weight))| weight * self.best_division(size, remaining)).sum()
     }
 
     /// Affinity of the best division of a set into as many sets of one size as fit.
@@ -59,8 +59,8 @@ impl Sets {
         if (set.count_ones() as usize) < devices {
             return 0;
         }
-        if let Some(known) = self.divided[size][set as usize] {
-            return known;
+        if let Some(affinity) = self.divided[size][set as usize] {
+            return affinity;
         }
         let (lowest, others) = (set & set.wrapping_neg(), set & (set - 1));
         // The lowest device is in some set or left over.
@@ -68,7 +68,7 @@ impl Sets {
         let mut best = if is_left_over { self.best_division(size, others) } else { 0 };
         subsets(others, devices - 1, lowest, &mut |chosen| {
             let rest = self.best_division(size, set & !chosen);
-            best = best.max(self.inside[chosen as usize] + rest);
+            best = best.max(self.inner_affinity[chosen as usize] + rest);
         });
         self.divided[size][set as usize] = Some(best);
         best

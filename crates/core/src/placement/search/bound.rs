@@ -19,12 +19,12 @@ pub(in crate::placement) struct Bounds {
     row: usize,
     /// For each class, the gain per device and the number of eligible devices.
     gains: Vec<(i64, usize)>,
-    rooms: Vec<GroupRoom>,
+    capacities: Vec<GroupCapacity>,
 }
 
-/// Load of a group during the search.
+/// Taken and eligible devices of a group during the search.
 #[derive(Clone, Copy, Debug)]
-struct GroupRoom {
+struct GroupCapacity {
     taken: i64,
     left: i64,
 }
@@ -47,9 +47,9 @@ impl Bounds {
         for class in 0..classes {
             order.sort_by_key(|&other| -problem.weight(class, other));
             let weights = order.iter().flat_map(|&other| {
-                let others = problem.classes[other].eligible;
-                let others = others.saturating_sub(usize::from(other == class));
-                std::iter::repeat_n(problem.weight(class, other), others)
+                let eligible = problem.classes[other].eligible;
+                let eligible = eligible.saturating_sub(usize::from(other == class));
+                std::iter::repeat_n(problem.weight(class, other), eligible)
             });
             let mut sum = 0;
             best_sums.push(sum);
@@ -59,9 +59,9 @@ impl Bounds {
             });
             best_sums.extend(sums.take(row - 1));
         }
-        let (gains, rooms) =
+        let (gains, capacities) =
             (Vec::with_capacity(classes), Vec::with_capacity(problem.groups.len()));
-        Self { best_sums, row, gains, rooms }
+        Self { best_sums, row, gains, capacities }
     }
 
     /// Number of classes that a bound iterates over.
@@ -70,7 +70,7 @@ impl Bounds {
     }
 
     /// True if every set of the branch is worse than the best.
-    pub(super) fn exclude(
+    pub(super) fn is_excluded(
         &mut self,
         problem: &Problem,
         state: &Partial,
@@ -99,7 +99,7 @@ impl Bounds {
         match term {
             Term::Affinity => {
                 let most = state.weight + self.most_weight(problem, state, branch);
-                Some(Affinity::unpacked(most).first)
+                Some(Affinity::unpacked(most).primary)
             }
             Term::InUse => {
                 let of = |class: usize| problem.groups[problem.classes[class].traits.group].in_use;
@@ -150,41 +150,43 @@ impl Bounds {
 
     /// Lower bound of the imbalance: every further device goes to the emptiest group.
     fn least_imbalance(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
-        self.find_room(problem, state, branch);
-        for (load, group) in self.rooms.iter_mut().zip(&problem.groups) {
+        self.update_capacities(problem, state, branch);
+        for (load, group) in self.capacities.iter_mut().zip(&problem.groups) {
             load.taken += group.in_use;
         }
         for _ in 0..branch.missing {
-            let open = self.rooms.iter_mut().filter(|room| room.left > 0);
-            let Some(room) = open.min_by_key(|room| room.taken) else { break };
-            room.taken += 1;
-            room.left -= 1;
+            let open = self.capacities.iter_mut().filter(|capacity| capacity.left > 0);
+            let Some(capacity) = open.min_by_key(|capacity| capacity.taken) else { break };
+            capacity.taken += 1;
+            capacity.left -= 1;
         }
-        self.rooms.iter().map(|room| room.taken.pow(2)).sum()
+        self.capacities.iter().map(|capacity| capacity.taken.pow(2)).sum()
     }
 
-    /// Lower bound of the number of groups: groups in the set are filled first, then the groups with the most room.
+    /// Lower bound of the number of groups: groups in the set are filled first, then the groups with the most eligible
+    /// devices.
     fn fewest_groups(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
-        self.find_room(problem, state, branch);
-        self.rooms.sort_unstable_by_key(|room| (room.taken == 0, -room.left));
+        self.update_capacities(problem, state, branch);
+        self.capacities.sort_unstable_by_key(|capacity| (capacity.taken == 0, -capacity.left));
         let mut missing = count(branch.missing);
         let mut groups = 0;
-        for room in &self.rooms {
-            if room.taken == 0 && missing <= 0 {
+        for capacity in &self.capacities {
+            if capacity.taken == 0 && missing <= 0 {
                 break;
             }
             groups += 1;
-            missing -= room.left;
+            missing -= capacity.left;
         }
         groups
     }
 
-    /// Taken devices of each group, and its eligible devices in the branch.
-    fn find_room(&mut self, problem: &Problem, state: &Partial, branch: Branch) {
-        self.rooms.clear();
-        self.rooms.extend(state.of_group.iter().map(|&taken| GroupRoom { taken, left: 0 }));
+    /// Computes the taken devices of each group, and its eligible devices in the branch.
+    fn update_capacities(&mut self, problem: &Problem, state: &Partial, branch: Branch) {
+        self.capacities.clear();
+        self.capacities
+            .extend(state.of_group.iter().map(|&taken| GroupCapacity { taken, left: 0 }));
         for class in &problem.classes[branch.class..] {
-            self.rooms[class.traits.group].left += count(class.eligible);
+            self.capacities[class.traits.group].left += count(class.eligible);
         }
     }
 }

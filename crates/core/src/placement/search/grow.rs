@@ -3,14 +3,14 @@
 use super::{Partial, Search};
 use crate::placement::{policy::Term, problem::Problem};
 
-/// Most initial sets.
+/// Maximum number of initial sets.
 const MAX_INITIAL_SETS: usize = 32;
 
 // === impl Search ===
 
 impl Search<'_> {
     /// Grows a set from each class and keeps the best.
-    pub(super) fn grow_some(&mut self) {
+    pub(super) fn find_initial_sets(&mut self) {
         let problem = self.problem;
         let classes = 0..problem.classes.len();
         let firsts = classes.filter(|&class| problem.classes[class].eligible > 0);
@@ -24,7 +24,7 @@ impl Search<'_> {
 }
 
 impl Partial {
-    /// Takes one device of a class, then always the one with the greatest gain.
+    /// Takes one device of a class, then repeatedly the device with the greatest gain.
     fn grow(&mut self, problem: &Problem, first: usize) {
         self.take(problem, first, 1);
         for _ in 1..problem.missing {

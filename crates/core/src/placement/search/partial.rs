@@ -67,7 +67,7 @@ impl Partial {
     /// Value of a term for the set; 0 for terms of the remainder and of pairs.
     pub(in crate::placement) fn value(&self, problem: &Problem, term: Term) -> i64 {
         match term {
-            Term::Affinity | Term::Links => Affinity::unpacked(self.weight).first,
+            Term::Affinity | Term::Links => Affinity::unpacked(self.weight).primary,
             Term::Pcie => Affinity::unpacked(self.weight).pcie,
             Term::NearNics => {
                 problem.start.near_nics + self.sum(problem, |class| class.traits.near_nics)
@@ -83,7 +83,7 @@ impl Partial {
                 let square = |(group, taken): (&GroupLoad, &i64)| (group.in_use + taken).pow(2);
                 problem.groups.iter().zip(&self.of_group).map(square).sum()
             }
-            // The search evaluates these itself.
+            // The search evaluates these terms itself.
             Term::Remaining
             | Term::RemainingPcie
             | Term::RemainingPairs

@@ -10,7 +10,7 @@ use crate::placement::{
 
 /// Candidates during the choice.
 #[derive(Debug)]
-pub(super) struct Filling<'a> {
+pub(super) struct FillState<'a> {
     pub(super) topology: &'a Topology,
     /// In the inventory's order.
     pub(super) pools: Vec<Pool>,
@@ -22,9 +22,9 @@ pub(super) struct Filling<'a> {
     pub(super) exact: bool,
 }
 
-// === impl Filling ===
+// === impl FillState ===
 
-impl<'a> Filling<'a> {
+impl<'a> FillState<'a> {
     pub(super) fn new(
         topology: &'a Topology,
         pools: Vec<Pool>,
@@ -35,8 +35,8 @@ impl<'a> Filling<'a> {
         Self { topology, pools, policy, span, near, steps: 0, exact: true }
     }
 
-    /// Takes `missing` replicas. Per turn, spreading policies take one replica of a device, packing ones all free
-    /// replicas.
+    /// Takes `missing` replicas. Per turn, spreading policies take one replica of a device, and packing policies all
+    /// free replicas of the device.
     pub(super) fn fill(&mut self, mut missing: usize) {
         while missing > 0 {
             let equals = self.next_devices();
@@ -55,7 +55,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Indexes of the next devices, which the policy ranks equal; empty if no replica is free.
+    /// Indices of the next devices, which the policy ranks equal; empty if no replica is free.
     pub(super) fn next_devices(&self) -> Vec<usize> {
         let compare = |a: &Pool, b: &Pool| Pool::compare(a, b, self.policy);
         let open = || self.pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
@@ -66,10 +66,10 @@ impl<'a> Filling<'a> {
         equals.map(|(place, _)| place).collect()
     }
 
-    /// Up to `count` of the equal devices: those best connected with each other and with the container's
+    /// Up to `count` of the equal devices: the devices that are best connected with each other and with the container's
     /// devices.
     pub(super) fn best_connected(&mut self, mut equals: Vec<usize>, count: usize) -> Vec<usize> {
-        if count < equals.len() && !self.pools[equals[0]].is_held() {
+        if count < equals.len() && !self.pools[equals[0]].has_chosen() {
             let set = self.best_set(&equals, count);
             equals.retain(|&place| set.binary_search(&self.pools[place].at).is_ok());
         }
@@ -79,12 +79,12 @@ impl<'a> Filling<'a> {
         equals
     }
 
-    /// Positions of the best set of the container's devices and `wanted` further ones.
-    fn best_set(&mut self, equals: &[usize], wanted: usize) -> Vec<usize> {
-        let held = self.pools.iter().filter(|pool| pool.is_held());
-        let required: Vec<_> = held.clone().map(|pool| pool.at).collect();
+    /// Positions of the best set of the container's devices and `further` of the equal devices.
+    fn best_set(&mut self, equals: &[usize], further: usize) -> Vec<usize> {
+        let chosen = self.pools.iter().filter(|pool| pool.has_chosen());
+        let required: Vec<_> = chosen.clone().map(|pool| pool.at).collect();
         let mut open: Vec<_> = equals.iter().map(|&place| &self.pools[place]).collect();
-        open.extend(held);
+        open.extend(chosen);
         open.sort_by_key(|pool| pool.at);
         let available: Vec<_> = open.iter().map(|pool| pool.at).collect();
         let shares: Vec<_> = open.iter().map(|pool| count(pool.in_use)).collect();
@@ -93,9 +93,9 @@ impl<'a> Filling<'a> {
             required: &required,
             near: &self.near,
             shares: &shares,
-            beside: &[],
+            other_kind: &[],
         };
-        let size = required.len() + wanted;
+        let size = required.len() + further;
         let problem = Problem::new(self.topology, positions, size, SHARED, |_| true);
         let found = search::best_set(&problem);
         self.steps += found.steps;

@@ -9,9 +9,9 @@ use super::{Pool, ShareError, Topology};
 
 /// Candidates that can each serve the whole request. With required replicas, only their device can.
 pub(super) fn of_one_device(mut pools: Vec<Pool>, size: usize) -> Result<Vec<Pool>, ShareError> {
-    match pools.iter().filter(|pool| pool.is_held()).count() {
+    match pools.iter().filter(|pool| pool.has_chosen()).count() {
         0 => {}
-        1 => pools.retain(Pool::is_held),
+        1 => pools.retain(Pool::has_chosen),
         several => return Err(ShareError::RequiredOnSeveral(several)),
     }
     let most = pools.iter().map(Pool::available).max().unwrap_or_default();
@@ -19,7 +19,7 @@ pub(super) fn of_one_device(mut pools: Vec<Pool>, size: usize) -> Result<Vec<Poo
     if pools.is_empty() { Err(ShareError::TooFewOnOne { size, most }) } else { Ok(pools) }
 }
 
-/// Candidates of one NUMA node: of the nodes with the required replicas, the one with most free replicas.
+/// Candidates of one NUMA node: the node with the required replicas, or else the node with the most available replicas.
 ///
 /// If no node is known, all devices count as on one node. Otherwise each device without a known node counts as on
 /// a node of its own.
@@ -37,11 +37,12 @@ pub(super) fn of_one_node(
     for pool in &pools {
         *left.entry(node_of(pool)).or_insert(0) += pool.available();
     }
-    let held: BTreeSet<_> = pools.iter().filter(|pool| pool.is_held()).map(node_of).collect();
-    if held.len() > 1 {
+    let required_nodes: BTreeSet<_> =
+        pools.iter().filter(|pool| pool.has_chosen()).map(node_of).collect();
+    if required_nodes.len() > 1 {
         return Err(ShareError::RequiredOnNodes);
     }
-    left.retain(|node, _| held.iter().all(|held| held == node));
+    left.retain(|node, _| required_nodes.iter().all(|required| required == node));
     let best = left.into_iter().max_by_key(|(node, left)| (*left, Reverse(*node)));
     let (node, most) = best.unwrap_or_default();
     if most < size {

@@ -28,7 +28,7 @@ impl Pool {
     }
 
     /// Order of two devices for the next replica. Spreading policies prefer devices that the container does not have
-    /// yet, packing ones devices that it has.
+    /// yet; packing policies prefer devices that it has.
     pub(super) fn compare(a: &Self, b: &Self, policy: Policy) -> Ordering {
         match policy {
             Policy::Distributed | Policy::NumaStrict => {
@@ -56,16 +56,18 @@ impl Pool {
         self.chosen.len()
     }
 
-    pub(super) fn is_held(&self) -> bool {
+    pub(super) fn has_chosen(&self) -> bool {
         !self.chosen.is_empty()
     }
 
+    /// Takes the replica of a number; `None` if it is not free.
     pub(super) fn take_number(&mut self, number: u32) -> Option<()> {
         let position = self.free.binary_search(&number).ok()?;
         self.chosen.push(self.free.remove(position));
         Some(())
     }
 
+    /// Takes the free replicas with the lowest numbers.
     pub(super) fn take(&mut self, count: usize) {
         self.chosen.extend(self.free.drain(..count));
     }

@@ -34,9 +34,9 @@ impl World {
         shared.collect()
     }
 
-    fn ask(&self, ask: &Ask) -> Result<ShareChoice, ShareError> {
+    fn ask(&self, ask: &TestRequest) -> Result<ShareChoice, ShareError> {
         let required: Vec<_> = ask.required.iter().map(|id| id.parse().expect("valid")).collect();
-        let Ask { size, policy, span, .. } = *ask;
+        let TestRequest { size, policy, span, .. } = *ask;
         let request = ShareRequest {
             devices: &self.shared(),
             required: &required,
@@ -48,15 +48,15 @@ impl World {
         choose(&self.topology(), request)
     }
 
-    fn explain(&self, ask: &Ask) -> ShareExplanation {
-        let Ask { size, policy, span, .. } = *ask;
+    fn explain(&self, ask: &TestRequest) -> ShareExplanation {
+        let TestRequest { size, policy, span, .. } = *ask;
         let request =
             ShareRequest { devices: &self.shared(), required: &[], near: &[], size, policy, span };
         explain(&self.topology(), request).expect("an answer")
     }
 
     /// `0x2 3x1`: two replicas of GPU 0 and one of GPU 3.
-    fn chosen(&self, ask: &Ask) -> String {
+    fn chosen(&self, ask: &TestRequest) -> String {
         let choice = self.ask(ask).expect("an answer");
         let share = |share: &Share| {
             format!("{}x{}", share.device.as_str().trim_start_matches("GPU-"), share.chosen)
@@ -66,23 +66,23 @@ impl World {
 }
 
 #[derive(Clone, Copy)]
-struct Ask {
+struct TestRequest {
     size: usize,
     required: &'static [&'static str],
     policy: Policy,
     span: Span,
 }
 
-fn distributed(size: usize) -> Ask {
-    Ask { size, required: &[], policy: Policy::Distributed, span: Span::AnyDevices }
+fn distributed(size: usize) -> TestRequest {
+    TestRequest { size, required: &[], policy: Policy::Distributed, span: Span::AnyDevices }
 }
 
-fn packed(size: usize) -> Ask {
-    Ask { policy: Policy::Packed, ..distributed(size) }
+fn packed(size: usize) -> TestRequest {
+    TestRequest { policy: Policy::Packed, ..distributed(size) }
 }
 
-fn of_one(ask: Ask) -> Ask {
-    Ask { span: Span::OneDevice, ..ask }
+fn of_one(ask: TestRequest) -> TestRequest {
+    TestRequest { span: Span::OneDevice, ..ask }
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn distributed_takes_from_the_devices_with_the_fewest_in_use() {
 fn two_replicas_come_from_two_devices_of_equal_load() {
     // One replica of GPU 0 is required: the other comes from a new GPU.
     let world = World::new(switched(), 4, &[0, 1]);
-    let ask = Ask { required: &["GPU-0::3"], ..distributed(2) };
+    let ask = TestRequest { required: &["GPU-0::3"], ..distributed(2) };
     assert_eq!(world.chosen(&ask), "0x1 1x1");
 }
 
@@ -129,7 +129,7 @@ fn one_device_gives_all_replicas_if_the_span_requires_it() {
         (of_one(distributed(2)), "0x2"),
         (of_one(packed(2)), "3x2"),
         (of_one(packed(3)), "1x3"),
-        (Ask { required: &["GPU-1::3"], ..of_one(distributed(2)) }, "1x2"),
+        (TestRequest { required: &["GPU-1::3"], ..of_one(distributed(2)) }, "1x2"),
     ] {
         assert_eq!(world.chosen(&ask), expected);
     }
@@ -149,7 +149,7 @@ fn an_explanation_shows_every_device_and_the_next_one() {
 #[test]
 fn each_policy_spreads_or_packs_replicas() {
     let world = World::new(linked(&[(0, 5, 4)]), 4, &[3, 1, 2, 0, 1, 3, 2, 2]);
-    let by = |policy, size| world.chosen(&Ask { policy, ..distributed(size) });
+    let by = |policy, size| world.chosen(&TestRequest { policy, ..distributed(size) });
     assert_eq!(by(Policy::Aligned, 2), "0x1 5x1", "the pair that is linked, whatever its load");
     assert_eq!(by(Policy::Aligned, 1), "3x1", "of equals the one with the fewest in use");
     assert_eq!(by(Policy::First, 3), "0x1 1x2");
@@ -159,16 +159,16 @@ fn each_policy_spreads_or_packs_replicas() {
 #[test]
 fn the_lowest_free_numbers_are_taken_beside_the_required() {
     let world = World::new(switched(), 5, &[1]);
-    let ask = Ask { required: &["GPU-0::3"], ..distributed(3) };
+    let ask = TestRequest { required: &["GPU-0::3"], ..distributed(3) };
     let ids: Vec<_> =
         world.ask(&ask).expect("an answer").replicas.iter().map(ToString::to_string).collect();
     assert_eq!(ids, ["GPU-0::1", "GPU-0::2", "GPU-0::3"]);
 }
 
 #[test]
-fn impossible_questions_are_refused_with_the_numbers() {
+fn impossible_requests_are_refused_with_the_numbers() {
     let world = World::new(switched(), 4, &[2, 1]);
-    let requiring = |required, ask| Ask { required, ..ask };
+    let requiring = |required, ask| TestRequest { required, ..ask };
     let both: &[&str] = &["GPU-0::3", "GPU-1::3"];
     for (ask, expected) in [
         (distributed(0), "0 replicas requested"),
@@ -237,8 +237,8 @@ prop_compose! {
         let (free, in_use): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
         let devices = linked(&links).into_iter().take(free.len()).collect();
         let world = World { devices, free, in_use };
-        let question = ResolvedRequest::about(&world, policy, span, size, seed);
-        (world, question)
+        let resolved = ResolvedRequest::about(&world, policy, span, size, seed);
+        (world, resolved)
     }
 }
 
@@ -276,7 +276,7 @@ impl fmt::Debug for World {
 /// Replicas per device: in use by others, chosen, required among those, and left free.
 fn loads(
     world: &World,
-    question: &ResolvedRequest,
+    resolved: &ResolvedRequest,
     choice: &ShareChoice,
 ) -> Vec<(usize, usize, usize, usize)> {
     let count = |replicas: &[ReplicaId], id: &str| {
@@ -284,7 +284,7 @@ fn loads(
     };
     let row = |shared: &SharedDevice<'_>| {
         let chosen = count(&choice.replicas, shared.id);
-        let required = count(&question.required, shared.id);
+        let required = count(&resolved.required, shared.id);
         (shared.in_use, chosen, required, shared.free.len() - chosen)
     };
     world.shared().iter().map(row).collect()
@@ -292,60 +292,60 @@ fn loads(
 
 proptest! {
     #[test]
-    fn an_answer_has_the_size_and_free_replicas_and_the_required_ones((world, question) in any_world()) {
+    fn an_answer_has_the_size_and_free_replicas_and_the_required_ones((world, resolved) in any_world()) {
         let shared = world.shared();
-        let Ok(choice) = choose(&world.topology(), question.of(&shared)) else { return Ok(()) };
+        let Ok(choice) = choose(&world.topology(), resolved.of(&shared)) else { return Ok(()) };
         let replicas: BTreeSet<_> = choice.replicas.iter().collect();
-        prop_assert_eq!(replicas.len(), question.size);
-        prop_assert_eq!(choice.replicas.len(), question.size);
-        prop_assert!(question.required.iter().all(|replica| replicas.contains(replica)));
+        prop_assert_eq!(replicas.len(), resolved.size);
+        prop_assert_eq!(choice.replicas.len(), resolved.size);
+        prop_assert!(resolved.required.iter().all(|replica| replicas.contains(replica)));
         for replica in replicas {
             let of = shared.iter().find(|shared| shared.id == replica.device.as_str());
             prop_assert!(of.expect("a known device").free.contains(&replica.number));
         }
-        prop_assert!(question.span == Span::AnyDevices || choice.shares.len() == 1);
+        prop_assert!(resolved.span == Span::AnyDevices || choice.shares.len() == 1);
     }
 
     #[test]
-    fn an_impossible_request_is_refused((world, question) in any_world()) {
+    fn an_impossible_request_is_refused((world, resolved) in any_world()) {
         let shared = world.shared();
         let available: usize = world.free.iter().map(Vec::len).sum();
-        let alone = world.free.iter().any(|free| free.len() >= question.size);
-        match choose(&world.topology(), question.of(&shared)) {
-            Ok(_) => prop_assert!(question.size <= available),
-            Err(ShareError::TooFew { .. }) => prop_assert!(question.size > available),
+        let alone = world.free.iter().any(|free| free.len() >= resolved.size);
+        match choose(&world.topology(), resolved.of(&shared)) {
+            Ok(_) => prop_assert!(resolved.size <= available),
+            Err(ShareError::TooFew { .. }) => prop_assert!(resolved.size > available),
             Err(ShareError::TooFewOnOne { .. }) =>
-                prop_assert!(!alone || !question.required.is_empty()),
+                prop_assert!(!alone || !resolved.required.is_empty()),
             Err(ShareError::NoNumaNode { size, most }) => prop_assert!(
-                question.policy == Policy::NumaStrict && most < size
+                resolved.policy == Policy::NumaStrict && most < size
             ),
-            Err(ShareError::RequiredOnNodes | ShareError::RequiredOnSeveral(_)) => prop_assert!(question.required.len() > 1),
+            Err(ShareError::RequiredOnNodes | ShareError::RequiredOnSeveral(_)) => prop_assert!(resolved.required.len() > 1),
             Err(error) => prop_assert!(false, "{error}"),
         }
     }
 
     #[test]
-    fn the_order_of_ids_does_not_matter((world, question) in any_world(), turn in 0..8_usize) {
+    fn the_order_of_ids_does_not_matter((world, resolved) in any_world(), turn in 0..8_usize) {
         let mut reversed: Vec<Vec<u32>> = world.free.clone();
         for free in &mut reversed {
             free.reverse();
         }
         let mut shared = world.shared();
-        let expected = choose(&world.topology(), question.of(&shared));
+        let expected = choose(&world.topology(), resolved.of(&shared));
         for (entry, free) in shared.iter_mut().zip(&reversed) {
             entry.free = free;
         }
         let turn = turn % shared.len();
         shared.rotate_left(turn);
-        prop_assert_eq!(choose(&world.topology(), question.of(&shared)), expected);
+        prop_assert_eq!(choose(&world.topology(), resolved.of(&shared)), expected);
     }
 
     #[test]
-    fn distributed_keeps_devices_within_one_replica_of_each_other((world, mut question) in any_world()) {
-        (question.policy, question.span) = (Policy::Distributed, Span::AnyDevices);
+    fn distributed_keeps_devices_within_one_replica_of_each_other((world, mut resolved) in any_world()) {
+        (resolved.policy, resolved.span) = (Policy::Distributed, Span::AnyDevices);
         let shared = world.shared();
-        let Ok(choice) = choose(&world.topology(), question.of(&shared)) else { return Ok(()) };
-        let loads = loads(&world, &question, &choice);
+        let Ok(choice) = choose(&world.topology(), resolved.of(&shared)) else { return Ok(()) };
+        let loads = loads(&world, &resolved, &choice);
         let lowest = loads.iter().filter(|(.., left)| *left > 0).map(|(used, chosen, ..)| used + chosen);
         let lowest = lowest.min().unwrap_or(usize::MAX);
         for (used, chosen, required, _) in loads {
@@ -354,11 +354,11 @@ proptest! {
     }
 
     #[test]
-    fn packed_fills_one_device_before_it_opens_another((world, mut question) in any_world()) {
-        (question.policy, question.span) = (Policy::Packed, Span::AnyDevices);
+    fn packed_fills_one_device_before_it_opens_another((world, mut resolved) in any_world()) {
+        (resolved.policy, resolved.span) = (Policy::Packed, Span::AnyDevices);
         let shared = world.shared();
-        let Ok(choice) = choose(&world.topology(), question.of(&shared)) else { return Ok(()) };
-        let loads = loads(&world, &question, &choice);
+        let Ok(choice) = choose(&world.topology(), resolved.of(&shared)) else { return Ok(()) };
+        let loads = loads(&world, &resolved, &choice);
         let opened: Vec<_> = loads.iter().filter(|(_, chosen, required, _)| chosen > required).collect();
         prop_assert!(opened.iter().filter(|(.., left)| *left > 0).count() <= 1);
         for (used, chosen, required, left) in &loads {

@@ -61,19 +61,19 @@ impl Case {
 
     fn is_allowed(&self, set: &[usize]) -> bool {
         let node = |index: &usize| self.devices[*index].place.numa_node;
-        let tells_none = self.free.iter().all(|index| node(index).is_none());
+        let are_all_unknown = self.free.iter().all(|index| node(index).is_none());
         let first = node(&set[0]);
         self.policy != Policy::NumaStrict
             || set.len() == 1
-            || tells_none
+            || are_all_unknown
             || (first.is_some() && set.iter().all(|index| node(index) == first))
     }
 
     fn best(&self) -> Option<Vec<usize>> {
-        self.sets().max_by_key(|set| self.worth(set))
+        self.sets().max_by_key(|set| self.score(set))
     }
 
-    fn worth(&self, set: &[usize]) -> Affinity {
+    fn score(&self, set: &[usize]) -> Affinity {
         let rest: Vec<_> = self.free.iter().copied().filter(|index| !set.contains(index)).collect();
         let (data, place) = (self.sum(set, affinity), self.sum(set, pcie));
         let remaining = usefulness(&rest, self.is_few(), &|a, b| self.between(a, b, affinity));
@@ -101,15 +101,15 @@ impl Case {
         self.free.len() - self.required.len() <= 12
     }
 
-    fn between(&self, a: usize, b: usize, worth: fn(Connection) -> i64) -> i64 {
-        worth(Connection::between(&self.devices[a], &self.devices[b]))
+    fn between(&self, a: usize, b: usize, score: fn(Connection) -> i64) -> i64 {
+        score(Connection::between(&self.devices[a], &self.devices[b]))
     }
 
-    fn sum(&self, set: &[usize], worth: fn(Connection) -> i64) -> i64 {
+    fn sum(&self, set: &[usize], score: fn(Connection) -> i64) -> i64 {
         let near = set.iter().flat_map(|&a| self.near.iter().map(move |&b| (a, b)));
         let inside = set.iter().flat_map(|&a| set.iter().map(move |&b| (a, b)));
         let pairs = inside.filter(|(a, b)| a < b).chain(near);
-        pairs.map(|(a, b)| self.between(a, b, worth)).sum()
+        pairs.map(|(a, b)| self.between(a, b, score)).sum()
     }
 
     fn near_nics(&self, set: &[usize]) -> i64 {
@@ -180,19 +180,19 @@ pub(in crate::placement) fn pcie(connection: Connection) -> i64 {
 pub(in crate::placement) fn usefulness(
     rest: &[usize],
     is_few: bool,
-    worth: &dyn Fn(usize, usize) -> i64,
+    score: &dyn Fn(usize, usize) -> i64,
 ) -> i64 {
-    let divided = |size, weight| weight * best_division(rest, size, worth);
-    if is_few { divided(2, 21) + divided(4, 7) + divided(8, 3) } else { partners(rest, worth) }
+    let divided = |size, weight| weight * best_division(rest, size, score);
+    if is_few { divided(2, 21) + divided(4, 7) + divided(8, 3) } else { partners(rest, score) }
 }
 
 /// Best affinity of a division into as many sets of one size as fit.
-fn best_division(rest: &[usize], size: usize, worth: &dyn Fn(usize, usize) -> i64) -> i64 {
+fn best_division(rest: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i64) -> i64 {
     let Some((&first, others)) = rest.split_first().filter(|_| rest.len() >= size) else {
         return 0;
     };
     let mut best =
-        if rest.len().is_multiple_of(size) { i64::MIN } else { best_division(others, size, worth) };
+        if rest.len().is_multiple_of(size) { i64::MIN } else { best_division(others, size, score) };
     for mask in 0..1_u32 << others.len() {
         if mask.count_ones() as usize + 1 == size {
             let bit = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
@@ -200,20 +200,20 @@ fn best_division(rest: &[usize], size: usize, worth: &dyn Fn(usize, usize) -> i6
             let set: Vec<_> = mates.into_iter().map(|(_, &mate)| mate).chain([first]).collect();
             let left: Vec<_> = left.into_iter().map(|(_, &other)| other).collect();
             let pairs = set.iter().flat_map(|&a| set.iter().map(move |&b| (a, b)));
-            let inside: i64 = pairs.filter(|(a, b)| a < b).map(|(a, b)| worth(a, b)).sum();
-            best = best.max(inside + best_division(&left, size, worth));
+            let inside: i64 = pairs.filter(|(a, b)| a < b).map(|(a, b)| score(a, b)).sum();
+            best = best.max(inside + best_division(&left, size, score));
         }
     }
     best
 }
 
 /// Affinity of each device with its best partners, in a pair, a quad and an octet.
-fn partners(rest: &[usize], worth: &dyn Fn(usize, usize) -> i64) -> i64 {
+fn partners(rest: &[usize], score: &dyn Fn(usize, usize) -> i64) -> i64 {
     let of_one = |of: &usize| {
         let others = rest.iter().filter(|other| *other != of);
-        let mut worths: Vec<_> = others.map(|&other| worth(*of, other)).collect();
-        worths.sort_unstable_by_key(|&worth| Reverse(worth));
-        let best = |most: usize| worths.iter().take(most).sum::<i64>();
+        let mut scores: Vec<_> = others.map(|&other| score(*of, other)).collect();
+        scores.sort_unstable_by_key(|&score| Reverse(score));
+        let best = |most: usize| scores.iter().take(most).sum::<i64>();
         21 * best(1) + 7 * best(3) + 3 * best(7)
     };
     rest.iter().map(of_one).sum()
@@ -237,7 +237,7 @@ prop_compose! {
         numa in prop::collection::vec(prop::option::weighted(0.9, 0..3_u32), 12),
         links in prop::collection::vec((0..12_usize, 0..12_usize, 1..4_u32), 0..20),
         switched in prop::collection::vec(prop::bool::weighted(0.3), 12),
-        seats in prop::collection::vec(prop::option::of((0..2_u8, 0..2_u8)), 12),
+        slots in prop::collection::vec(prop::option::of((0..2_u8, 0..2_u8)), 12),
         wholes in prop::option::of(prop::collection::vec(0..4_u8, 12)),
         nics in prop::collection::vec(0..3_u32, 0..3),
     ) -> Vec<Device> {
@@ -247,8 +247,8 @@ prop_compose! {
             let mut device = gpu(bus.into(), bus, numa.unwrap_or(7));
             device.place.numa_node = *numa;
             device.place.nvlinks.to_switches = u32::from(switched[index]) * 2;
-            if let Some(seat) = seats[index] {
-                device.place.path = below_a_switch(seat, bus);
+            if let Some(slot) = slots[index] {
+                device.place.path = below_a_switch(slot, bus);
             }
             device
         }).collect();
@@ -270,7 +270,7 @@ prop_compose! {
 }
 
 /// Free devices, and the container's other devices.
-fn scene() -> impl Strategy<Value = (Vec<Device>, Vec<usize>, Vec<usize>)> {
+fn setup() -> impl Strategy<Value = (Vec<Device>, Vec<usize>, Vec<usize>)> {
     machine().prop_flat_map(|devices| {
         let nics: Vec<_> = (12..devices.len()).collect();
         let free = prop::sample::subsequence((0..12_usize).collect::<Vec<_>>(), 1..=12);
@@ -280,14 +280,14 @@ fn scene() -> impl Strategy<Value = (Vec<Device>, Vec<usize>, Vec<usize>)> {
 }
 
 prop_compose! {
-    fn case()(scene in scene())(
-        size in 1..=scene.1.len(),
-        required in prop::sample::subsequence(scene.1.clone(), 0..=scene.1.len().min(3)),
+    fn case()(setup in setup())(
+        size in 1..=setup.1.len(),
+        required in prop::sample::subsequence(setup.1.clone(), 0..=setup.1.len().min(3)),
         policy in prop::sample::select(Policy::ALL.to_vec()),
-        scene in Just(scene),
+        setup in Just(setup),
     ) -> Case {
         let required = required.into_iter().take(size).collect();
-        let (devices, free, near) = scene;
+        let (devices, free, near) = setup;
         Case { devices, free, required, near, size, policy }
     }
 }

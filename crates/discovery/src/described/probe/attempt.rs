@@ -17,9 +17,9 @@ use windlass_host::{
     template::{MissingValue, fill},
 };
 
-use super::{ProbeResult, SHORTEST};
+use super::{MIN_INTERVAL, ProbeResult};
 
-/// Probe of one device, with its attributes filled in.
+/// Probe of one device, with the device's values in place of template variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeSpec {
     test: ResolvedTest,
@@ -50,14 +50,15 @@ pub(super) async fn attempt(
     env: AttemptEnv,
 ) -> (ProbeResult, PendingRead) {
     let limit = spec.timeout;
-    let late = || Err((Reason::Unresponsive, format!("{} within {limit:?}", spec.test.silence())));
+    let late =
+        || Err((Reason::Unresponsive, format!("{} within {limit:?}", spec.test.late_subject())));
     let answer = match &spec.test {
         ResolvedTest::Attribute { file, equals } => {
             return read(env, file, equals, limit, late()).await;
         }
         ResolvedTest::Http(url) => {
             let answer = deadline::timeout(limit, get(url)).await;
-            answer.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it)))
+            answer.map_or_else(|_| late(), |answer| answer.map_err(|it| http_failure(url, &it)))
         }
         ResolvedTest::Tcp(address) => {
             let connected = deadline::timeout(limit, TcpStream::connect(address)).await;
@@ -73,7 +74,7 @@ pub(super) async fn attempt(
     (answer, env.pending)
 }
 
-fn refused(url: &str, error: &GetError) -> (Reason, String) {
+fn http_failure(url: &str, error: &GetError) -> (Reason, String) {
     let reason = match error {
         GetError::Unreachable(..) | GetError::Broken(_) => Reason::Unreachable,
         GetError::Url | GetError::NoHttp | GetError::Refused(_) => Reason::ProbeFailed,
@@ -130,7 +131,7 @@ impl ProbeSpec {
                 ResolvedTest::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
             }
         };
-        let every = probe.every.unwrap_or(default).max(SHORTEST);
+        let every = probe.every.unwrap_or(default).max(MIN_INTERVAL);
         Ok(Some(Self { test, every, timeout: probe.timeout, failures: probe.failures }))
     }
 }
@@ -138,8 +139,8 @@ impl ProbeSpec {
 // === impl ResolvedTest ===
 
 impl ResolvedTest {
-    /// Begin of the message about a missed deadline.
-    fn silence(&self) -> String {
+    /// Start of the message about a missed deadline.
+    fn late_subject(&self) -> String {
         match self {
             Self::Attribute { file, .. } => format!("{} was not read", file.display()),
             Self::Http(url) => format!("{url} did not answer"),

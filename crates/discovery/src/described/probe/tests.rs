@@ -22,16 +22,16 @@ fn device() -> Device {
 
 fn probe(test: Test, failures: u32) -> Probe {
     let limit = Duration::from_millis(300);
-    Probe { test, every: Some(SHORTEST), timeout: limit, failures, quiet_period: None }
+    Probe { test, every: Some(MIN_INTERVAL), timeout: limit, failures, quiet_period: None }
 }
 
 /// A prober on this thread, with its handle.
-struct Probing {
+struct RunningProber {
     handle: ProbeHandle,
     _tasks: JoinSet<()>,
 }
 
-impl Probing {
+impl RunningProber {
     fn new(root: &Path) -> Self {
         let (handle, prober) = channel(Host::new(root, "/"));
         let mut tasks = JoinSet::new();
@@ -50,7 +50,7 @@ impl Probing {
     async fn until(&self, expected: &str) {
         let observed = async {
             loop {
-                let news = self.handle.news.clone();
+                let change = self.handle.change_notifier.clone();
                 let observed = match self.handle.observation(&device()) {
                     Observation::Passed => "passed".to_owned(),
                     Observation::Failed(reason, detail) => format!("{reason}, {detail}"),
@@ -59,7 +59,7 @@ impl Probing {
                 if observed == expected {
                     return;
                 }
-                news.notified().await;
+                change.notified().await;
             }
         };
         let last = || self.handle.observation(&device());
@@ -73,7 +73,7 @@ async fn a_file_with_an_unexpected_value_fails_and_recovers() {
     fs::create_dir_all(root.path().join("sys/x")).expect("made");
     let file = root.path().join("sys/x/state");
     fs::write(&file, "booting\n").expect("written");
-    let probing = Probing::new(root.path());
+    let probing = RunningProber::new(root.path());
     let test = Test::Attribute { file: "state".into(), equals: vec!["online".to_owned()] };
     probing.probe_with(&probe(test, 1), "/sys/x");
     probing.until("probe failed, /sys/x/state has \"booting\", not \"online\"").await;
@@ -91,7 +91,7 @@ async fn a_file_with_an_unexpected_value_fails_and_recovers() {
 }
 
 #[tokio::test]
-async fn failures_count_when_there_are_enough_in_a_row() {
+async fn a_probe_fails_after_enough_failures_in_a_row() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("an address");
     let mut server = JoinSet::new();
@@ -106,7 +106,7 @@ async fn failures_count_when_there_are_enough_in_a_row() {
         }
     });
     let root = tempfile::tempdir().expect("a temporary folder");
-    let probing = Probing::new(root.path());
+    let probing = RunningProber::new(root.path());
     let url = format!("http://{address}/state");
     probing.probe_with(&probe(Test::Http(url.clone()), 3), "");
     probing.until("passed").await;
@@ -117,7 +117,7 @@ async fn failures_count_when_there_are_enough_in_a_row() {
 async fn a_hanging_probe_is_unresponsive_and_delays_no_other() {
     let root = tempfile::tempdir().expect("a temporary folder");
     let fifo = root.path().join("fifo");
-    let probing = Probing::new(root.path());
+    let probing = RunningProber::new(root.path());
     let script = format!("mkfifo {0}; read line <>{0}", fifo.display());
     let words = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
     probing.probe_with(&probe(Test::Command(words), 1), "");
@@ -131,7 +131,7 @@ async fn a_port_is_open_or_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("an address").to_string();
     let root = tempfile::tempdir().expect("a temporary folder");
-    let probing = Probing::new(root.path());
+    let probing = RunningProber::new(root.path());
     probing.probe_with(&probe(Test::Tcp(address.clone()), 1), "");
     probing.until("passed").await;
     drop(listener);

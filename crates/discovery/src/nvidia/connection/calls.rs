@@ -4,25 +4,26 @@ use tokio::time::Instant;
 use windlass_core::{device::DeviceId, health::Observation};
 
 use super::{
-    super::{conditions::Moment, known::KnownDevices, listen, probe::Probe, procfs},
+    super::{conditions::ProbeTime, listen, probe::Probe, procfs, tracked::TrackedDevices},
     CallResult, Connection, position,
     slot::Slot,
 };
 
 impl Connection {
-    pub(super) fn mark_overdue(&mut self, now: Instant, known: &mut KnownDevices) {
+    /// Applies deadlines that were missed since the last call.
+    pub(super) fn mark_overdue(&mut self, now: Instant, tracked: &mut TrackedDevices) {
         let deadline = self.policy.call_deadline;
         let why = format!("the driver did not answer within {deadline:?}");
         if self.round.call.became_overdue(now) {
-            self.count_failed(why.clone(), known);
-            self.probe_wanted_gpus(known);
+            self.count_failed(why.clone(), tracked);
+            self.probe_all_if_requested(tracked);
         }
         if self.listing.became_overdue(now) {
-            self.take_listing(Vec::new(), known);
+            self.apply_listing(Vec::new(), tracked);
         }
         for index in 0..self.slots.len() {
             if self.slots[index].call.became_overdue(now) {
-                self.fail(index, Observation::Overdue(why.clone()), known);
+                self.fail(index, Observation::Overdue(why.clone()), tracked);
             }
         }
     }
@@ -37,20 +38,20 @@ impl Connection {
         }
     }
 
-    pub(super) fn probe_every_gpu(&mut self, now: Instant, known: &KnownDevices) {
+    pub(super) fn probe_every_gpu(&mut self, now: Instant, tracked: &TrackedDevices) {
         for index in 0..self.slots.len() {
-            self.probe_gpu(index, now, known);
+            self.probe_gpu(index, now, tracked);
         }
     }
 
-    /// Probes each GPU if the event wait failed. The caller has counted the GPUs again, or the count failed.
-    pub(super) fn probe_wanted_gpus(&mut self, known: &KnownDevices) {
-        if std::mem::take(&mut self.round.wants_gpus) {
-            self.probe_every_gpu(Instant::now(), known);
+    /// Probes every GPU if a failed event wait requested it. The GPUs have been counted again, or the count failed.
+    pub(super) fn probe_all_if_requested(&mut self, tracked: &TrackedDevices) {
+        if std::mem::take(&mut self.round.probe_all) {
+            self.probe_every_gpu(Instant::now(), tracked);
         }
     }
 
-    pub(super) fn probe_gpu(&mut self, index: usize, now: Instant, known: &KnownDevices) {
+    pub(super) fn probe_gpu(&mut self, index: usize, now: Instant, tracked: &TrackedDevices) {
         let slot = &mut self.slots[index];
         if slot.call.begin(now, self.policy.call_deadline) {
             slot.joins = self.events.is_paused() && slot.is_missing_in(&self.event_set);
@@ -58,11 +59,11 @@ impl Connection {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
                 roots: self.roots.clone(),
-                moment: Moment { now: known.now(), recently: self.policy.quiet_period },
+                time: ProbeTime { now: tracked.now(), recent_period: self.policy.quiet_period },
                 index: position(index),
-                known: slot.facts.clone(),
+                last_facts: slot.facts.clone(),
                 earlier: self.earlier.clone(),
-                settled: slot.has_no_obstacles(),
+                had_no_obstacles: slot.has_no_obstacles(),
                 watch_in: slot.joins.then(|| self.event_set.clone()),
             };
             self.answers.spawn_blocking(move || CallResult::Gpu(index, Box::new(probe.run())));
@@ -70,27 +71,27 @@ impl Connection {
     }
 
     /// Probes the GPUs that are to join the event set.
-    pub(super) fn probe_left_out(&mut self, known: &KnownDevices) {
+    pub(super) fn probe_unwatched(&mut self, tracked: &TrackedDevices) {
         for index in 0..self.slots.len() {
             if self.slots[index].is_missing_in(&self.event_set) {
-                self.probe_gpu(index, Instant::now(), known);
+                self.probe_gpu(index, Instant::now(), tracked);
             }
         }
     }
 
     /// Probes a GPU after a MIG task. A running probe may be outdated; another one follows it.
-    pub(crate) fn probe_again(&mut self, gpu: &DeviceId, known: &KnownDevices) {
-        let is_wanted = |slot: &Slot| slot.ids.first() == Some(gpu);
-        let Some(index) = self.slots.iter().position(is_wanted) else { return };
+    pub(crate) fn probe_again(&mut self, gpu: &DeviceId, tracked: &TrackedDevices) {
+        let has_id = |slot: &Slot| slot.ids.first() == Some(gpu);
+        let Some(index) = self.slots.iter().position(has_id) else { return };
         self.slots[index].probe_again = !self.slots[index].call.is_idle();
-        self.probe_gpu(index, Instant::now(), known);
+        self.probe_gpu(index, Instant::now(), tracked);
     }
 
-    pub(super) fn probe_recovering(&mut self, now: Instant, known: &KnownDevices) {
+    pub(super) fn probe_recovering(&mut self, now: Instant, tracked: &TrackedDevices) {
         for index in 0..self.slots.len() {
-            let recovery = known.next_recovery(&self.slots[index].ids);
-            if recovery.is_some_and(|at| at <= known.now()) {
-                self.probe_gpu(index, now, known);
+            let recovery = tracked.next_recovery(&self.slots[index].ids);
+            if recovery.is_some_and(|at| at <= tracked.now()) {
+                self.probe_gpu(index, now, tracked);
             }
         }
     }
@@ -105,10 +106,10 @@ impl Connection {
 
     pub(super) fn start_event_wait(&mut self, now: Instant) {
         let is_due = now >= self.round.events_created + self.policy.probe_interval;
-        if !(self.round.wants_events && is_due) {
+        if !(self.round.renew_events && is_due) {
             return;
         }
-        (self.round.wants_events, self.round.events_created) = (false, now);
+        (self.round.renew_events, self.round.events_created) = (false, now);
         let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
         self.answers.spawn_blocking(move || CallResult::Events(listen(&nvml, event_wait)));
     }

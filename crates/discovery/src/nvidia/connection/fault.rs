@@ -1,4 +1,4 @@
-//! Handling of news from the event thread: faults that the driver reports, and failed waits.
+//! Handling of messages from the event thread: faults that the driver reports, and failed waits.
 
 use tokio::time::Instant;
 use windlass_config::{HealthPolicy, UnlistedXids};
@@ -9,7 +9,7 @@ use windlass_core::{
 use windlass_nvml::{Event, EventKind};
 
 use super::{
-    super::{events::News, known::KnownDevices},
+    super::{events::EventMessage, tracked::TrackedDevices},
     Connection,
 };
 
@@ -20,33 +20,33 @@ const CONTAINED: u64 = 94;
 const DOUBLE_BIT_ECC: u64 = 48;
 
 impl Connection {
-    pub(super) fn take_news(&mut self, news: News, known: &mut KnownDevices) {
-        match news {
-            News::Event(event) => self.take_fault(event, known),
-            News::Paused => self.probe_left_out(known),
-            News::Failed(error) => {
+    pub(super) fn handle_message(&mut self, message: EventMessage, tracked: &mut TrackedDevices) {
+        match message {
+            EventMessage::Event(event) => self.apply_fault(event, tracked),
+            EventMessage::Paused => self.probe_unwatched(tracked),
+            EventMessage::Failed(error) => {
                 // NVML does not name the GPU at fault. A new event set leaves out lost GPUs.
                 tracing::warn!(%error, "NVML event wait failed, registering again: probes find faults meanwhile");
                 // A vanished GPU may shift the indices of others, so the GPUs are counted again.
-                (self.round.wants_gpus, self.round.wants_events) = (true, true);
+                (self.round.probe_all, self.round.renew_events) = (true, true);
                 let now = Instant::now();
                 // A pending count may be older than the failure.
                 self.round.is_outdated = self.round.call.is_open();
                 self.start_round(now);
                 if !self.round.call.is_open() {
                     // The count hangs, so the GPUs are probed without it.
-                    self.probe_wanted_gpus(known);
+                    self.probe_all_if_requested(tracked);
                 }
                 self.start_event_wait(now);
             }
         }
     }
 
-    pub(super) fn take_fault(&mut self, event: Event, known: &mut KnownDevices) {
+    pub(super) fn apply_fault(&mut self, event: Event, tracked: &mut TrackedDevices) {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.matches(&event)) else {
             if self.has_seen_every_gpu() {
                 tracing::warn!(kind = ?event.kind, "NVML event of an unknown GPU: probing all");
-                return self.probe_every_gpu(Instant::now(), known);
+                return self.probe_every_gpu(Instant::now(), tracked);
             }
             // The GPU's first probe is pending.
             return self.unmatched.push(event);
@@ -71,7 +71,7 @@ impl Connection {
             EventKind::Other(_) => return,
         };
         for id in slot.affected_devices(&event) {
-            known.observe(&id, &fault);
+            tracked.observe(&id, &fault);
         }
     }
 
@@ -84,13 +84,13 @@ impl Connection {
     }
 }
 
-/// True if the policy counts an XID: by code, then for all codes, then by the catalogue. A code on both lists
+/// True if the policy counts an XID: by its lists of codes, else by its rule for unlisted codes. A code on both lists
 /// counts, as in NVIDIA's plugin.
 fn counts(policy: &HealthPolicy, code: u64) -> bool {
-    let named = policy.counted_xids.contains(&code);
-    let unnamed = !policy.ignored_xids.contains(&code);
-    named
-        || unnamed
+    let is_counted = policy.counted_xids.contains(&code);
+    let is_ignored = policy.ignored_xids.contains(&code);
+    is_counted
+        || !is_ignored
             && match policy.unlisted_xids {
                 UnlistedXids::Judged => judge_xid(code).0 == Verdict::Critical,
                 UnlistedXids::Ignored => false,
@@ -110,8 +110,8 @@ mod tests {
             unlisted_xids: unlisted,
             ..HealthPolicy::default()
         };
-        let seen = [79, 13, 9_999].map(|code| counts(&policy, code));
-        assert_eq!(seen, expected, "-{ignored:?} +{counted:?} {unlisted:?}");
+        let actual = [79, 13, 9_999].map(|code| counts(&policy, code));
+        assert_eq!(actual, expected, "-{ignored:?} +{counted:?} {unlisted:?}");
     }
 
     #[test]

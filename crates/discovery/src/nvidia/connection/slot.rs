@@ -1,4 +1,4 @@
-//! Slot: an index of NVML, with the GPU that has it and the state of its probe.
+//! Slot: state of one NVML index, with its GPU and the GPU's probe.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +20,7 @@ pub(super) struct Slot {
     pub(super) facts: Option<GpuFacts>,
     /// Ids of the GPU (or its placeholder) and its MIG instances.
     pub(super) ids: Vec<DeviceId>,
-    /// Reasons why single instances are unusable.
+    /// Reasons why some of the devices are unusable.
     obstacles: BTreeMap<DeviceId, String>,
     pub(super) call: PendingCall,
     /// Another probe follows the running one.
@@ -32,7 +32,7 @@ pub(super) struct Slot {
     pub(super) outcome: Outcome,
     pub(super) errors: ErrorCount,
     /// Observation of a GPU without id.
-    pub(super) unnamed: Option<Observation>,
+    pub(super) unidentified: Option<Observation>,
 }
 
 /// Outcome of a GPU's last probe.
@@ -61,7 +61,7 @@ impl Slot {
     }
 
     /// True if the GPU answers but is not in the event set.
-    pub(super) fn is_left_out(&self, current: &NumberedSet) -> bool {
+    pub(super) fn is_unwatched(&self, current: &NumberedSet) -> bool {
         self.outcome == Outcome::Answered && self.is_missing_in(current)
     }
 
@@ -76,7 +76,7 @@ impl Slot {
 
     /// True once the GPU answered or missed a deadline, and has an id.
     pub(super) fn is_settled(&self) -> bool {
-        self.call.is_settled() && self.unnamed.is_none()
+        self.call.is_settled() && self.unidentified.is_none()
     }
 
     /// True if every instance is usable.
@@ -88,9 +88,9 @@ impl Slot {
         self.facts.as_ref().is_some_and(|facts| facts.gpu == event.gpu)
     }
 
-    /// Applies a probe's result. Returns the former ids if the devices were described again.
+    /// Applies the report of a probe. If the report describes devices, returns the former ids, and nothing otherwise.
     pub(super) fn apply(&mut self, probed: &ProbeReport, earlier: &Baselines) -> Vec<DeviceId> {
-        (self.outcome, self.unnamed) = (Outcome::Answered, None);
+        (self.outcome, self.unidentified) = (Outcome::Answered, None);
         if self.facts.as_ref().is_none_or(|facts| facts.id != probed.facts.id) {
             let baseline = earlier.get(&probed.facts.id);
             self.errors = baseline.map(|baseline| baseline.errors).unwrap_or_default();
@@ -111,7 +111,7 @@ impl Slot {
         Some((id.clone(), Baseline { links, conditions, errors: self.errors }))
     }
 
-    /// Devices of an event: the named instance, or all.
+    /// Devices that an event affects: the instance in the event, or else the GPU and all its instances.
     pub(super) fn affected_devices(&self, event: &Event) -> Vec<DeviceId> {
         let named = event.gpu_instance.and_then(|gpu_instance| {
             let facts = self.facts.as_ref()?;

@@ -32,7 +32,7 @@ struct Part {
 
 /// Score; more is better: links, pair levels (farthest first), PCIe, remaining pair levels, remaining
 /// connections, positions.
-type Worth = (i64, Reverse<Vec<PcieLevel>>, i64, i64, i64, Reverse<(Vec<usize>, Vec<usize>)>);
+type JointScore = (i64, Reverse<Vec<PcieLevel>>, i64, i64, i64, Reverse<(Vec<usize>, Vec<usize>)>);
 
 impl Part {
     /// Every set of the size that contains the required indices.
@@ -75,20 +75,20 @@ impl Case {
     }
 
     /// The best choice within a level.
-    fn best(&self, within: PcieLevel) -> Option<(Vec<usize>, Vec<usize>, Worth)> {
+    fn best(&self, within: PcieLevel) -> Option<(Vec<usize>, Vec<usize>, JointScore)> {
         let nics = self.nics.sets();
         let sets = self.gpus.sets().into_iter();
         let choices =
             sets.flat_map(|gpus| nics.iter().map(move |nics| (gpus.clone(), nics.clone())));
         let all = choices.map(|(gpus, nics)| {
-            let worth = self.worth(&gpus, &nics);
-            (gpus, nics, worth)
+            let score = self.score(&gpus, &nics);
+            (gpus, nics, score)
         });
-        let near = all.filter(|(_, _, worth)| worth.1.0[0] <= within);
+        let near = all.filter(|(_, _, score)| score.1.0[0] <= within);
         near.max_by(|(_, _, a), (_, _, b)| a.cmp(b))
     }
 
-    fn worth(&self, gpus: &[usize], nics: &[usize]) -> Worth {
+    fn score(&self, gpus: &[usize], nics: &[usize]) -> JointScore {
         let inside = |of: &dyn Fn(Connection) -> i64| -> i64 {
             let pairs = gpus.iter().flat_map(|&a| gpus.iter().map(move |&b| (a, b)));
             pairs.filter(|(a, b)| a < b).map(|(a, b)| of(self.between(a, b))).sum()
@@ -158,9 +158,9 @@ fn number(count: usize) -> u32 {
 }
 
 /// A location: host bridge, port, and depth below the port (none, a switch, or a nested switch).
-type Spot = (u8, u8, u8, u8);
+type Location = (u8, u8, u8, u8);
 
-fn path((root, port, depth, below): Spot, index: u8) -> String {
+fn path((root, port, depth, below): Location, index: u8) -> String {
     let root = root * 0x20;
     // The device numbers switch slots and single-device ports.
     let (own, end) = (8 + index, format!("0000:{:02x}:00.0", 0xc0 + index));
@@ -190,11 +190,11 @@ prop_compose! {
         links in prop::collection::vec((0..6_usize, 0..6_usize, 1..3_u32), 0..6),
         switched in prop::collection::vec(prop::bool::weighted(0.3), 6),
     ) -> (Vec<Device>, Vec<Device>) {
-        let at = |device: Device, spot: Spot, index: u8| {
-            placed(device, &path(spot, index), nodes[usize::from(spot.0)])
+        let at = |device: Device, location: Location, index: u8| {
+            placed(device, &path(location, index), nodes[usize::from(location.0)])
         };
-        let mut gpus: Vec<_> = (0_u8..).zip(&gpus).map(|(index, &spot)| {
-            let mut device = at(gpu(index.into(), 0, 0), spot, index);
+        let mut gpus: Vec<_> = (0_u8..).zip(&gpus).map(|(index, &location)| {
+            let mut device = at(gpu(index.into(), 0, 0), location, index);
             device.place.nvlinks.to_switches = u32::from(switched[usize::from(index)]) * 2;
             device
         }).collect();
@@ -204,7 +204,8 @@ prop_compose! {
                 gpus[a].place.nvlinks.peers.insert(peer, links);
             }
         }
-        let nic = |(index, spot): (u8, &Spot)| at(nic(index.into(), 0), *spot, 8 + index);
+        let nic =
+            |(index, location): (u8, &Location)| at(nic(index.into(), 0), *location, 8 + index);
         (gpus, (0_u8..).zip(&nics).map(nic).collect())
     }
 }
@@ -251,7 +252,7 @@ prop_compose! {
 
 impl Case {
     /// Checks that the answer is valid, and returns its score.
-    fn judge(&self, choice: &JointChoice) -> (Vec<usize>, Vec<usize>, Worth) {
+    fn judge(&self, choice: &JointChoice) -> (Vec<usize>, Vec<usize>, JointScore) {
         let index = |id: &DeviceId| self.devices.iter().position(|device| device.id == *id);
         let indices = |ids: &[DeviceId]| -> Vec<usize> {
             ids.iter().map(|id| index(id).expect("of the machine")).collect()
@@ -266,15 +267,15 @@ impl Case {
         assert_eq!(choice.pairs.len(), gpus.len().max(nics.len()));
         assert!(even(&choice.gpus, &|pair| pair.gpu.clone()));
         assert!(even(&choice.nics, &|pair| pair.nic.clone()));
-        let mut worth = self.worth(&gpus, &nics);
+        let mut score = self.score(&gpus, &nics);
         let level = |pair: &Pair| {
             let (gpu, nic) = (index(&pair.gpu).expect("chosen"), index(&pair.nic).expect("chosen"));
             assert_eq!(pair.level, self.between(gpu, nic).pcie);
             pair.level
         };
-        worth.1 = Reverse(choice.pairs.iter().map(level).collect());
-        worth.1.0.sort_unstable_by_key(|&level| Reverse(level));
-        (gpus, nics, worth)
+        score.1 = Reverse(choice.pairs.iter().map(level).collect());
+        score.1.0.sort_unstable_by_key(|&level| Reverse(level));
+        (gpus, nics, score)
     }
 
     /// The nearest level with a possible choice.

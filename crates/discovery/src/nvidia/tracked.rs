@@ -1,4 +1,4 @@
-//! Known NVIDIA devices with their health.
+//! Tracked NVIDIA devices with their health.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,14 +12,15 @@ use windlass_host::clock::Clock;
 use super::procfs::ListedGpu;
 use crate::{health_store::Records, log};
 
-/// Known devices by id.
+/// Devices by id, present and vanished.
 ///
-/// Devices that were healthy once stay: the kubelet may hold the id and must learn that it is unhealthy. Vanished
-/// MIG instances are the exception: those that the agent removed are dropped, others are kept up to a limit.
-pub(super) struct KnownDevices {
+/// A device that was healthy once stays: the kubelet may have allocated it and must learn that it is unhealthy.
+/// Vanished MIG instances are the exception: an instance that the agent removed is dropped, others are kept up to a
+/// limit.
+pub(super) struct TrackedDevices {
     devices: BTreeMap<DeviceId, TrackedDevice>,
-    /// Records of an earlier agent for devices that this one has not seen.
-    remembered: Records,
+    /// Records of an earlier agent process for devices that this process has not found yet.
+    earlier_records: Records,
     quiet_period: Duration,
     clock: Clock,
 }
@@ -32,14 +33,14 @@ struct TrackedDevice {
     is_removed: bool,
 }
 
-/// Maximum number of vanished MIG instances to remember: several layouts of eight GPUs.
+/// Maximum number of vanished MIG instances in the snapshot: several layouts of eight GPUs.
 const MAX_VANISHED_PARTS: usize = 256;
 
-// === impl KnownDevices ===
+// === impl TrackedDevices ===
 
-impl KnownDevices {
+impl TrackedDevices {
     pub(super) fn new(quiet_period: Duration, clock: Clock) -> Self {
-        Self { devices: BTreeMap::new(), remembered: Records::new(), quiet_period, clock }
+        Self { devices: BTreeMap::new(), earlier_records: Records::new(), quiet_period, clock }
     }
 
     pub(super) fn set_quiet_period(&mut self, quiet_period: Duration) {
@@ -47,18 +48,18 @@ impl KnownDevices {
         self.devices.values_mut().for_each(|entry| entry.tracker.set_quiet_period(quiet_period));
     }
 
-    /// Stores an earlier agent's records; each device resumes its own when it is described.
-    pub(super) fn remember(&mut self, records: Records) {
-        self.remembered = records;
+    /// Stores the records of an earlier agent process. A device resumes its record when it is described.
+    pub(super) fn set_earlier_records(&mut self, records: Records) {
+        self.earlier_records = records;
     }
 
-    /// Records for the next agent: every device that had failures.
+    /// Records for the next agent process: every device that had failures.
     pub(super) fn records(&self) -> Records {
         let record = |(id, entry): (&DeviceId, &TrackedDevice)| {
             let record = entry.tracker.record();
             (!record.failures.is_empty()).then(|| (id.clone(), record))
         };
-        let mut records = self.remembered.clone();
+        let mut records = self.earlier_records.clone();
         records.extend(self.devices.iter().filter_map(record));
         records
     }
@@ -82,7 +83,7 @@ impl KnownDevices {
             Some(whole) => whole.tracker.clone(),
             None => HealthTracker::new(self.quiet_period, self.clock.now()),
         };
-        let tracker = match self.remembered.remove(&device.id) {
+        let tracker = match self.earlier_records.remove(&device.id) {
             Some(record) => HealthTracker::resume(record, self.quiet_period, self.clock.now()),
             None => tracker,
         };
@@ -95,14 +96,14 @@ impl KnownDevices {
 
     /// Ids of a GPU that the kernel module lists, found by its id or address, and of the GPU's MIG instances. Only
     /// devices that were healthy once.
-    pub(super) fn whole_and_parts_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
+    pub(super) fn gpu_and_instances_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
         let Some(listed) = listed else { return Vec::new() };
         let is_listed = |device: &Device| {
             listed.id.as_ref() == Some(&device.id)
                 || device.place.pci == Some(listed.function.address)
         };
-        let here = |entry: &&TrackedDevice| is_listed(&entry.device) && entry.was_healthy;
-        self.devices.values().filter(here).map(|entry| entry.device.id.clone()).collect()
+        let is_match = |entry: &&TrackedDevice| is_listed(&entry.device) && entry.was_healthy;
+        self.devices.values().filter(is_match).map(|entry| entry.device.id.clone()).collect()
     }
 
     pub(super) fn observe(&mut self, id: &DeviceId, observation: &Observation) {
@@ -121,17 +122,17 @@ impl KnownDevices {
     }
 
     /// Marks a device as vanished. Drops one that was never healthy, or that the agent removed.
-    pub(super) fn vanish(&mut self, id: &DeviceId, why: &str) {
+    pub(super) fn mark_vanished(&mut self, id: &DeviceId, why: &str) {
         if self.devices.get(id).is_some_and(|entry| !entry.was_healthy || entry.is_removed) {
             self.devices.remove(id);
             return;
         }
         self.observe(id, &Observation::Failed(Reason::Vanished, why.to_owned()));
-        self.forget_the_oldest();
+        self.prune_vanished();
     }
 
-    /// Drops a device that the agent removed, once it has vanished. A running scan may still find it.
-    pub(super) fn forget(&mut self, id: &DeviceId) {
+    /// Drops a device that the agent removed, at once or when it vanishes, because a running scan may still find it.
+    pub(super) fn mark_removed(&mut self, id: &DeviceId) {
         let Some(entry) = self.devices.get_mut(id) else { return };
         entry.is_removed = true;
         if entry.has_vanished() {
@@ -139,15 +140,15 @@ impl KnownDevices {
         }
     }
 
-    /// Drops the MIG instances that vanished first, beyond the limit.
-    fn forget_the_oldest(&mut self) {
+    /// Drops the MIG instances that vanished first, if their number exceeds the limit.
+    fn prune_vanished(&mut self) {
         let parts = self.devices.values().filter(|it| it.device.kind == DeviceKind::Mig);
         let gone = parts.filter(|it| it.has_vanished());
         let mut gone: Vec<_> =
             gone.map(|it| (it.tracker.health().since, it.device.id.clone())).collect();
         gone.sort();
-        let kept = gone.len().min(MAX_VANISHED_PARTS);
-        for (_, id) in gone.drain(..gone.len() - kept) {
+        let count = gone.len().min(MAX_VANISHED_PARTS);
+        for (_, id) in gone.drain(..gone.len() - count) {
             self.devices.remove(&id);
         }
     }
@@ -196,46 +197,46 @@ mod tests {
 
     use super::*;
 
-    fn known() -> KnownDevices {
-        KnownDevices::new(Duration::ZERO, Clock::starting_at(Timestamp::UNIX_EPOCH))
+    fn tracked() -> TrackedDevices {
+        TrackedDevices::new(Duration::ZERO, Clock::starting_at(Timestamp::UNIX_EPOCH))
     }
 
     /// A described and healthy MIG instance.
-    fn instance(known: &mut KnownDevices, number: usize) -> DeviceId {
+    fn instance(tracked: &mut TrackedDevices, number: usize) -> DeviceId {
         let id: DeviceId = format!("MIG-{number}").parse().expect("an id");
         let source = SourceName::NVIDIA;
-        known.describe(Device::new(id.clone(), DeviceKind::Mig, source, known.now()));
-        known.observe(&id, &Observation::Passed);
+        tracked.describe(Device::new(id.clone(), DeviceKind::Mig, source, tracked.now()));
+        tracked.observe(&id, &Observation::Passed);
         id
     }
 
     #[test]
-    fn instances_removed_after_a_thousand_claims_leave_nothing_behind() {
-        let mut known = known();
+    fn a_thousand_removed_instances_leave_no_device() {
+        let mut tracked = tracked();
         for number in 0..1000 {
-            let id = instance(&mut known, number);
-            // The scan may come first.
+            let id = instance(&mut tracked, number);
+            // The scan may miss the instance before or after the notice of its removal.
             if number % 2 == 0 {
-                known.forget(&id);
-                known.vanish(&id, "gone");
+                tracked.mark_removed(&id);
+                tracked.mark_vanished(&id, "gone");
             } else {
-                known.vanish(&id, "gone");
-                known.forget(&id);
+                tracked.mark_vanished(&id, "gone");
+                tracked.mark_removed(&id);
             }
         }
-        assert!(known.devices().is_empty());
+        assert!(tracked.devices().is_empty());
     }
 
     #[test]
     fn instances_that_vanished_last_are_kept_up_to_the_limit() {
-        let mut known = known();
+        let mut tracked = tracked();
         for number in 0..1000 {
-            let id = instance(&mut known, number);
-            known.vanish(&id, "gone");
+            let id = instance(&mut tracked, number);
+            tracked.mark_vanished(&id, "gone");
         }
-        let kept = known.devices();
-        assert_eq!(kept.len(), MAX_VANISHED_PARTS);
-        assert!(kept.iter().all(|device| device.health.has_vanished()));
-        assert!(kept.iter().any(|device| device.id.as_str() == "MIG-999"));
+        let remaining = tracked.devices();
+        assert_eq!(remaining.len(), MAX_VANISHED_PARTS);
+        assert!(remaining.iter().all(|device| device.health.has_vanished()));
+        assert!(remaining.iter().any(|device| device.id.as_str() == "MIG-999"));
     }
 }

@@ -1,4 +1,4 @@
-//! Effects of the driver's answers on devices.
+//! Handling of the driver's answers: updates of slots and devices.
 
 use std::collections::BTreeSet;
 
@@ -12,194 +12,195 @@ use windlass_nvml::NvmlError;
 
 use super::{
     super::{
-        ConnectError, Ended,
-        describe::Describe,
-        known::KnownDevices,
+        ConnectError, ConnectionEnd,
+        describe::Describer,
         probe::ProbeReport,
         procfs::{Fingerprint, ListedGpu},
+        tracked::TrackedDevices,
     },
     CallResult, Connection, Listening, NumberedSet, position,
     slot::{Outcome, Slot},
 };
 
 impl Connection {
-    pub(super) fn take_answer(
+    pub(super) fn handle_answer(
         &mut self,
         answer: Result<CallResult, JoinError>,
-        known: &mut KnownDevices,
-    ) -> Option<Ended> {
+        tracked: &mut TrackedDevices,
+    ) -> Option<ConnectionEnd> {
         match answer.expect("a blocking task neither panics nor is cancelled while this lives") {
-            CallResult::Round(fingerprint, count) => self.take_round(&fingerprint, count, known),
+            CallResult::Round(fingerprint, count) => self.apply_round(&fingerprint, count, tracked),
             CallResult::Gpu(index, outcome) => {
-                self.take_gpu(index, *outcome, known);
+                self.apply_gpu_result(index, *outcome, tracked);
                 None
             }
             CallResult::Listed(gpus) => {
                 self.listing.settle();
-                self.take_listing(gpus, known);
+                self.apply_listing(gpus, tracked);
                 None
             }
             CallResult::Events(set) => {
-                self.take_events(set, known);
+                self.apply_event_set(set, tracked);
                 None
             }
         }
     }
 
-    fn take_round(
+    fn apply_round(
         &mut self,
         fingerprint: &Fingerprint,
         count: Result<u32, NvmlError>,
-        known: &mut KnownDevices,
-    ) -> Option<Ended> {
+        tracked: &mut TrackedDevices,
+    ) -> Option<ConnectionEnd> {
         self.round.call.settle();
         if *fingerprint != self.fingerprint {
-            return Some(Ended::Changed);
+            return Some(ConnectionEnd::Changed);
         }
         match count {
-            Ok(count) if self.slots.is_empty() => self.open_slots(count, known),
-            // NVML counts once per initialisation; indices now mean other GPUs.
-            Ok(count) if count as usize != self.slots.len() => return Some(Ended::Changed),
+            Ok(count) if self.slots.is_empty() => self.create_slots(count, tracked),
+            // After a change of the count, the indices of this initialisation may belong to other GPUs.
+            Ok(count) if count as usize != self.slots.len() => return Some(ConnectionEnd::Changed),
             Ok(_) => self.round.error = None,
-            Err(error) => self.count_failed(error.to_string(), known),
+            Err(error) => self.count_failed(error.to_string(), tracked),
         }
         if std::mem::take(&mut self.round.is_outdated) {
             self.start_round(Instant::now());
         } else {
-            self.probe_wanted_gpus(known);
+            self.probe_all_if_requested(tracked);
         }
         None
     }
 
-    fn open_slots(&mut self, count: u32, known: &mut KnownDevices) {
+    fn create_slots(&mut self, count: u32, tracked: &mut TrackedDevices) {
         self.round.error = None;
         self.slots.resize_with(count as usize, Slot::default);
-        self.probe_every_gpu(Instant::now(), known);
-        self.vanish_unlisted(known);
+        self.probe_every_gpu(Instant::now(), tracked);
+        self.mark_unlisted_vanished(tracked);
     }
 
-    /// Without a count no GPU can be probed or trusted.
-    pub(super) fn count_failed(&mut self, why: String, known: &mut KnownDevices) {
+    /// Applies a failed count of GPUs. Before the first successful count no GPU can be probed, so all devices fail.
+    pub(super) fn count_failed(&mut self, why: String, tracked: &mut TrackedDevices) {
         if self.slots.is_empty() {
-            known.fail_all(Reason::ProbeFailed, &why);
+            tracked.fail_all(Reason::ProbeFailed, &why);
         }
         self.round.error = Some(why);
     }
 
-    fn take_gpu(
+    fn apply_gpu_result(
         &mut self,
         index: usize,
         outcome: Result<ProbeReport, NvmlError>,
-        known: &mut KnownDevices,
+        tracked: &mut TrackedDevices,
     ) {
         self.slots[index].call.settle();
         match outcome {
-            Ok(probed) => self.take_probed(index, probed, known),
+            Ok(probed) => self.apply_report(index, probed, tracked),
             Err(error) => {
-                let lost = error.is_lost();
-                let reason = if lost { Reason::Lost } else { Reason::ProbeFailed };
-                self.slots[index].outcome = if lost { Outcome::Lost } else { Outcome::Failed };
-                self.fail(index, Observation::Failed(reason, error.to_string()), known);
+                let is_lost = error.is_lost();
+                let reason = if is_lost { Reason::Lost } else { Reason::ProbeFailed };
+                self.slots[index].outcome = if is_lost { Outcome::Lost } else { Outcome::Failed };
+                self.fail(index, Observation::Failed(reason, error.to_string()), tracked);
             }
         }
         if std::mem::take(&mut self.slots[index].probe_again) {
-            self.probe_gpu(index, Instant::now(), known);
+            self.probe_gpu(index, Instant::now(), tracked);
         }
-        // Sensors wait until every GPU is known.
+        // Sensors are read once every GPU has answered or missed its deadline.
         if self.has_seen_every_gpu() {
-            self.samples.begin(known.now(), self.policy.probe_interval);
+            self.samples.start_reads(tracked.now(), self.policy.probe_interval);
         }
     }
 
-    fn take_probed(&mut self, index: usize, probed: ProbeReport, known: &mut KnownDevices) {
+    fn apply_report(&mut self, index: usize, probed: ProbeReport, tracked: &mut TrackedDevices) {
         self.samples.mark(index, &probed);
         let slot = &mut self.slots[index];
         let gone = slot.apply(&probed, &self.earlier);
         let errors = slot.errors.count(probed.readings.uncorrected_errors);
         for device in probed.described.into_iter().flatten() {
-            known.describe(device);
+            tracked.describe(device);
         }
         let slot = &self.slots[index];
         if let Some(fault) = errors.and_then(|errors| self.uncorrected(errors)) {
-            slot.ids.iter().for_each(|id| known.observe(id, &fault));
+            slot.ids.iter().for_each(|id| tracked.observe(id, &fault));
         }
         // The driver reports no faults of a GPU outside the event set, so the GPU is not healthy before it has joined.
-        let is_unwatched = slot.is_left_out(&self.event_set);
+        let is_unwatched = slot.is_unwatched(&self.event_set);
         for (id, observation) in slot.observations(probed.failure.as_ref()) {
             if !(is_unwatched && observation == Observation::Passed) {
-                known.observe(id, &observation);
+                tracked.observe(id, &observation);
             }
         }
-        self.vanish_unless_present(&gone, known);
-        self.vanish_unlisted(known);
+        self.mark_absent_vanished(&gone, tracked);
+        self.mark_unlisted_vanished(tracked);
         for event in std::mem::take(&mut self.unmatched) {
-            self.take_fault(event, known);
+            self.apply_fault(event, tracked);
         }
         if self.slots[index].is_missing_in(&self.event_set) && self.events.is_paused() {
             // The probe started before the pause, or with an older event set.
-            self.probe_gpu(index, Instant::now(), known);
+            self.probe_gpu(index, Instant::now(), tracked);
         }
     }
 
-    /// Applies a failure to the GPU and its parts. A GPU without id gets one first.
+    /// Applies a failure to the GPU and its instances. For a GPU without id, an id is determined first.
     pub(super) fn fail(
         &mut self,
         index: usize,
         observation: Observation,
-        known: &mut KnownDevices,
+        tracked: &mut TrackedDevices,
     ) {
         let slot = &mut self.slots[index];
         if slot.outcome != Outcome::Lost {
             slot.outcome = Outcome::Failed;
         }
         if !matches!(observation, Observation::Overdue(_)) {
-            // The failure may have ended the GPU's registration for events. A late call does not.
+            // The failure may have ended the GPU's registration for events. A missed deadline does not end it.
             slot.watched_in = None;
         }
         if slot.ids.is_empty() {
-            slot.unnamed = Some(observation);
+            slot.unidentified = Some(observation);
             match self.listed.take() {
-                Some(listed) => self.take_listing(listed, known),
+                Some(listed) => self.apply_listing(listed, tracked),
                 None => self.start_listing(),
             }
             return;
         }
         for id in &slot.ids {
-            known.observe(id, &observation);
+            tracked.observe(id, &observation);
         }
     }
 
-    /// Assigns ids to GPUs that report none. NVML and the kernel module have the same order.
-    pub(super) fn take_listing(&mut self, listed: Vec<ListedGpu>, known: &mut KnownDevices) {
+    /// Assigns ids to GPUs that do not report their UUID. NVML and the kernel module list GPUs in the same order.
+    pub(super) fn apply_listing(&mut self, listed: Vec<ListedGpu>, tracked: &mut TrackedDevices) {
         let complete = listed.len() == self.slots.len();
-        let describe = Describe { host: &self.roots.host, driver: &self.driver, now: known.now() };
+        let describe =
+            Describer { host: &self.roots.host, driver: &self.driver, now: tracked.now() };
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            let Some(observation) = slot.unnamed.take() else { continue };
+            let Some(observation) = slot.unidentified.take() else { continue };
             let entry = listed.get(index).filter(|_| complete);
             // An earlier initialisation may have described the GPU and its instances.
-            slot.ids = known.whole_and_parts_at(entry);
+            slot.ids = tracked.gpu_and_instances_at(entry);
             if slot.ids.is_empty() {
                 let device = describe.failed(position(index), entry);
                 slot.ids.push(device.id.clone());
-                known.describe(device);
+                tracked.describe(device);
             }
             for id in &slot.ids {
-                known.observe(id, &observation);
+                tracked.observe(id, &observation);
             }
         }
         self.listed = Some(listed);
     }
 
-    /// Updates the time since which a GPU is lost, and the event wait, after each step.
+    /// Updates `lost_since` and the event wait after each step.
     pub(super) fn check_lost_gpus(&mut self) {
-        let lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
-        self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
-        self.direct_event_wait();
+        let may_be_lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
+        self.lost_since = may_be_lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
+        self.update_event_wait();
     }
 
     /// Starts event waits once every GPU that answers is in the event set, and pauses them while one is not.
-    fn direct_event_wait(&mut self) {
-        if self.slots.iter().any(|slot| slot.is_left_out(&self.event_set)) {
+    fn update_event_wait(&mut self) {
+        if self.slots.iter().any(|slot| slot.is_unwatched(&self.event_set)) {
             return self.events.pause();
         }
         if !self.has_seen_every_gpu() || self.slots.iter().any(Slot::is_joining) {
@@ -212,23 +213,27 @@ impl Connection {
         }
     }
 
-    fn vanish_unless_present(&self, ids: &[DeviceId], known: &mut KnownDevices) {
+    fn mark_absent_vanished(&self, ids: &[DeviceId], tracked: &mut TrackedDevices) {
         let present: BTreeSet<_> = self.slots.iter().flat_map(|slot| &slot.ids).collect();
         for id in ids.iter().filter(|id| !present.contains(id)) {
-            known.vanish(id, "the driver lists it no longer");
+            tracked.mark_vanished(id, "the driver lists it no longer");
         }
     }
 
-    /// Marks known devices that this initialisation lacks as vanished.
-    fn vanish_unlisted(&self, known: &mut KnownDevices) {
+    /// Marks tracked devices that this initialisation does not list as vanished.
+    fn mark_unlisted_vanished(&self, tracked: &mut TrackedDevices) {
         if self.has_seen_every_gpu() {
-            let ids: Vec<_> = known.ids().cloned().collect();
-            self.vanish_unless_present(&ids, known);
+            let ids: Vec<_> = tracked.ids().cloned().collect();
+            self.mark_absent_vanished(&ids, tracked);
         }
     }
 
-    /// Switches to a new event set. Every GPU that answers joins it; lost ones would break every wait.
-    fn take_events(&mut self, listening: Result<Listening, ConnectError>, known: &KnownDevices) {
+    /// Switches to a new event set. Every GPU that answers joins the set. A lost GPU in the set would break every wait.
+    fn apply_event_set(
+        &mut self,
+        listening: Result<Listening, ConnectError>,
+        tracked: &TrackedDevices,
+    ) {
         match listening {
             Ok(Listening { set, watch }) => {
                 let number = self.event_set.number + 1;
@@ -236,14 +241,14 @@ impl Connection {
                 self.events = watch;
                 // Freeing a set calls the driver.
                 tokio::task::spawn_blocking(move || drop(old));
-                self.probe_every_gpu(Instant::now(), known);
+                self.probe_every_gpu(Instant::now(), tracked);
             }
             Err(error) => {
                 tracing::warn!(
                     error = causes(&error),
                     "NVML events not registered, trying again: probes find faults meanwhile"
                 );
-                self.round.wants_events = true;
+                self.round.renew_events = true;
             }
         }
     }
