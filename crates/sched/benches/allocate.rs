@@ -18,7 +18,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass_sched::{
-    allocator::{Claims, Pools, Supply, Taken, Unallocated, allocate},
+    allocator::{AllocatedDevices, Claims, Pools, Supply, Unallocated, allocate},
     random::Random,
 };
 
@@ -45,7 +45,7 @@ fn main() -> io::Result<ExitCode> {
         Pools::new(&[Arc::new(cluster.slices[node].clone())], &cluster.nodes[node])
     });
     writeln!(out, "preparing a node: p50 {:.1} us, p99 {:.1} us", micros(each.0), micros(each.1))?;
-    let mut taken = Taken::of(&cluster.claims);
+    let mut taken = AllocatedDevices::of(&cluster.claims);
     let (p50, p99) = change(&mut taken, &cluster.claims);
     writeln!(out, "removing and adding an allocation: p50 {p50:.1} us, p99 {p99:.1} us")?;
     writeln!(
@@ -85,7 +85,7 @@ fn main() -> io::Result<ExitCode> {
 }
 
 /// Microseconds to remove an allocation and add it again.
-fn change(taken: &mut Taken, claims: &[ResourceClaim]) -> (f64, f64) {
+fn change(taken: &mut AllocatedDevices, claims: &[ResourceClaim]) -> (f64, f64) {
     let (_, (p50, p99)) = timed(claims.len(), |claim| {
         let status = claims[claim].status.as_ref().expect("allocated");
         let allocation = status.allocation.as_ref().expect("allocated");

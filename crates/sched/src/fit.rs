@@ -2,15 +2,15 @@
 
 use crate::{
     gpu::{Gpu, GpuSet},
-    node::{Node, Part, taken},
+    node::{Node, Part, state_after_take},
     request::{Gpus, Request, ShareMemory},
     view::Catalog,
 };
 
-/// The ways in which a node can serve a request. There is at least one.
+/// The ways in which a node can serve a request; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The request has no GPUs, so the node serves it without any.
+    /// The request has no GPUs.
     Node,
     /// Any `count` of these free GPUs.
     Whole {
@@ -52,7 +52,7 @@ pub enum Misfit {
     /// Maximum number of pods reached.
     #[error("the node has its maximum number of pods")]
     Pods,
-    /// No GPU of a wanted product.
+    /// The node has no GPU of an accepted product.
     #[error("no GPU of a wanted product")]
     Model,
     /// Too few free whole GPUs.
@@ -60,10 +60,10 @@ pub enum Misfit {
     Whole {
         /// Requested.
         wanted: u32,
-        /// Free, of a wanted product.
+        /// Free, of an accepted product.
         free: u32,
     },
-    /// No GPU has room for the share.
+    /// No GPU has enough free for the share.
     #[error("{milli} thousandths and {memory} of one GPU wanted; no GPU has as much free")]
     Share {
         /// Requested compute, in thousandths.
@@ -71,7 +71,7 @@ pub enum Misfit {
         /// Requested memory.
         memory: ShareMemory,
     },
-    /// Too few GPUs have room for the shares.
+    /// Too few GPUs have enough free for the shares.
     #[error(
         "{milli} thousandths and {memory} of each of {wanted} GPUs wanted; {free} have as much free"
     )]
@@ -82,7 +82,7 @@ pub enum Misfit {
         memory: ShareMemory,
         /// Requested number of GPUs.
         wanted: u32,
-        /// Number of GPUs with room.
+        /// Number of GPUs with enough free.
         free: u32,
     },
     /// No GPU has a free place for the MIG instance.
@@ -111,17 +111,17 @@ pub fn fit(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Mis
 }
 
 fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit> {
-    let is_wanted = |gpu: &Gpu| request.models.has(gpu.model);
-    if request.gpus != Gpus::None && !node.gpus.iter().any(is_wanted) {
+    let is_accepted = |gpu: &Gpu| request.models.has(gpu.model);
+    if request.gpus != Gpus::None && !node.gpus.iter().any(is_accepted) {
         return Err(Misfit::Model);
     }
-    let serving = node.gpus_that(|gpu| serves(catalog, gpu, request));
+    let serving = node.gpus_where(|gpu| serves(catalog, gpu, request));
     match request.gpus {
         Gpus::None => Ok(Fit::Node),
         Gpus::Whole(count) => {
             let count = u32::from(count);
-            let enough = serving.len() >= count;
-            enough
+            let suffices = serving.len() >= count;
+            suffices
                 .then_some(Fit::Whole { free: serving, count })
                 .ok_or(Misfit::Whole { wanted: count, free: serving.len() })
         }
@@ -138,7 +138,7 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
                 let gpu = &node.gpus[position];
                 let places = catalog.places(gpu.model, profile).iter();
                 places
-                    .filter(|place| taken(gpu, request, **place).is_some())
+                    .filter(|place| state_after_take(gpu, request, **place).is_some())
                     .map(move |place| Part { gpus: GpuSet::one(position), slices: *place })
             };
             let places: Vec<_> = serving.iter().flat_map(places).collect();
@@ -154,10 +154,10 @@ pub fn serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
     }
     match request.gpus {
         Gpus::None => false,
-        Gpus::Whole(_) | Gpus::Share { .. } => taken(gpu, request, 0).is_some(),
+        Gpus::Whole(_) | Gpus::Share { .. } => state_after_take(gpu, request, 0).is_some(),
         Gpus::Partition(profile) => {
             let mut places = catalog.places(gpu.model, profile).iter();
-            places.any(|place| taken(gpu, request, *place).is_some())
+            places.any(|place| state_after_take(gpu, request, *place).is_some())
         }
     }
 }

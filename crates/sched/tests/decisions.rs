@@ -26,7 +26,7 @@ proptest! {
     ) {
         for policy in Policy::ALL {
             let mut view = cluster.clone();
-            let mut scheduler = Scheduler::informed(policy, &forecast(&pods), &view, seed);
+            let mut scheduler = Scheduler::with_forecast(policy, &forecast(&pods), &view, seed);
             for pod in &pods {
                 let is_possible = view.nodes().iter().any(|node| fits(view.catalog(), node, pod));
                 let placement = scheduler.decide(&view, pod);
@@ -83,7 +83,7 @@ proptest! {
         policy in select(&Policy::ALL[1..]),
     ) {
         let forecast = forecast(&shapes);
-        let mut scheduler = Scheduler::informed(policy, &forecast, &view, 0);
+        let mut scheduler = Scheduler::with_forecast(policy, &forecast, &view, 0);
         // Demand for products is relative to the initial nodes.
         let told = view.clone();
         let mut living: Vec<(Request, Placement)> = Vec::new();
@@ -94,7 +94,7 @@ proptest! {
                     // Ranks of a shape are valid for every amount of memory.
                     let memory_mib = u32::try_from(nth).expect("below 100") * 256;
                     let pod = Request { memory_mib, ..shapes[nth % shapes.len()] };
-                    let mut fresh = Scheduler::informed(policy, &forecast, &told, 0);
+                    let mut fresh = Scheduler::with_forecast(policy, &forecast, &told, 0);
                     let ranks: Vec<_> = scheduler.ranks(&view, &pod).collect();
                     prop_assert_eq!(&ranks, &fresh.ranks(&view, &pod).collect::<Vec<_>>());
                     for (node, _) in ranks {
@@ -133,7 +133,7 @@ fn more_shapes_than_are_kept_change_no_answer() {
         (0..220_u32).map(|cpu_milli| Request { cpu_milli, ..request(Gpus::share(300, 0)) });
     let shapes: Vec<_> = shapes.collect();
     let forecast = forecast(&shapes[..10]);
-    let mut scheduler = Scheduler::informed(Policy::Windlass, &forecast, &view, 0);
+    let mut scheduler = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 0);
     let first: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
     let again: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
     assert_eq!(first, again);
@@ -146,7 +146,7 @@ fn equal_ranks_fall_to_the_first_node_and_gpu() {
     for policy in &Policy::ALL[1..] {
         for gpus in [Gpus::None, Gpus::share(500, 0), Gpus::Whole(2)] {
             let pod = request(gpus);
-            let mut scheduler = Scheduler::informed(*policy, &forecast(&[pod]), &view, 0);
+            let mut scheduler = Scheduler::with_forecast(*policy, &forecast(&[pod]), &view, 0);
             let placement = scheduler.decide(&view, &pod).expect("an empty node fits");
             assert_eq!(placement.node, NodeIx(0), "{policy:?}");
             let count = placement.part.gpus.len();

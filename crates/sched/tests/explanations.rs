@@ -22,7 +22,7 @@ proptest! {
         pods in vec(requests(), 1..10),
         policy in select(&Policy::ALL[1..]),
     ) {
-        let mut scheduler = Scheduler::informed(policy, &forecast(&pods), &view, 0);
+        let mut scheduler = Scheduler::with_forecast(policy, &forecast(&pods), &view, 0);
         for pod in &pods {
             let ranks: Vec<_> = scheduler.ranks(&view, pod).collect();
             let mut explained = Vec::new();
@@ -52,7 +52,7 @@ fn each_loss_has_its_term() {
     let whole = |count| request(Gpus::Whole(count));
     let explain = |nodes, known: &[Request], pod| {
         let view = View::new(catalog(), nodes);
-        let mut scheduler = Scheduler::informed(Policy::Windlass, &forecast(known), &view, 0);
+        let mut scheduler = Scheduler::with_forecast(Policy::Windlass, &forecast(known), &view, 0);
         scheduler.explain(&view, NodeIx(0), &pod).expect("the node fits")
     };
     let check = |nodes, known: &[Request], pod, name, points: i32| {

@@ -3,8 +3,8 @@
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
     fit::{Fit, fit},
-    forecast::{Typical, typical},
-    fragmentation::Outlook,
+    forecast::{TypicalRequest, typical},
+    fragmentation::RequestMix,
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
     node::{Amount, Node, Part},
     request::{Gpus, Request},
@@ -16,8 +16,8 @@ use crate::world::{
 };
 
 /// The definition, request by request: all idle GPU if the node cannot serve it, else that of the GPUs that cannot.
-fn defined(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
-    let of = |Typical { request, weight }: &Typical| {
+fn defined(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> f64 {
+    let of = |TypicalRequest { request, weight }: &TypicalRequest| {
         let serves = |gpu: &&Gpu| gpu_serves(catalog, gpu, request);
         let is_served = wanted_gpus(request) > 0
             && node.cpu_milli.free >= request.cpu_milli
@@ -28,8 +28,8 @@ fn defined(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
     typical.iter().map(of).sum()
 }
 
-fn fragmentation(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
-    Outlook::new(typical, node.models()).node_use(catalog, node).fragmentation()
+fn fragmentation(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> f64 {
+    RequestMix::new(typical, node.models()).node_usability(catalog, node).fragmentation()
 }
 
 /// The first and the last of the GPUs.
@@ -72,10 +72,10 @@ proptest! {
         let typical = typical(&forecast(&pods).counts(&View::default()));
         for node in view.nodes() {
             let Ok(fit) = fit(view.catalog(), node, &newcomer) else { continue };
-            let (parts, outlook) = (parts(&fit), Outlook::new(&typical, node.models()));
-            let before = outlook.node_use(view.catalog(), node);
+            let (parts, mix) = (parts(&fit), RequestMix::new(&typical, node.models()));
+            let before = mix.node_usability(view.catalog(), node);
             for part in parts {
-                let found = outlook.decrease(view.catalog(), node, &before, &newcomer, part);
+                let found = mix.decrease(view.catalog(), node, &before, &newcomer, part);
                 let mut after = node.clone();
                 after.take(&newcomer, part).expect("a part of a fit is free");
                 let expected = defined(view.catalog(), node, &typical)
@@ -90,9 +90,9 @@ proptest! {
 fn hand_computed_nodes_have_the_papers_fragmentation() {
     let share = |milli| request(Gpus::share(milli, 0));
     let typical = [
-        Typical { request: share(500), weight: 0.5 },
-        Typical { request: request(Gpus::Whole(2)), weight: 0.25 },
-        Typical { request: request(Gpus::None), weight: 0.25 },
+        TypicalRequest { request: share(500), weight: 0.5 },
+        TypicalRequest { request: request(Gpus::Whole(2)), weight: 0.25 },
+        TypicalRequest { request: request(Gpus::None), weight: 0.25 },
     ];
     let check = |taken: &[u16], cpu_milli: u32, expected: f64| {
         let mut node = roomy_node(vec![Gpu::free(ModelId(2), 0); 3]);
@@ -122,6 +122,6 @@ fn an_unwanted_product_is_all_fragmentation() {
     let wanted =
         Request { models: ModelSet::NONE.with(ModelId(1)), ..request(Gpus::share(100, 0)) };
     let node = roomy_node(vec![Gpu::free(ModelId(2), 0), Gpu::free(ModelId(1), 0)]);
-    let typical = [Typical { request: wanted, weight: 1.0 }];
+    let typical = [TypicalRequest { request: wanted, weight: 1.0 }];
     assert!((fragmentation(&catalog(), &node, &typical) - 1000.0).abs() < 1e-9);
 }

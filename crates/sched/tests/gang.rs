@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
-    gang::{MOST_TRIES, Member, places},
+    gang::{MAX_TRIES, Member, place_gang},
     gpu::{Gpu, ModelId, ModelSet},
     node::{Amount, Node},
     policy::Policy,
@@ -41,7 +41,7 @@ fn placed(
     scheduler: &mut Scheduler,
     members: &[Member<'_>],
 ) -> Option<Vec<Placement>> {
-    places(view, scheduler, members, &mut MOST_TRIES.clone())
+    place_gang(view, scheduler, members, &mut MAX_TRIES.clone())
 }
 
 /// True if some choice of nodes serves all requests.
@@ -93,7 +93,7 @@ proptest! {
             take(&mut view.clone(), &members, places);
         }
         wanted.sort_by_key(|(request, nodes)| {
-            let gpus = (request.gpu_count(), view.usual_milli(request));
+            let gpus = (request.gpu_count(), view.average_milli(request));
             (std::cmp::Reverse((gpus, *request)), nodes.len())
         });
         prop_assert_eq!(found.is_some(), is_possible(&mut view, &mut scheduler, &wanted));

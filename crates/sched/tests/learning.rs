@@ -67,9 +67,9 @@ proptest! {
                 learning.decide(&view, &newcomers[seen % newcomers.len()]);
             }
             let told = forecast(&pods[..known]);
-            let mut informed = Scheduler::informed(*policy, &told, &view, 3);
+            let mut with_forecast = Scheduler::with_forecast(*policy, &told, &view, 3);
             for newcomer in &newcomers {
-                prop_assert_eq!(learning.decide(&view, newcomer), informed.decide(&view, newcomer));
+                prop_assert_eq!(learning.decide(&view, newcomer), with_forecast.decide(&view, newcomer));
             }
         }
     }
@@ -77,8 +77,8 @@ proptest! {
     #[test]
     fn an_informed_scheduler_learns_nothing(view in used_clusters(), pods in vec(requests(), 1..20)) {
         let told = forecast(&pods[..1]);
-        let mut one = Scheduler::informed(Policy::Windlass, &told, &view, 3);
-        let mut other = Scheduler::informed(Policy::Windlass, &told, &view, 3);
+        let mut one = Scheduler::with_forecast(Policy::Windlass, &told, &view, 3);
+        let mut other = Scheduler::with_forecast(Policy::Windlass, &told, &view, 3);
         for pod in &pods {
             other.observe(&view, pod);
             prop_assert_eq!(one.decide(&view, pod), other.decide(&view, pod));

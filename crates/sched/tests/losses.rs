@@ -25,7 +25,7 @@ fn node(gpus: usize) -> Node {
 /// Checks that FGD takes the first node and GPU, and Windlass' policy the other one.
 fn check(view: &View, known: &[Request], pod: Request, own: (u32, usize)) {
     let choice = |policy| {
-        let mut scheduler = Scheduler::informed(policy, &forecast(known), view, 0);
+        let mut scheduler = Scheduler::with_forecast(policy, &forecast(known), view, 0);
         let placement = scheduler.decide(view, &pod).expect("there is room");
         (placement.node, placement.part.gpus.iter().next().unwrap_or(0))
     };

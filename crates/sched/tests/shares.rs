@@ -69,7 +69,7 @@ fn a_node_needs_as_many_gpus_with_room_as_there_are_shares() {
 fn gpus_are_chosen_greedily() {
     let check = |policy, taken_milli: &[u16], known: &[Request], pod, expected: u64| {
         let view = View::new(catalog(), vec![node(taken_milli)]);
-        let mut scheduler = Scheduler::informed(policy, &forecast(known), &view, 0);
+        let mut scheduler = Scheduler::with_forecast(policy, &forecast(known), &view, 0);
         let placement = scheduler.decide(&view, &pod).expect("there is room");
         assert_eq!(placement.part, Part::of(GpuSet(expected)), "{policy:?}: {taken_milli:?}");
     };
@@ -116,7 +116,7 @@ fn percent_are_of_the_gpu_that_serves() {
 fn shares_count_for_each_of_their_gpus() {
     let view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(A100, 10_000); 2])]);
     for memory in [ShareMemory::Mib(3000), ShareMemory::Percent(30)] {
-        assert_eq!(view.usual_milli(&shares(2, 0, memory)), 600);
+        assert_eq!(view.average_milli(&shares(2, 0, memory)), 600);
         assert_eq!(share_of(10_000, 100, memory), 300);
     }
     let pod = compute(3, 250);

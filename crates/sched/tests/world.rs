@@ -198,9 +198,9 @@ pub(crate) fn mib_of(gpu: &Gpu, memory: ShareMemory) -> u32 {
 }
 
 fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) -> bool {
-    let untouched = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
+    let free_devices = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
     let is_free = match (request.gpus, gpu.state) {
-        (Gpus::Whole(_), state) => slices == 0 && state == untouched,
+        (Gpus::Whole(_), state) => slices == 0 && state == free_devices,
         (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
             let has_memory = match memory {
                 ShareMemory::Percent(0) => true,
@@ -213,7 +213,7 @@ fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) ->
         (Gpus::Partition(profile), state) => {
             let is_place_free = match state {
                 GpuState::Partitioned { slices: used } => used & slices == 0,
-                state => state == untouched,
+                state => state == free_devices,
             };
             is_place_free && catalog.places(gpu.model, profile).contains(&slices)
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use windlass_sched::allocator::{Claims, NodeLosses, Pools, Taken};
+use windlass_sched::allocator::{AllocatedDevices, Claims, NodeLosses, Pools};
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn losses(slices: &[Value], held: &[&str], requests: Value) -> NodeLosses {
         result
     });
     let results: Vec<_> = results.collect();
-    let mut taken = Taken::default();
+    let mut taken = AllocatedDevices::default();
     taken.add(&serde_json::from_value(json!({"devices": {"results": results}})).expect("one"));
     let chosen = claims.choose(&pools, &taken).expect("it fits");
     NodeLosses::of(&pools, &taken, &chosen)

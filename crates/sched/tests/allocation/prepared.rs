@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::AllocationResult;
-use windlass_sched::allocator::{Claims, Pools, Taken};
+use windlass_sched::allocator::{AllocatedDevices, Claims, Pools};
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn allocation(results: Value) -> AllocationResult {
 }
 
 /// Chosen devices, or the error.
-fn outcome(claims: &Claims, pools: &Pools, taken: &Taken) -> String {
+fn outcome(claims: &Claims, pools: &Pools, taken: &AllocatedDevices) -> String {
     match claims.allocate(pools, taken) {
         Ok(results) => {
             let results =
@@ -43,7 +43,7 @@ fn prepared_values_may_be_kept_and_sent_to_other_threads() {
     fn is_kept<T: Clone + Send + Sync + 'static>() {}
     is_kept::<Claims>();
     is_kept::<Pools>();
-    is_kept::<Taken>();
+    is_kept::<AllocatedDevices>();
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn one_claim_is_asked_on_many_nodes_while_others_come_and_go() {
     let one = claims(json!([request("r", json!({}))]));
     let pools = Pools::new(&shared(&[slice("s", 1, devices(&["a", "b"]))]), &node("n1"));
     assert_eq!((pools.len(), pools.is_empty()), (2, false));
-    let mut taken = Taken::default();
+    let mut taken = AllocatedDevices::default();
     assert_eq!(outcome(&one, &pools, &taken), "a");
     assert_eq!(outcome(&one, &pools, &taken), "a", "an answer takes nothing");
     let mut given = Vec::new();
@@ -65,7 +65,7 @@ fn one_claim_is_asked_on_many_nodes_while_others_come_and_go() {
     taken.remove(&given[0]);
     assert_eq!(outcome(&one, &pools, &taken), "a");
     taken.remove(&given[1]);
-    assert_eq!(taken, Taken::default());
+    assert_eq!(taken, AllocatedDevices::default());
     let other = Pools::new(&shared(&[slice("s", 1, devices(&["a"]))]), &node("n2"));
     assert!(other.is_empty());
 }
@@ -85,7 +85,7 @@ fn an_allocation_that_ends_leaves_those_of_the_same_device() {
         device(json!({"shareID": id, "consumedCapacity": {"memory": memory}}))
     };
     let all = [share("2Gi"), share("3Gi"), device(json!({})), device(json!({}))];
-    let mut taken = Taken::default();
+    let mut taken = AllocatedDevices::default();
     for allocation in &all {
         taken.add(allocation);
     }
@@ -93,13 +93,13 @@ fn an_allocation_that_ends_leaves_those_of_the_same_device() {
     for ending in &all[1..] {
         taken.remove(ending);
     }
-    let mut rest = Taken::default();
+    let mut rest = AllocatedDevices::default();
     rest.add(&all[0]);
     assert_eq!(taken, rest);
     taken.remove(&all[0]);
-    assert_eq!(taken, Taken::default());
+    assert_eq!(taken, AllocatedDevices::default());
     taken.remove(&all[0]);
-    assert_eq!(taken, Taken::default(), "an unknown allocation changes nothing");
+    assert_eq!(taken, AllocatedDevices::default(), "an unknown allocation changes nothing");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn slices_of_other_nodes_change_no_answer_but_for_unfinished_counters() {
         json!([{"name": "gpu", "counters": {"parts": {"value": "2"}}}]);
     let all = claims(json!([request("r", json!({"allocationMode": "All"}))]));
     let ask = |slices: &[Value]| {
-        outcome(&all, &Pools::new(&shared(slices), &node("n1")), &Taken::default())
+        outcome(&all, &Pools::new(&shared(slices), &node("n1")), &AllocatedDevices::default())
     };
     assert_eq!(ask(std::slice::from_ref(&ours)), "a");
     assert_eq!(ask(&[theirs.clone(), ours.clone()]), "a");

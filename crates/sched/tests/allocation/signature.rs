@@ -4,7 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use windlass_sched::{
     allocator::{
-        ChosenDevice, Claims, DeviceSignatures, NodeLosses, NodeSignature, Pools, Selections, Taken,
+        AllocatedDevices, ChosenDevice, Claims, DeviceSignatures, NodeLosses, NodeSignature, Pools,
+        Selections,
     },
     random::Random,
 };
@@ -15,8 +16,8 @@ use super::*;
 const NODES: usize = 10_000;
 
 /// A node with random names, whose devices differ little.
-fn random_node(random: &mut Random) -> (Vec<Arc<ResourceSlice>>, Node, Taken) {
-    let (name, mut taken) = (random.uuid(), Taken::default());
+fn random_node(random: &mut Random) -> (Vec<Arc<ResourceSlice>>, Node, AllocatedDevices) {
+    let (name, mut taken) = (random.uuid(), AllocatedDevices::default());
     let is_shared = random.below(3) == 0;
     let has_sets = !is_shared && random.below(2) == 0;
     let (mut devices, mut results) = (Vec::new(), Vec::new());
@@ -92,7 +93,7 @@ fn questions() -> Vec<Claims> {
 }
 
 /// Positions of an allocation's devices.
-fn allocated(claims: &Claims, pools: &Pools, taken: &Taken) -> Option<Vec<usize>> {
+fn allocated(claims: &Claims, pools: &Pools, taken: &AllocatedDevices) -> Option<Vec<usize>> {
     let results = claims.allocate(pools, taken).ok()?;
     let results = results.into_iter().filter_map(|it| it.devices?.results).flatten();
     let position = |name: String| {
@@ -146,7 +147,7 @@ fn names_and_unread_attributes_make_no_difference_and_all_else_does() {
         let slices: Vec<_> = slices.into_iter().map(Arc::new).collect();
         let read = claims.attributes_read();
         assert!(!read.is_any());
-        NodeSignature::of(&Pools::new(&slices, &node), &Taken::default(), &read, devices)
+        NodeSignature::of(&Pools::new(&slices, &node), &AllocatedDevices::default(), &read, devices)
     };
     let questions = questions();
     let mut plain = |device: &Value| signature(&questions[0], device, &mut devices);

@@ -74,7 +74,7 @@ fn an_outdated_duplicate_or_incomplete_pool_gives_nothing() {
     check(&beside, "r=b");
     let other = json!([{"request": "r", "driver": "d.com", "pool": "q", "device": "b"}]);
     check(
-        &beside.taken(other),
+        &beside.with_allocated(other),
         "cannot allocate all claims: request r found 0 of 1 among 1 devices (1 in use); pool d.com/p is invalid: \
          duplicate device name a",
     );
@@ -131,21 +131,27 @@ fn a_device_that_binds_to_its_node_binds_the_claim() {
 #[test]
 fn parts_are_taken_while_their_counters_last() {
     let two = || json!([request("r", json!({})), request("s", json!({}))]);
-    check(&case(gpu_of(json!([slab("a", "4Gi")])), one()), "r=a");
-    let three = || gpu_of(json!([slab("a", "4Gi"), slab("b", "6Gi"), slab("c", "4Gi")]));
+    check(&case(gpu_of(json!([memory_part("a", "4Gi")])), one()), "r=a");
+    let three = || {
+        gpu_of(json!([memory_part("a", "4Gi"), memory_part("b", "6Gi"), memory_part("c", "4Gi")]))
+    };
     check(&case(three(), two()), "r=a s=c");
     let either = json!([alternative("six", memory("6Gi")), alternative("four", memory("4Gi"))]);
     check(&case(three(), json!([request("r", json!({})), first_of("s", either)])), "r=a s/four=c");
     let pair = json!([request("r", json!({"count": 2}))]);
     let unused = vec![
         counters(json!({"gpu": {"memory": "8Gi", "spare": "1Gi"}})),
-        slice("parts", 2, json!([slab("a", "5Gi"), slab("b", "4Gi"), slab("c", "4Gi")])),
+        slice(
+            "parts",
+            2,
+            json!([memory_part("a", "5Gi"), memory_part("b", "4Gi"), memory_part("c", "4Gi")]),
+        ),
     ];
     check(&case(unused, pair), "r=b r=c");
-    let full = |memory: &str| gpu_of(json!([slab("a", "4Gi"), slab("b", memory)]));
-    check_no_fit(&case(full("5Gi"), one()).taken(held(&["b"])));
+    let full = |memory: &str| gpu_of(json!([memory_part("a", "4Gi"), memory_part("b", memory)]));
+    check_no_fit(&case(full("5Gi"), one()).with_allocated(device_results(&["b"])));
     // An overdrawn counter blocks the others.
-    check_no_fit(&case(full("20Gi"), one()).taken(held(&["b"])));
+    check_no_fit(&case(full("20Gi"), one()).with_allocated(device_results(&["b"])));
 }
 
 #[test]
@@ -166,21 +172,25 @@ fn a_part_needs_each_of_its_counters() {
     };
     let sets = counters(json!({"gpu": {"memory": "30Gi"}, "cpu": {"a": "1", "b": "1", "c": "1"}}));
     let parts = json!([own("a", true), own("b", false), own("c", false)]);
-    let requests = json!([request("r", json!({"count": 2})), request("s", is("special", "true"))]);
+    let requests =
+        json!([request("r", json!({"count": 2})), request("s", has_value("special", "true"))]);
     check(&case(vec![sets, slice("parts", 2, parts)], requests), "r=b r=c s=a");
 }
 
 #[test]
 fn pools_have_counters_of_their_own() {
     let in_q = |slice: Value| of_pool(slice, "q", 2);
-    let mut slices = gpu_of(json!([slab("a", "6Gi"), slab("b", "4Gi"), slab("c", "4Gi")]));
+    let mut slices =
+        gpu_of(json!([memory_part("a", "6Gi"), memory_part("b", "4Gi"), memory_part("c", "4Gi")]));
     slices.extend(
-        gpu_of(json!([slab("x", "6Gi"), slab("y", "1Gi"), slab("z", "1Gi")])).into_iter().map(in_q),
+        gpu_of(json!([memory_part("x", "6Gi"), memory_part("y", "1Gi"), memory_part("z", "1Gi")]))
+            .into_iter()
+            .map(in_q),
     );
     let two = json!([request("r", json!({})), request("s", json!({}))]);
-    let mut taken = held(&["b", "c", "x"]);
+    let mut taken = device_results(&["b", "c", "x"]);
     taken[2]["pool"] = "q".into();
-    check(&case(slices, two).taken(taken), "r=y s=z");
+    check(&case(slices, two).with_allocated(taken), "r=y s=z");
 }
 
 #[test]
@@ -199,11 +209,13 @@ fn counters_that_contradict_their_devices_make_a_pool_invalid() {
     let twice = twice.into_iter().map(|slice| of_pool(slice, "p", 4)).collect();
     check(&case(twice, one()), &format!("{none}duplicate counter set name gpu"));
     // Counters of another pool are unknown.
-    let apart =
-        vec![of_pool(counters(gpu.clone()), "q", 1), slice("parts", 1, json!([slab("a", "8Gi")]))];
+    let apart = vec![
+        of_pool(counters(gpu.clone()), "q", 1),
+        slice("parts", 1, json!([memory_part("a", "8Gi")])),
+    ];
     check(&case(apart, one()), &format!("{none}counter set gpu not found"));
     let stranger = on(slice("t", 3, json!([part("z", json!({"other": {"memory": "6Gi"}}))])), "n2");
-    let three = [counters(gpu), slice("s", 3, json!([slab("a", "6Gi")])), stranger];
+    let three = [counters(gpu), slice("s", 3, json!([memory_part("a", "6Gi")])), stranger];
     let three = three.into_iter().map(|slice| of_pool(slice, "p", 3)).collect();
     check(&case(three, one()), &format!("{none}counter set other not found"));
 }
@@ -212,12 +224,15 @@ fn counters_that_contradict_their_devices_make_a_pool_invalid() {
 fn devices_of_other_nodes_consume_the_counters_too() {
     let three = [
         counters(json!({"gpu": {"memory": "8Gi"}})),
-        slice("s", 3, json!([slab("a", "6Gi"), slab("b", "2Gi")])),
-        on(slice("t", 3, json!([slab("z", "6Gi")])), "n2"),
+        slice("s", 3, json!([memory_part("a", "6Gi"), memory_part("b", "2Gi")])),
+        on(slice("t", 3, json!([memory_part("z", "6Gi")])), "n2"),
     ];
     let three = three.into_iter().map(|slice| of_pool(slice, "p", 3)).collect();
     let either = json!([alternative("six", memory("6Gi")), alternative("two", memory("2Gi"))]);
-    check(&case(three, json!([first_of("r", either)])).taken(held(&["z"])), "r/two=b");
+    check(
+        &case(three, json!([first_of("r", either)])).with_allocated(device_results(&["z"])),
+        "r/two=b",
+    );
 }
 
 #[test]
@@ -227,18 +242,19 @@ fn devices_may_choose_their_nodes_one_by_one() {
         let selection = json!({"nodeName": null, "perDeviceNodeSelection": true});
         slices.map(|slice| spec(slice, selection.clone())).collect::<Vec<_>>()
     };
-    let named =
-        |name: &str, memory: &str, node: &str| with(slab(name, memory), json!({"nodeName": node}));
+    let named = |name: &str, memory: &str, node: &str| {
+        with(memory_part(name, memory), json!({"nodeName": node}))
+    };
     let either = json!([alternative("six", memory("6Gi")), alternative("two", memory("2Gi"))]);
     let two = by_device(json!([named("a", "2Gi", "n1"), named("b", "6Gi", "n2")]));
     let two = case(two, json!([first_of("r", either)]));
     check(&two, "r/two=a");
     check_selector(&two, this_node());
-    let zoned = || with(slab("a", "2Gi"), json!({"nodeSelector": selector("zone", "a")}));
+    let zoned = || with(memory_part("a", "2Gi"), json!({"nodeSelector": selector("zone", "a")}));
     let zone = case(by_device(json!([zoned()])), one());
     check(&zone, "r=a");
     check_selector(&zone, selector("zone", "a"));
-    let everywhere = with(slab("c", "2Gi"), json!({"allNodes": true}));
+    let everywhere = with(memory_part("c", "2Gi"), json!({"allNodes": true}));
     let three = by_device(json!([zoned(), named("b", "2Gi", "n1"), everywhere]));
     let three = case(three, json!([request("r", json!({"count": 3}))]));
     check(&three, "r=a r=b r=c");
@@ -251,8 +267,12 @@ fn parts_keep_their_binding_conditions_and_taints() {
         with(part, json!({"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}))
     };
     let count = |count: i64| json!([request("r", json!({"count": count}))]);
-    check(&case(gpu_of(json!([bound(slab("a", "4Gi"))])), one()), "r=a");
-    let mixed = json!([bound(slab("a", "2Gi")), slab("b", "2Gi"), bound(slab("c", "4Gi"))]);
+    check(&case(gpu_of(json!([bound(memory_part("a", "4Gi"))])), one()), "r=a");
+    let mixed = json!([
+        bound(memory_part("a", "2Gi")),
+        memory_part("b", "2Gi"),
+        bound(memory_part("c", "4Gi"))
+    ]);
     let mixed = case(gpu_of(mixed), count(3));
     check(&mixed, "r=a r=b r=c");
     let results = mixed.allocate().expect("devices")[0]["devices"]["results"].clone();
@@ -271,9 +291,11 @@ fn parts_keep_their_binding_conditions_and_taints() {
     ];
     let four = four.into_iter().map(|slice| of_pool(slice, "p", 4)).collect();
     check(&case(four, count(2)), "r=b r=a");
-    let tainted =
-        with(bound(slab("a", "4Gi")), json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}));
-    let two = || gpu_of(json!([tainted, slab("b", "4Gi")]));
+    let tainted = with(
+        bound(memory_part("a", "4Gi")),
+        json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}),
+    );
+    let two = || gpu_of(json!([tainted, memory_part("b", "4Gi")]));
     check_no_fit(&case(two(), count(2)));
     let tolerant = json!({"count": 2, "tolerations": [{"key": "k", "operator": "Exists"}]});
     check(&case(two(), json!([request("r", tolerant)])), "r=a r=b");

@@ -110,18 +110,21 @@ fn an_amount_is_rounded_up_to_what_the_policy_permits() {
 fn shares_of_other_claims_are_counted() {
     let two = |first: i64| json!([shared("a", in_steps(first)), shared("b", in_steps(2))]);
     let ask = || [request("r", wants(2))];
-    check_units(&of(two(4), &ask()).taken(share("a", 2)), "r=a:2");
-    check_units(&of(two(2), &ask()).taken(share("a", 2)), "r=b:2");
-    check_no_fit(&of(json!([shared("a", in_steps(2))]), &ask()).taken(share("a", 2)));
+    check_units(&of(two(4), &ask()).with_allocated(share("a", 2)), "r=a:2");
+    check_units(&of(two(2), &ask()).with_allocated(share("a", 2)), "r=b:2");
+    check_no_fit(&of(json!([shared("a", in_steps(2))]), &ask()).with_allocated(share("a", 2)));
     // One share ended, and the other stays.
     check_no_fit(
-        &of(json!([shared("a", in_steps(4))]), &ask()).taken(share("a", 2)).taken(share("a", 2)),
+        &of(json!([shared("a", in_steps(4))]), &ask())
+            .with_allocated(share("a", 2))
+            .with_allocated(share("a", 2)),
     );
     check_no_fit(
-        &of(json!([shared("a", in_steps(2))]), &[request("r", wants(1))]).taken(held(&["a"])),
+        &of(json!([shared("a", in_steps(2))]), &[request("r", wants(1))])
+            .with_allocated(device_results(&["a"])),
     );
     let exclusive = json!([{"name": "a", "capacity": in_steps(2)}]);
-    check_no_fit(&of(exclusive, &[request("r", wants(1))]).taken(share("a", 1)));
+    check_no_fit(&of(exclusive, &[request("r", wants(1))]).with_allocated(share("a", 1)));
 }
 
 #[test]
@@ -130,8 +133,8 @@ fn all_shared_devices_are_those_with_the_capacity_before_the_search() {
     let both = || [request("r", wants(1)), all("s", wants(1))];
     check_units(&of(ab(2), &both()), "r=a:1 s=a:1 s=b:1");
     check_no_fit(&of(ab(1), &both()));
-    check_units(&of(ab(2), &[all("r", wants(1))]).taken(share("a", 1)), "r=a:1 r=b:1");
-    check_units(&of(ab(1), &[all("r", wants(1))]).taken(share("a", 1)), "r=b:1");
+    check_units(&of(ab(2), &[all("r", wants(1))]).with_allocated(share("a", 1)), "r=a:1 r=b:1");
+    check_units(&of(ab(1), &[all("r", wants(1))]).with_allocated(share("a", 1)), "r=b:1");
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn a_device_without_shares_serves_one_request_whole() {
 #[test]
 fn shares_of_parts_consume_counters_once() {
     let shared = |name: &str, memory: &str| {
-        with(slab(name, memory), json!({"allowMultipleAllocations": true}))
+        with(memory_part(name, memory), json!({"allowMultipleAllocations": true}))
     };
     let three = gpu_of(json!([shared("a", "4Gi"), shared("b", "6Gi"), shared("c", "4Gi")]));
     let either = json!([alternative("six", memory("6Gi")), alternative("four", memory("4Gi"))]);
@@ -183,7 +186,7 @@ fn shares_of_parts_consume_counters_once() {
         "r",
         cel("device.capacity['d.com'].memory.compareTo(quantity('8Gi')) == 0")
     )]);
-    check_no_fit(&case(modes, other).taken(taken));
+    check_no_fit(&case(modes, other).with_allocated(taken));
     let part = |name: &str, units: &str| {
         let part = part(name, json!({"gpu": {"units": units}, "slot": {"steps": "4"}}));
         let mut part = with(part, json!({"allowMultipleAllocations": true}));
