@@ -132,7 +132,7 @@ impl Simulation {
             KnowledgeSource::Trace => {
                 let mut forecast = Forecast::default();
                 self.pods.iter().for_each(|pod| forecast.observe(pod));
-                Scheduler::informed(settings.policy, &forecast, &self.view, seed)
+                Scheduler::with_forecast(settings.policy, &forecast, &self.view, seed)
             }
         }
     }

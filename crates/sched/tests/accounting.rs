@@ -10,7 +10,7 @@ use windlass_sched::{
     view::{NodeIx, Placement, View},
 };
 
-use crate::world::{catalog, idle_clusters, mib_of, request, requests, roomy_node};
+use crate::world::{catalog, idle_clusters, large_node, mib_of, request, requests};
 
 /// A change to a cluster. [`Step::Take`] is a pod of another scheduler, with an arbitrary placement.
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +169,7 @@ fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
     let profile = Gpus::Partition(ProfileId(2));
     let share = |milli, mib| Gpus::share(milli, mib);
     let check = |held: Option<(Gpus, Part)>, gpus: Gpus, part: Part| {
-        let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+        let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
         if let Some((gpus, part)) = held {
             node.take(&request(gpus), part).expect("the node is empty");
         }
@@ -205,7 +205,7 @@ fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
 
 #[test]
 fn a_node_with_an_excess_is_full_until_the_excess_is_released() {
-    let mut node = roomy_node(Vec::new());
+    let mut node = large_node(Vec::new());
     node.cpu_milli = Amount::free(10_000);
     let [first, second] =
         [8000, 5000].map(|cpu_milli| Request { cpu_milli, ..request(Gpus::None) });
@@ -225,10 +225,10 @@ fn pods_on_a_gpu_that_failed_later_are_still_counted() {
         [(Gpus::Whole(1), 0), (Gpus::share(300, 0), 0), (Gpus::Partition(ProfileId(2)), 0b11)]
     {
         let healthy = Gpu::free(ModelId(0), 40_960);
-        let mut before = roomy_node(vec![healthy]);
+        let mut before = large_node(vec![healthy]);
         before.take(&request(gpus), only_gpu(0, slices)).expect("it is free");
         before.gpus[0].is_usable = false;
-        let mut rebuilt = roomy_node(vec![Gpu { is_usable: false, ..healthy }]);
+        let mut rebuilt = large_node(vec![Gpu { is_usable: false, ..healthy }]);
         rebuilt.take(&request(gpus), only_gpu(0, slices)).expect("the pod has it already");
         assert_eq!(rebuilt, before, "{gpus:?}");
     }
@@ -236,7 +236,7 @@ fn pods_on_a_gpu_that_failed_later_are_still_counted() {
 
 #[test]
 fn an_empty_share_does_not_affect_the_holder_of_the_whole_gpu() {
-    let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960)]);
+    let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960)]);
     let empty_share = request(Gpus::share(0, 0));
     let part = only_gpu(0, 0);
     node.take(&empty_share, part).expect("it requests empty_share");
@@ -248,7 +248,7 @@ fn an_empty_share_does_not_affect_the_holder_of_the_whole_gpu() {
 #[test]
 fn instances_are_allocated_and_released_in_any_order() {
     let partition = request(Gpus::Partition(ProfileId(2)));
-    let mut view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(ModelId(0), 40_960)])]);
+    let mut view = View::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(0), 40_960)])]);
     let empty = view.clone();
     let at = |slices| Placement { node: NodeIx(0), part: only_gpu(0, slices) };
     for places in [[0b11, 0b1100, 0b11_0000], [0b11_0000, 0b11, 0b1100]] {
