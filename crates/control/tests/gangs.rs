@@ -133,7 +133,7 @@ async fn an_abandoned_bind_is_replaced_by_the_next_one() {
     let (rig, extender) = cluster(nodes, 1).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
     extender.wait_for_gauge("pods", "2.0").await;
-    // kube-scheduler closes the connection, and binds recreated.
+    // kube-scheduler closes the connection, and binds the pod again.
     let hung_up = async {
         tokio::select! {
             _ = extender.bind(&one, "a") => panic!("the gang is incomplete"),

@@ -1,8 +1,8 @@
 //! Benchmark of an allocation on one node, in a cluster of 5,000 nodes with 8 GPUs each, of which most are allocated.
 //!
 //! `cargo bench -p windlass-sched --bench allocate`. The prepared columns are percentiles over all nodes; each value is
-//! the fastest of three runs, because other programs may interrupt a run. The last column is the ratio to allocations without
-//! prepared values, on some nodes of the same run. Exits with 1 if the budget of the 99th percentile is missed.
+//! the fastest of three runs, because other programs may interrupt a run. The last column is the ratio to allocations
+//! without prepared values, on some nodes of the same run. Exits with 1 if the budget of the 99th percentile is missed.
 
 use std::{
     io::{self, Write as _},

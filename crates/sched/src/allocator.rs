@@ -85,7 +85,8 @@ const MAX_RESULTS: usize = 32;
 
 /// Allocates devices of one node to claims without an allocation. Returns the first solution.
 ///
-/// Prepares [`Claims`], [`Pools`] and [`AllocatedDevices`] for this one call. Callers with many nodes reuse these values instead.
+/// Prepares [`Claims`], [`Pools`] and [`AllocatedDevices`] for this one call. Callers with many nodes reuse these
+/// values instead.
 pub fn allocate(
     claims: &[ResourceClaim],
     supply: Supply<'_>,

@@ -75,7 +75,10 @@ proptest! {
     }
 
     #[test]
-    fn a_scheduler_with_a_fixed_forecast_ignores_arrivals(view in used_clusters(), pods in vec(requests(), 1..20)) {
+    fn a_scheduler_with_a_fixed_forecast_ignores_arrivals(
+        view in used_clusters(),
+        pods in vec(requests(), 1..20),
+    ) {
         let forecast = forecast(&pods[..1]);
         let mut one = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);
         let mut other = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);

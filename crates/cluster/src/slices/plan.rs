@@ -41,8 +41,8 @@ const INDEX_DIGITS: usize = 5;
 // === impl PoolPlan ===
 
 impl PoolPlan {
-    /// Plan for a pool with these published slices. `is_up_to_date(index, slice)` is true if the content of the published
-    /// slice needs no update.
+    /// Plan for a pool with these published slices. `is_up_to_date(index, slice)` is true if the content of the
+    /// published slice needs no update.
     pub(super) fn new(
         owner: &Owner,
         desired: DesiredPool<'_>,

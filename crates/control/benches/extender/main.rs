@@ -5,8 +5,8 @@
 //! budget is missed.
 //!
 //! Pods with claims are ranked in separate clusters. Before each ranking a claim moves to another GPU. A row *new* has
-//! claims of a new shape each time, which are first allocated for each node signature. The start in these clusters has no
-//! budget.
+//! claims of a new shape each time, which are first allocated for each node signature. The start in these clusters has
+//! no budget.
 
 mod claims;
 
