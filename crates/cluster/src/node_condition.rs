@@ -33,9 +33,9 @@ pub struct NodeCondition {
 /// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// The condition holds.
+    /// The condition applies to the node.
     True,
-    /// The condition does not hold.
+    /// The condition does not apply to the node.
     False,
     /// The status is not known.
     Unknown,

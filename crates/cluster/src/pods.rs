@@ -41,8 +41,8 @@ impl Pods {
     }
 
     /// Finds a pod by its UID in the kubelet's checkpoint. `None` if the API server lists no such pod on this node, for
-    /// instance because its cache lags. The API server has no lookup by UID, so all pods of the node are listed. A static
-    /// pod is found by its mirror pod, unless several pods claim to be its mirror.
+    /// instance because its cache lags. The API server has no lookup by UID, so all pods of the node are listed. A
+    /// static pod is found by its mirror pod, unless several pods claim to be its mirror.
     pub async fn find(&self, uid: &str) -> Result<Option<BoundPod>, ClusterError> {
         let connection = self.0.connect().await?;
         let node = self.0.client().node();

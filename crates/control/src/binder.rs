@@ -101,7 +101,7 @@ pub(crate) enum BindError {
         /// Time within which all members had to arrive.
         limit: Duration,
     },
-    /// The pod's gang was given up while it waited.
+    /// The pod's gang was given up while the pod waited for it.
     #[error(
         "gang {0} was given up: not all of its pods arrived, or this replica no longer binds. All are retried"
     )]
@@ -332,11 +332,11 @@ impl Binder {
     }
 
     async fn read(&self, args: &BindArgs) -> Result<PodFacts, BindError> {
-        let gone = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
+        let deleted = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
         let found = call(self.pods(args).get_opt(&args.pod_name)).await?;
-        let pod = PodFacts::of(&found.ok_or_else(gone)?);
+        let pod = PodFacts::of(&found.ok_or_else(deleted)?);
         let is_same = pod.uid == args.pod_uid && !pod.is_ended;
-        if is_same { Ok(pod) } else { Err(gone()) }
+        if is_same { Ok(pod) } else { Err(deleted()) }
     }
 
     async fn write(

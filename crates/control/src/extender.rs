@@ -141,8 +141,8 @@ impl Extender {
         let pod = PodFacts::of(&args.pod);
         let all = args.node_name_to_meta_victims.iter().filter_map(|(name, victims)| {
             let mut victims = victims.clone();
-            let given: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
-            let more = self.index.step(|index| index.more_victims(&pod, name, &given))?;
+            let victim_uids: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
+            let more = self.index.step(|index| index.more_victims(&pod, name, &victim_uids))?;
             victims.pods.extend(more.into_iter().map(|uid| MetaPod { uid }));
             Some((name.clone(), victims))
         });

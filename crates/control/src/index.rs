@@ -450,16 +450,16 @@ impl Index {
             if is_reserved && !given.contains(uid) {
                 continue;
             }
-            let held = holder.facts.resources.request_on(&entry.facts, self.view.catalog());
-            let Ok(held) = held else { continue };
-            if held.gpu_count() != part.gpus.len() {
+            let used = holder.facts.resources.request_on(&entry.facts, self.view.catalog());
+            let Ok(used) = used else { continue };
+            if used.gpu_count() != part.gpus.len() {
                 continue;
             }
             if given.contains(uid) {
-                state.release(&held, part);
+                state.release(&used, part);
             } else {
                 let priority = holder.facts.priority;
-                others.push(victims::Pod { request: held, part, priority, violates_budget: false });
+                others.push(victims::Pod { request: used, part, priority, violates_budget: false });
                 uids.push(uid.clone());
             }
         }
@@ -478,11 +478,11 @@ impl Index {
         self.rebuild_changed();
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
         let parts = self.entries[node.0 as usize].occupancy.parts();
-        let held = parts.filter(|(_, part)| !part.gpus.is_empty());
+        let with_gpus = parts.filter(|(_, part)| !part.gpus.is_empty());
         let holder = |(uid, part): (&String, Part)| {
             Some((uid.clone(), self.pods.get(uid)?.facts.title(), part.gpus.len()))
         };
-        held.filter_map(holder).collect()
+        with_gpus.filter_map(holder).collect()
     }
 
     /// True if the pod's assumed placement still has this number, so that it may be written.

@@ -70,13 +70,13 @@ impl Right {
     }
 
     fn review(&self, namespace: &str) -> SelfSubjectAccessReview {
-        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let attributes = ResourceAttributes {
-            verb: some(self.verb),
-            group: some(self.group),
-            resource: some(self.resource),
-            subresource: some(self.subresource),
-            namespace: some(if self.is_namespaced { namespace } else { "" }),
+            verb: non_empty(self.verb),
+            group: non_empty(self.group),
+            resource: non_empty(self.resource),
+            subresource: non_empty(self.subresource),
+            namespace: non_empty(if self.is_namespaced { namespace } else { "" }),
             ..ResourceAttributes::default()
         };
         let spec = SelfSubjectAccessReviewSpec {

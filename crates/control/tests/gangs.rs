@@ -120,8 +120,8 @@ async fn an_incomplete_gang_is_given_up_and_its_gpus_are_free() {
         refusal.starts_with("gang train was not complete in time, and is tried recreated in "),
         "{refusal}"
     );
-    let question = json!({"Pod": one, "NodeNames": nodes});
-    let is_over = async { while extender.call("filter", &question).await["Error"] != "" {} };
+    let args = json!({"Pod": one, "NodeNames": nodes});
+    let is_over = async { while extender.call("filter", &args).await["Error"] != "" {} };
     timeout(LIMIT, is_over).await.expect("the back-off ends");
     schedule_both(&extender, [&one, &two], &nodes).await;
     extender.stop().await;

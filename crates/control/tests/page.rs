@@ -160,8 +160,8 @@ async fn the_page_of_a_recording_is_complete_at_once_and_serves_its_files() {
         assert!(index.head.contains(header), "{header}: {}", index.head);
     }
     let tag = index.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
-    let again = page.request("GET", "/", "localhost", &format!("if-none-match: {tag}\r\n")).await;
-    assert_eq!((again.code, again.body.as_str()), (304, ""));
+    let second = page.request("GET", "/", "localhost", &format!("if-none-match: {tag}\r\n")).await;
+    assert_eq!((second.code, second.body.as_str()), (304, ""));
     assert_eq!(page.get("/../Cargo.toml").await.code, 404);
     page.stop().await;
 }

@@ -71,15 +71,16 @@ async fn a_node_is_offered_for_preemption_if_the_pod_fits_without_pods_of_lower_
         let args = json!({"Pod": urgent, "NodeNameToMetaVictims": victims});
         extender.call("preempt", &args).await["NodeNameToMetaVictims"].clone()
     };
-    let given = |pods: serde_json::Value| json!({"Pods": pods, "NumPDBViolations": 0});
+    let meta_victims = |pods: serde_json::Value| json!({"Pods": pods, "NumPDBViolations": 0});
     // The sum of 12 GiB of `first` and the free memory would suffice, but it is on two GPUs.
-    let request = json!({"a": given(json!([uid(&victim)])), "b": given(json!([uid(&first)]))});
+    let request =
+        json!({"a": meta_victims(json!([uid(&victim)])), "b": meta_victims(json!([uid(&first)]))});
     let answer = preempt(&urgent, request).await;
-    assert_eq!(answer["a"], given(json!([uid(&victim)])));
+    assert_eq!(answer["a"], meta_victims(json!([uid(&victim)])));
     let pods = answer["b"]["Pods"].as_array().expect("pods");
     assert_eq!(pods.len(), 2, "one GPU is emptied: {answer}");
     urgent["spec"]["priority"] = 0.into();
-    let answer = preempt(&urgent, json!({"b": given(json!([]))})).await;
+    let answer = preempt(&urgent, json!({"b": meta_victims(json!([]))})).await;
     assert_eq!(answer, json!({}), "no pod has a lower priority");
     extender.stop().await;
 }

@@ -150,10 +150,10 @@ impl GpuSet {
 
     /// The positions, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        let mut rest = self.0;
+        let mut bits = self.0;
         std::iter::from_fn(move || {
-            let position = rest.trailing_zeros();
-            rest &= rest.wrapping_sub(1);
+            let position = bits.trailing_zeros();
+            bits &= bits.wrapping_sub(1);
             (position < u64::BITS).then_some(position as usize)
         })
     }

@@ -69,9 +69,9 @@ impl Amount {
 
     /// Takes the amount. The part above `free` becomes excess: pods of other schedulers may hold more than the total.
     fn take(&mut self, amount: u32) {
-        let taken = amount.min(self.free);
-        self.free -= taken;
-        self.excess = self.excess.saturating_add(amount - taken);
+        let from_free = amount.min(self.free);
+        self.free -= from_free;
+        self.excess = self.excess.saturating_add(amount - from_free);
     }
 
     /// Releases the amount, the excess first.

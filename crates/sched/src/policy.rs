@@ -136,8 +136,8 @@ pub(crate) struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Idle thousandths that the GPU at this position loses when the request gets the part.
-    fn taken_milli(&self, position: usize, part: Part) -> u32 {
+    /// Idle thousandths that the GPU at this position loses when the part is allocated to the request.
+    fn allocated_milli(&self, position: usize, part: Part) -> u32 {
         let gpu = &self.node.gpus[position];
         let state =
             state_after_take(gpu, self.request, part.slices).expect("a part of a fit is free");

@@ -244,9 +244,9 @@ impl Scheduler {
             Fit::Share { gpus, count } => {
                 let mut chosen = GpuSet::default();
                 for _ in 0..count {
-                    let rest = gpus.without(chosen);
-                    let nth = self.random.below(rest.len() as usize);
-                    let gpu = rest.iter().nth(nth).expect("nth is below the number of GPUs");
+                    let remaining = gpus.without(chosen);
+                    let nth = self.random.below(remaining.len() as usize);
+                    let gpu = remaining.iter().nth(nth).expect("nth is below the number of GPUs");
                     chosen = chosen.or(GpuSet::one(gpu));
                 }
                 Part::of(chosen)

@@ -162,7 +162,7 @@ impl Search<'_> {
         fits
     }
 
-    /// Keeps victims that can stay. Only a search that reached its limit of steps returns such victims.
+    /// Removes victims that need not be evicted. Only a search that reached its limit of steps returns such victims.
     fn reprieve(mut self, mut victims: Victims) -> Victims {
         let order = std::mem::take(&mut self.order);
         let (evicted, kept): (Vec<_>, Vec<_>) =

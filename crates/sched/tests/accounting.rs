@@ -37,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..400)
 }
 
-/// A cluster, and the pods that it should hold.
+/// A cluster, and the pods that were placed on it.
 struct Ledger {
     empty: View,
     view: View,
@@ -97,8 +97,8 @@ impl Ledger {
 
 fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
     let free = |total: u32, each: fn(&Request) -> u32| {
-        let held: u32 = pods.iter().map(|(request, _)| each(request)).sum();
-        total.saturating_sub(held)
+        let allocated: u32 = pods.iter().map(|(request, _)| each(request)).sum();
+        total.saturating_sub(allocated)
     };
     assert_eq!(node.cpu_milli.free, free(empty.cpu_milli.total, |it| it.cpu_milli));
     assert_eq!(node.memory_mib.free, free(empty.memory_mib.total, |it| it.memory_mib));
@@ -168,14 +168,14 @@ fn only_gpu(position: usize, slices: u8) -> Part {
 fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
     let profile = Gpus::Partition(ProfileId(2));
     let share = |milli, mib| Gpus::share(milli, mib);
-    let check = |held: Option<(Gpus, Part)>, gpus: Gpus, part: Part| {
+    let check = |allocated: Option<(Gpus, Part)>, gpus: Gpus, part: Part| {
         let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
-        if let Some((gpus, part)) = held {
+        if let Some((gpus, part)) = allocated {
             node.take(&request(gpus), part).expect("the node is empty");
         }
         let before = node.clone();
         let refused = node.take(&request(gpus), part).expect_err("it cannot be allocated");
-        assert_eq!(refused, Conflict { gpus: part.gpus }, "{held:?}, {gpus:?} {part:?}");
+        assert_eq!(refused, Conflict { gpus: part.gpus }, "{allocated:?}, {gpus:?} {part:?}");
         assert_eq!(node, before);
     };
     let first = only_gpu(0, 0);

@@ -214,16 +214,16 @@ fn a_request_for_all_devices_gets_all_selected_devices_or_none() {
         &Case::of(&four, all(cel("false"))),
         "cannot allocate all claims: request r found 0 of all among 4 devices (4 not selected)",
     );
-    let held = json!([{"request": "r", "driver": "d.com", "pool": "p", "device": "c"}]);
+    let allocated = json!([{"request": "r", "driver": "d.com", "pool": "p", "device": "c"}]);
     check(
-        &Case::of(&four, all(json!({}))).with_allocated(held),
+        &Case::of(&four, all(json!({}))).with_allocated(allocated),
         "cannot allocate all claims: request r found 2 of all among 4 devices (1 in use)",
     );
 }
 
 #[test]
 fn devices_of_other_claims_are_available_only_for_admin_access() {
-    let held = |more: Value| {
+    let allocated = |more: Value| {
         let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
         result
             .as_object_mut()
@@ -232,10 +232,10 @@ fn devices_of_other_claims_are_available_only_for_admin_access() {
         json!([result])
     };
     let one = || Case::of(&["a", "b"], json!([request("r", json!({}))]));
-    check(&one().with_allocated(held(json!({}))), "r=b");
-    check(&one().with_allocated(held(json!({"adminAccess": true}))), "r=a");
+    check(&one().with_allocated(allocated(json!({}))), "r=b");
+    check(&one().with_allocated(allocated(json!({"adminAccess": true}))), "r=a");
     let admin = Case::of(&["a", "b"], json!([request("r", json!({"adminAccess": true}))]));
-    check(&admin.clone().with_allocated(held(json!({}))), "r=a");
+    check(&admin.clone().with_allocated(allocated(json!({}))), "r=a");
     assert_eq!(admin.allocate().expect("devices")[0]["devices"]["results"][0]["adminAccess"], true);
 }
 
@@ -330,14 +330,14 @@ fn partitions_share_the_counters_of_their_device() {
     let ask = |count: i64| json!([request("r", json!({"count": count}))]);
     check(&Case::new(partitions(), ask(2)), "r=half-0 r=half-1");
     let whole = cel("device.driver == 'd.com'");
-    let held =
+    let allocated =
         |device: &str| json!([{"request": "r", "driver": "d.com", "pool": "p", "device": device}]);
     check(
-        &Case::new(partitions(), json!([request("r", whole)])).with_allocated(held("half-0")),
+        &Case::new(partitions(), json!([request("r", whole)])).with_allocated(allocated("half-0")),
         "r=half-1",
     );
     check(
-        &Case::new(partitions(), ask(1)).with_allocated(held("whole")),
+        &Case::new(partitions(), ask(1)).with_allocated(allocated("whole")),
         "cannot allocate all claims: request r found 0 of 1 among 3 devices (1 in use, 2 without \
          enough counters)",
     );
@@ -392,13 +392,13 @@ fn shares_of_a_device_are_rounded_and_counted() {
         "cannot allocate all claims: request r1 found 0 of 1 among 1 devices (1 without the \
          capacity)",
     );
-    let held = json!([{
+    let allocated = json!([{
         "request": "r", "driver": "d.com", "pool": "p", "device": "a",
         "shareID": "00000000-0000-4000-8000-000000000000", "consumedCapacity": {"memory": "7Gi"},
     }]);
-    check(&case(&["1Gi"]).with_allocated(held.clone()), "r0=a");
+    check(&case(&["1Gi"]).with_allocated(allocated.clone()), "r0=a");
     check(
-        &case(&["2Gi"]).with_allocated(held),
+        &case(&["2Gi"]).with_allocated(allocated),
         "cannot allocate all claims: request r0 found 0 of 1 among 1 devices (1 without the \
          capacity)",
     );

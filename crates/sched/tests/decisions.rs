@@ -135,8 +135,8 @@ fn shapes_are_ranked_again_with_equal_results_after_eviction_from_the_cache() {
     let forecast = forecast(&shapes[..10]);
     let mut scheduler = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 0);
     let first: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
-    let again: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
-    assert_eq!(first, again);
+    let second: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
+    assert_eq!(first, second);
     assert!(first.iter().all(Option::is_some));
 }
 

@@ -82,7 +82,7 @@ fn prices_equal_known_solutions() {
     );
     check(&[(333, 7)], &[(330, 0.0), (340, third), (670, 2.0 * third), (1000, 1.0)]);
     check(&[(125, 7)], &[(120, 0.0), (130, 0.125), (880, 0.875), (1000, 1.0)]);
-    // Halves and quarters share a GPU, or halves pair and quarters come in fours.
+    // A GPU fits two halves, one half and two quarters, or four quarters.
     check(&[(500, 10), (250, 10)], &[(250, quarter), (500, 0.5), (750, 0.75)]);
 }
 

@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn a_taint_that_stays_keeps_its_time() {
-        let known = content("80Gi", Some("2026-01-02T03:04:05Z"));
-        let mut spec = ResourceSliceSpec { devices: Some(known.devices), ..Default::default() };
+        let published = content("80Gi", Some("2026-01-02T03:04:05Z"));
+        let mut spec = ResourceSliceSpec { devices: Some(published.devices), ..Default::default() };
         content("40Gi", None).apply_to(&mut spec);
         let device = &spec.devices.as_ref().expect("devices")[0];
         let taint = &device.taints.as_ref().expect("taints")[0];

@@ -1,5 +1,5 @@
-//! Layout of counter sets: in slices of their own, or, before Kubernetes 1.35, in the slice of the devices that
-//! consume them.
+//! Layout of counter sets: in separate slices, or, before Kubernetes 1.35, in the slice of the devices that consume
+//! them.
 
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::version::Info};
 

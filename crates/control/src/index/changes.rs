@@ -42,20 +42,21 @@ impl Index {
             return;
         }
         self.touch_pod(&facts.uid);
-        let known = self.pods.get(&facts.uid);
+        let cached = self.pods.get(&facts.uid);
         // A list and the watch run concurrently, so either may deliver an older version.
-        let is_old = |known: &PodEntry| known.facts.version > facts.version || known.facts == facts;
-        if known.is_some_and(is_old) {
+        let is_old =
+            |cached: &PodEntry| cached.facts.version > facts.version || cached.facts == facts;
+        if cached.is_some_and(is_old) {
             return;
         }
-        let (is_new, before) = (known.is_none(), current_node(known));
+        let (is_new, before) = (cached.is_none(), current_node(cached));
         // An event without a node may be older than the assumed placement. Keep the placement.
         let assumed = match &facts.node {
-            None => self.pods.get_mut(&facts.uid).and_then(|known| known.assumed.take()),
+            None => self.pods.get_mut(&facts.uid).and_then(|cached| cached.assumed.take()),
             Some(_) => None,
         };
-        let known = self.pods.get(&facts.uid).map(|known| &known.facts);
-        let is_in_its_gang = self.gangs.set(known, &facts);
+        let cached = self.pods.get(&facts.uid).map(|cached| &cached.facts);
+        let is_in_its_gang = self.gangs.set(cached, &facts);
         // A pod that leaves its gang loses the place reserved there.
         let assumed = assumed.filter(|assumed| is_in_its_gang || !assumed.is_reserved);
         let after = facts.node.clone().or_else(|| assumed.as_ref().map(|it| it.node.clone()));
@@ -78,8 +79,8 @@ impl Index {
 
     /// Removes all nodes but the named ones.
     pub fn retain_nodes(&mut self, names: &HashSet<String>) {
-        let gone = self.nodes.keys().filter(|name| !names.contains(*name));
-        for name in gone.cloned().collect::<Vec<_>>() {
+        let deleted = self.nodes.keys().filter(|name| !names.contains(*name));
+        for name in deleted.cloned().collect::<Vec<_>>() {
             self.remove_node(&name);
         }
     }
@@ -101,8 +102,9 @@ impl Index {
                 self.set_pod(pod);
             }
         }
-        let gone = self.pods.keys().filter(|uid| !listed.contains(*uid) && !touched.contains(*uid));
-        for uid in gone.cloned().collect::<Vec<_>>() {
+        let deleted =
+            self.pods.keys().filter(|uid| !listed.contains(*uid) && !touched.contains(*uid));
+        for uid in deleted.cloned().collect::<Vec<_>>() {
             self.remove_pod(&uid);
         }
     }

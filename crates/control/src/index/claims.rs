@@ -90,7 +90,7 @@ impl ClaimIndex {
     /// Adds or updates a slice. Returns the slice's node if the slice has changed.
     pub(super) fn set_slice(&mut self, slice: ResourceSlice) -> Option<String> {
         let name = slice.metadata.name.clone().unwrap_or_default();
-        if self.slices.get(&name).is_some_and(|known| known.spec == slice.spec) {
+        if self.slices.get(&name).is_some_and(|cached| cached.spec == slice.spec) {
             return None;
         }
         let node = slice.spec.node_name.clone()?;
@@ -128,8 +128,8 @@ impl ClaimIndex {
     /// Adds or updates a class. Returns true if it is new or has changed.
     pub(super) fn set_class(&mut self, class: DeviceClass) -> bool {
         let name = class.metadata.name.clone().unwrap_or_default();
-        let known = self.classes.get(&name);
-        let is_new = known.is_none_or(|known| known.spec != class.spec);
+        let cached = self.classes.get(&name);
+        let is_new = cached.is_none_or(|cached| cached.spec != class.spec);
         self.classes.insert(name, class);
         is_new
     }
@@ -145,9 +145,9 @@ impl ClaimIndex {
     /// changed.
     pub(super) fn set_claim(&mut self, claim: ResourceClaim) -> BTreeSet<String> {
         let key = key(&claim);
-        let known = self.claims.get(&key);
-        if let Some(known) = known.filter(|known| allocation(known) == allocation(&claim)) {
-            let has_same_users = users(known).eq(users(&claim));
+        let cached = self.claims.get(&key);
+        if let Some(cached) = cached.filter(|cached| allocation(cached) == allocation(&claim)) {
+            let has_same_users = users(cached).eq(users(&claim));
             let nodes = allocation(&claim).filter(|_| !has_same_users).map(|it| self.nodes_of(it));
             self.claims.insert(key, claim);
             return nodes.unwrap_or_default();
@@ -212,7 +212,7 @@ impl ClaimIndex {
         for gpu in self.slices_of(node).filter(is_newest).flat_map(|slice| claim_gpus::gpus(slice))
         {
             let is_known =
-                |known: &SliceGpu| known.facts.id.is_some() && known.facts.id == gpu.facts.id;
+                |cached: &SliceGpu| cached.facts.id.is_some() && cached.facts.id == gpu.facts.id;
             if !gpus.iter().any(is_known) {
                 gpus.push(gpu);
             }

@@ -76,17 +76,17 @@ mod tests {
     fn positions_of_deleted_nodes_are_reused() {
         let mut index = Index::default();
         let name = |n: usize| format!("node-{n}");
-        let mut seen = 0;
+        let mut last_change = 0;
         for n in 0..1000 {
             index.set_node(node(name(n)));
             if n >= 3 {
                 index.remove_node(&name(n - 3));
             }
-            let changes = index.inspect_changed(seen, usize::MAX);
+            let changes = index.inspect_changed(last_change, usize::MAX);
             let (updated, deleted) = (&changes.nodes, &changes.deleted);
             assert_eq!(updated.iter().map(|it| &it.facts.name).collect::<Vec<_>>(), [&name(n)]);
             assert_eq!(*deleted, n.checked_sub(3).map(name).into_iter().collect::<Vec<_>>());
-            seen = changes.last;
+            last_change = changes.last;
         }
         assert!(index.entries.len() <= 5, "{} positions", index.entries.len());
         assert_eq!((index.nodes.len(), index.node_names().len()), (3, 3));

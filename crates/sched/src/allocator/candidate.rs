@@ -23,7 +23,7 @@ pub(super) struct Candidate {
     pub(super) pool: usize,
     /// Value of `device` in CEL expressions, built on first use.
     facts: OnceLock<PreparedDevice>,
-    /// True unless the device has a node selection of its own that does not match the node.
+    /// True unless the device has its own node selection and the node does not match it.
     pub(super) is_on_node: bool,
     /// Counters that the device consumes.
     pub(super) consumptions: Vec<CounterConsumption>,

@@ -120,8 +120,8 @@ impl CounterSets {
     fn remaining(&self, holdings: Option<&Holdings>) -> Vec<Amount> {
         let mut remaining = self.full.clone();
         if !remaining.is_empty() {
-            let held = holdings.into_iter().flat_map(BTreeMap::keys);
-            let consumptions = held.filter_map(|device| self.consumers.get(device)).flatten();
+            let allocated = holdings.into_iter().flat_map(BTreeMap::keys);
+            let consumptions = allocated.filter_map(|device| self.consumers.get(device)).flatten();
             consumptions
                 .for_each(|consumption| consumption.apply(&mut remaining, Amount::saturating_sub));
         }

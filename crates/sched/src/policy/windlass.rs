@@ -14,7 +14,7 @@ use crate::{
 /// Points per GPU of value that a share destroys on its GPU (the regret of [`Prices`](crate::prices::Prices)). On the
 /// public trace the smallest such loss is a twelfth of a GPU: 42 points, as much as nearly two GPUs of fragmentation in
 /// FGD.
-const CUT: f64 = 500.0;
+const DESTROYED_VALUE: f64 = 500.0;
 /// Points per idle GPU whose node has too little CPU left for it.
 const STRANDED: f64 = 100.0;
 /// Points per GPU of a product that other requests require.
@@ -56,23 +56,23 @@ fn points(loss: f64) -> i32 {
 
 /// The losses in points, in the order of their names.
 fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
-    let (mut taken_milli, mut scarce) = (0, 0.0);
+    let (mut allocated_milli, mut scarce) = (0, 0.0);
     for position in part.gpus.iter() {
-        let milli = input.taken_milli(position, part);
-        taken_milli += milli;
+        let milli = input.allocated_milli(position, part);
+        allocated_milli += milli;
         let scarcity = input.knowledge.scarcity.of_model(input.node.gpus[position].model);
         scarce += scarcity * f64::from(milli) / 1000.0;
     }
     [
-        CUT * cut(input, part),
-        STRANDED * stranded(input, taken_milli),
+        DESTROYED_VALUE * destroyed_value(input, part),
+        STRANDED * stranded(input, allocated_milli),
         SCARCE * scarce,
         BROKEN * broken(input, part),
     ]
 }
 
 /// Value that the shares destroy on their GPUs, in GPUs.
-fn cut(input: &Input<'_>, part: Part) -> f64 {
+fn destroyed_value(input: &Input<'_>, part: Part) -> f64 {
     let Gpus::Share { milli, memory, .. } = input.request.gpus else { return 0.0 };
     let regret = |position: usize| {
         let gpu = &input.node.gpus[position];
@@ -82,13 +82,13 @@ fn cut(input: &Input<'_>, part: Part) -> f64 {
     part.gpus.iter().map(regret).sum()
 }
 
-/// Number of further idle GPUs without enough CPU once the request takes `taken_milli` of the node's GPUs.
-fn stranded(input: &Input<'_>, taken_milli: u32) -> f64 {
+/// Number of idle GPUs that lose their CPU when the request gets `allocated_milli` of the node's GPUs, and its CPU.
+fn stranded(input: &Input<'_>, allocated_milli: u32) -> f64 {
     let (idle, cpu) = (input.summary.usability.idle_milli(), input.node.cpu_milli.free);
     let stranding = &input.knowledge.stranding;
     let before = stranding.stranded_gpus(idle, cpu);
     let left = cpu.saturating_sub(input.request.cpu_milli);
-    let after = stranding.stranded_gpus(idle - taken_milli, left);
+    let after = stranding.stranded_gpus(idle - allocated_milli, left);
     (after - before).max(0.0)
 }
 

@@ -1,4 +1,4 @@
-//! Churn: pods arrive and end, which keeps the cluster in a steady state. Pods that fit nowhere wait or are refused.
+//! Churn: pods arrive and end, which keeps the cluster in a steady state. Pods that fit no node wait or are refused.
 //!
 //! Pods of the trace are drawn with replacement and arrive as a Poisson process. Lifetimes are exponentially
 //! distributed, and their mean is the unit of time. The arrival rate is such that the pods, if all were served, would

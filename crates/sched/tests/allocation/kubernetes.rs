@@ -153,9 +153,9 @@ fn claims_without_requests_fit_and_requests_without_devices_do_not() {
     let one = || json!([request("r", json!({}))]);
     check_no_fit(&case(Vec::new(), one()));
     check_no_fit(&case(vec![nics(&["n"])], one()));
-    let elsewhere = spec(slice("s", 1, plain(&["a"])), json!({"nodeName": "n2"}));
-    let here = of_pool(slice("t", 1, plain(&["b"])), "q", 1);
-    check(&case(vec![elsewhere, here], one()), "r=b");
+    let on_other_node = spec(slice("s", 1, plain(&["a"])), json!({"nodeName": "n2"}));
+    let on_this_node = of_pool(slice("t", 1, plain(&["b"])), "q", 1);
+    check(&case(vec![on_other_node, on_this_node], one()), "r=b");
     let mut two = case(vec![slice("s", 1, plain(&["a"]))], one());
     two.claims.push(claim(json!([request("s", json!({}))])));
     check_no_fit(&two);
