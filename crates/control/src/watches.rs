@@ -67,7 +67,7 @@ pub(crate) struct Refresh {
 /// Pause before the discovery request is repeated.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
 
-/// Kinds whose first list has not complete_list yet.
+/// Kinds whose first list is not complete.
 type PendingLists = Shared<HashSet<&'static str>>;
 
 /// Watches nodes and pods, and the objects of Dynamic Resource Allocation if the API server serves them. Never returns:

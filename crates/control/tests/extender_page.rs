@@ -123,7 +123,7 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     assert_eq!(extender.get("/").await.0, 200);
     // The extender does not forward requests to agents: they would have the extender's rights.
     let (code, _, body) = extender.get("/node/a/state").await;
-    let expected = "details of a node are extender only by `windlass cluster page`\n";
+    let expected = "details of a node are served only by `windlass cluster page`\n";
     assert_eq!((code, body.as_str()), (404, expected));
     // Without TLS there is no answer.
     let mut plain = TcpStream::connect(extender.page).await.expect("connected");

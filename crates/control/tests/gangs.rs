@@ -72,7 +72,7 @@ async fn the_members_of_a_gang_are_bound_once_the_last_has_arrived() {
     placed_nodes.sort_unstable();
     assert_eq!(placed_nodes, nodes);
     let (_, page) = extender.get("/metrics").await;
-    assert!(page.contains("windlass_cluster_gangs_total{is_complete=\"true\"} 1\n"), "{page}");
+    assert!(page.contains("windlass_cluster_gangs_total{is_whole=\"true\"} 1\n"), "{page}");
     // A recreated member does not wait, because the others run.
     rig.server.objects().delete::<Pod>("default", "two").expect("deleted");
     extender.wait_for_gauge("idle_gpus", "2.0").await;
@@ -117,7 +117,7 @@ async fn an_incomplete_gang_is_given_up_and_its_gpus_are_free() {
     // The gang is in back-off, so that other pods can get the GPUs.
     let refusal = schedule(&extender, &one, &nodes).await.expect_err("in back-off");
     assert!(
-        refusal.starts_with("gang train was not complete in time, and is tried recreated in "),
+        refusal.starts_with("gang train was not complete in time, and is tried again in "),
         "{refusal}"
     );
     let args = json!({"Pod": one, "NodeNames": nodes});

@@ -53,7 +53,7 @@ impl Scheduler {
         Self { knowledge, is_learning: false, ..Self::learning(policy, seed) }
     }
 
-    /// A scheduler that is_learning its forecast from observed requests.
+    /// A scheduler that learns its forecast from observed requests.
     pub fn learning(policy: Policy, seed: u64) -> Self {
         Self {
             policy,

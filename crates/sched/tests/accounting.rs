@@ -239,7 +239,7 @@ fn an_empty_share_does_not_affect_the_holder_of_the_whole_gpu() {
     let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960)]);
     let empty_share = request(Gpus::share(0, 0));
     let part = only_gpu(0, 0);
-    node.take(&empty_share, part).expect("it requests empty_share");
+    node.take(&empty_share, part).expect("the share has no amount");
     node.take(&request(Gpus::Whole(1)), part).expect("the GPU has no holder");
     node.release(&empty_share, part);
     assert_eq!(node.gpus[0].state, GpuState::Whole);
