@@ -178,7 +178,7 @@ fn random_specs(random: &mut Random) -> Vec<Value> {
     };
     let none = json!([]);
     let n = random.below(NODES);
-    let one = match random.below(12) {
+    let spec = match random.below(12) {
         0 => of(json!([gpus(1 + random.below(4))]), none),
         1 => of(json!([gpus(2)]), root),
         2 => of(json!([share(10 * (1 + random.below(4)))]), none),
@@ -213,7 +213,7 @@ fn random_specs(random: &mut Random) -> Vec<Value> {
             of(json!([request("p", "any", &error)]), none)
         }
     };
-    if random.below(5) == 0 { vec![one, of(json!([gpus(1)]), json!([]))] } else { vec![one] }
+    if random.below(5) == 0 { vec![spec, of(json!([gpus(1)]), json!([]))] } else { vec![spec] }
 }
 
 fn claim(name: &str, spec: &Value) -> ResourceClaim {

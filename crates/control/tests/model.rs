@@ -216,11 +216,11 @@ impl Model {
             Arrival::Last => {
                 self.gangs.0 += 1;
                 self.write(&pod.uid, &name, placement, number);
-                let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+                let (members, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
                     .into_iter()
                     .partition(|it| it.pod.gang == pod.gang);
                 self.waiting = waiting;
-                for Waiting { pod, node, placement, number, .. } in over {
+                for Waiting { pod, node, placement, number, .. } in members {
                     // A pod with two bind calls is written once.
                     let is_current = self.index.is_current(&pod.uid, number);
                     if is_current && self.server.pods.contains_key(&pod.uid) {
@@ -242,10 +242,11 @@ impl Model {
             return None;
         }
         // Often prefers a waiting gang, because kube-scheduler schedules members in quick succession.
-        let waits = |pod: &&PodFacts| self.waiting.iter().any(|it| it.pod.gang == pod.gang);
-        let others: Vec<_> = pending.iter().filter(waits).collect();
+        let is_of_waiting_gang =
+            |pod: &&PodFacts| self.waiting.iter().any(|it| it.pod.gang == pod.gang);
+        let members: Vec<_> = pending.iter().filter(is_of_waiting_gang).collect();
         Some(match self.random.below(2) {
-            0 if !others.is_empty() => others[self.random.below(others.len())].clone(),
+            0 if !members.is_empty() => members[self.random.below(members.len())].clone(),
             _ => pending[self.random.below(pending.len())].clone(),
         })
     }

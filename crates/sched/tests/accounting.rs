@@ -112,11 +112,11 @@ fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
 
 /// The state of a GPU with these holders, which together fit on it.
 fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
-    let (mut milli, mut mib, mut slices, mut wholes) = (0, 0, 0, 0);
+    let (mut milli, mut mib, mut slices, mut whole_holders) = (0, 0, 0, 0);
     for (gpus, place) in holders {
         match *gpus {
             Gpus::None => panic!("a pod without GPUs holds one"),
-            Gpus::Whole(_) => wholes += 1,
+            Gpus::Whole(_) => whole_holders += 1,
             Gpus::Share { milli: more, memory, .. } => {
                 milli += more;
                 mib += mib_of(gpu, memory);
@@ -128,10 +128,13 @@ fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
             }
         }
     }
-    let kinds = [wholes > 0, milli > 0 || mib > 0, slices > 0];
+    let kinds = [whole_holders > 0, milli > 0 || mib > 0, slices > 0];
     assert!(kinds.iter().filter(|has| **has).count() <= 1, "two kinds of use: {holders:?}");
-    assert!(milli <= 1000 && mib <= gpu.memory_mib && wholes <= 1, "over 100 %: {holders:?}");
-    match (wholes, slices) {
+    assert!(
+        milli <= 1000 && mib <= gpu.memory_mib && whole_holders <= 1,
+        "over 100 %: {holders:?}"
+    );
+    match (whole_holders, slices) {
         (0, 0) => GpuState::Shared { free_milli: 1000 - milli, free_mib: gpu.memory_mib - mib },
         (0, slices) => GpuState::Partitioned { slices },
         _ => GpuState::Whole,

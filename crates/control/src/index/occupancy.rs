@@ -44,7 +44,7 @@ pub struct Conflict {
 ///
 /// Claims come first: their allocations name devices. Pods with known GPUs come before pods of which only the number of
 /// GPUs is known; in each group the oldest comes first. A pod that another scheduler bound gets free GPUs, healthy ones
-/// preferred. If too few are free, it gets those that are, and is a conflict.
+/// preferred. If too few are free, it gets those that are free, and is a conflict.
 pub(super) fn occupy(
     catalog: &Catalog,
     facts: &NodeFacts,
@@ -58,12 +58,12 @@ pub(super) fn occupy(
     let order = |(pod, decided): &(&PodFacts, Option<Part>)| (decided.is_none(), pod.created);
     pods.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.0.uid.cmp(&b.0.uid)));
     let mut occupancy = Occupancy::default();
-    for held in claims {
-        let ClaimPart { claim, gpus, part, .. } = held;
+    for claim_part in claims {
+        let ClaimPart { claim, gpus, part, .. } = claim_part;
         // CPU and memory are counted below, for the claim's pod.
         let request = Request { cpu_milli: 0, memory_mib: 0, gpus: *gpus, models: ModelSet::ANY };
         if take_gpus(&mut node, &request, *part) {
-            occupancy.claims.push(held.clone());
+            occupancy.claims.push(claim_part.clone());
         } else {
             let conflict = Conflict { holder: format!("claim {claim}"), gpus: *gpus };
             occupancy.conflicts.push(conflict);
@@ -92,12 +92,12 @@ pub(super) fn occupy(
     (node, occupancy)
 }
 
-/// Takes GPUs for a claim without counting a pod. Returns false if they are not free.
+/// Allocates GPUs to a claim without counting a pod. Returns false if they are not free.
 fn take_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
     let pods = node.pods;
-    let is_taken = node.take(request, part).is_ok();
+    let is_allocated = node.take(request, part).is_ok();
     node.pods = pods;
-    is_taken
+    is_allocated
 }
 
 /// The GPUs that the pod's annotation names; `None` without an annotation, or if the node lacks one of them.
@@ -110,8 +110,8 @@ fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
         return index.map(|index| Part::of(GpuSet::one(index)));
     }
     let positions: Option<Vec<_>> = pod.gpus.iter().map(position).collect();
-    let ones = positions?.into_iter().map(GpuSet::one);
-    Some(Part::of(ones.fold(GpuSet::default(), GpuSet::or)))
+    let gpus = positions?.into_iter().map(GpuSet::one);
+    Some(Part::of(gpus.fold(GpuSet::default(), GpuSet::or)))
 }
 
 /// Free GPUs for a bound pod's request; `None` if too few are free. Unhealthy GPUs come last: the pod may hold a GPU
@@ -145,7 +145,7 @@ fn accepted(node: &Node, request: &Request) -> GpuSet {
     node.gpus_where(|gpu| request.models.has(gpu.model))
 }
 
-/// Takes the request's CPU and memory, and all free GPUs up to the requested number.
+/// Allocates the request's CPU and memory, and all free GPUs up to the requested number.
 fn take_available(node: &mut Node, request: &Request) -> Part {
     let all = node.gpus_where(Gpu::has_no_holder);
     // A pod that a user bound may be on a node without an accepted product.
@@ -154,7 +154,7 @@ fn take_available(node: &mut Node, request: &Request) -> Part {
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
     let part = Part::of(free.lowest(u32::from(count)));
     let available = Request { gpus, ..*request };
-    node.take(&available, part).expect("as many free GPUs as are taken");
+    node.take(&available, part).expect("the chosen GPUs are free");
     part
 }
 

@@ -29,7 +29,7 @@ const MEASURED: u64 = 4 * MEAN_LIFETIME;
 pub struct Load {
     /// GPUs that the running pods would hold if all were served, relative to the cluster's.
     pub offered: f64,
-    /// True if a pod that fits nowhere waits; waiting pods are tried in the order of arrival. False if the pod is
+    /// True if a pod that fits no node waits; waiting pods are tried in the order of arrival. False if the pod is
     /// refused.
     pub queues: bool,
 }
@@ -63,7 +63,7 @@ struct Run<'a> {
     /// Pods by number; `None` for pods that have ended.
     running: Vec<Option<(Request, Placement)>>,
     queue: VecDeque<Arrival>,
-    /// Requests that have fitted nowhere since the last pod ended.
+    /// Requests that have fitted no node since the last pod ended.
     unplaceable: HashSet<Request>,
     allocated_milli: u64,
     /// Integral of `allocated_milli` over the ticks of the measurement.
@@ -127,7 +127,7 @@ impl Run<'_> {
         }
     }
 
-    /// Places the pod and returns true, or records that its request fits nowhere.
+    /// Places the pod and returns true, or records that its request fits no node.
     fn place(&mut self, arrival: &Arrival) -> bool {
         let request = &arrival.request;
         self.result.decisions += 1;
