@@ -51,7 +51,7 @@ const MAX_INSTANCE_CHARS: usize = 128;
 /// # Guarantees
 ///
 /// At most 32 events are written in a burst, then one in ten seconds. Events are not queued: a delayed event describes
-/// the state at the time of its write. Changes that were undone before have no event.
+/// the state at the time of its write. A change that was undone before its write has no event.
 pub async fn run(state: watch::Receiver<Arc<NodeState>>, client: Client, stop: CancellationToken) {
     let attempts = Attempts::new("events", &client);
     let reported = ReportedDevices::default();

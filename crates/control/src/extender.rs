@@ -45,7 +45,7 @@ impl Extender {
         Self { index, binder, metrics, best_nodes: Shared::default() }
     }
 
-    /// The nodes that can serve the pod, and for each other node the first reason why not.
+    /// The nodes that can serve the pod, and the first reason for each node that cannot.
     ///
     /// Nodes that preemption cannot help are in `failed_and_unresolvable_nodes`: kube-scheduler evicts no pod there.
     pub(crate) fn filter(&self, args: &FilterArgs) -> FilterResult {
@@ -135,7 +135,7 @@ impl Extender {
     }
 
     /// The nodes on which the pod fits after preemption, with the victims. kube-scheduler chose its victims by total
-    /// amounts; more victims are added until the pod fits the single GPUs.
+    /// amounts. More victims are added until the pod fits individual GPUs.
     pub(crate) fn preempt(&self, args: &PreemptArgs) -> PreemptResult {
         let start = Instant::now();
         let pod = PodFacts::of(&args.pod);

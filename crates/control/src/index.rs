@@ -183,7 +183,7 @@ pub enum Refusal {
     Bound {
         /// `namespace/name`.
         pod: String,
-        /// Its node.
+        /// The pod's node.
         node: String,
     },
 }

@@ -48,7 +48,7 @@ impl Target {
     }
 }
 
-/// Applies exactly these labels to a target. Returns the keys that were left out, since other writers own them.
+/// Applies exactly these labels to a target. Returns the omitted keys, which other writers own.
 pub(super) async fn apply(
     client: &Client,
     connection: &Connection,
@@ -168,9 +168,10 @@ impl Writer<'_> {
         let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
         let context = || format!("cannot read Pod {namespace}/{}", pod.name);
         let found = self.connection.call(context, pods.get_metadata(&pod.name)).await;
-        let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature has no owner but the pod"));
+        let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature is owned only by the pod"));
         let pod_owners = found.ok().and_then(|found| found.metadata.owner_references);
-        let controller = pod_owners.into_iter().flatten().find(|one| one.controller == Some(true));
+        let controller =
+            pod_owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
         controller.into_iter().map(as_plain_owner).chain([pod_as_owner(pod)]).collect()
     }
 }

@@ -79,7 +79,7 @@ impl<'a> SliceCache<'a> {
             };
             let event = match deadline.bound(events.next()).await {
                 Ok(Some(event)) => event,
-                // Limits the rate of watches if the server ends each at once.
+                // Limits the rate of watches if the server ends each watch at once.
                 Ok(None) => {
                     self.events = None;
                     self.next_watch = Instant::now() + self.limits.retry_first;

@@ -12,7 +12,7 @@ use windlass_core::selector::Amount;
 /// Content of a slice: devices, or counter sets from which devices of the pool consume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SliceContent {
-    /// Devices in the order of the scheduler's attempts.
+    /// Devices in the order in which the scheduler tries them.
     pub devices: Vec<Device>,
     /// Counter sets that devices consume.
     pub shared_counters: Vec<CounterSet>,

@@ -28,7 +28,7 @@ const _: () = assert!(MAX_SIZE <= MAX_WAITING);
 /// Gang of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gang {
-    /// Its name.
+    /// The gang's name.
     pub name: String,
     /// Number of pods that start together.
     pub size: usize,

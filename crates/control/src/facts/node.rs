@@ -22,7 +22,7 @@ use super::{
 /// The facts of a node that placement reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its name.
+    /// The node's name.
     pub name: String,
     /// Allocatable CPU, in thousandths of a core.
     pub cpu_milli: u32,
@@ -30,7 +30,7 @@ pub struct NodeFacts {
     pub memory_mib: u32,
     /// Allocatable number of pods.
     pub pods: u32,
-    /// Its GPUs, by index.
+    /// The node's GPUs, by index.
     pub gpus: Vec<GpuFacts>,
     /// True if `nvidia.com/gpu` counts virtual GPUs on this node, so that pods get shares by HAMi's resource names.
     pub virtual_gpus: bool,
@@ -47,7 +47,7 @@ pub struct NodeFacts {
 /// A GPU of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuFacts {
-    /// Its id; `None` if no agent published one.
+    /// The GPU's id; `None` if no agent published one.
     pub id: Option<DeviceId>,
     /// Product name.
     pub model: String,

@@ -25,7 +25,7 @@ pub struct PodFacts {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// Its node, once it is bound.
+    /// The pod's node, once the pod is bound.
     pub node: Option<String>,
     /// Time of its creation, in seconds since 1970.
     pub created: i64,
@@ -33,9 +33,9 @@ pub struct PodFacts {
     pub priority: i32,
     /// True in phase `Succeeded` or `Failed`: the pod holds no devices.
     pub is_ended: bool,
-    /// Its resource request.
+    /// The pod's resource request.
     pub resources: ResourceRequest,
-    /// Its gang, if it has one; an error if its gang is invalid.
+    /// The pod's gang, if any; an error if the labels or annotations of the gang are invalid.
     pub gang: Option<Result<Gang, GangError>>,
     /// Index of the pod's GPU from gpushare's annotation, for nodes whose GPUs have no ids.
     pub gpu_index: Option<usize>,

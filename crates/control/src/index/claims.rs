@@ -41,7 +41,7 @@ pub(super) struct ClaimIndex {
     allocated: AllocatedDevices,
 }
 
-/// Driver and pool: the key of a pool, since two drivers may use equal pool names.
+/// Driver and pool: the key of a pool, because two drivers may use equal pool names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PoolName {
     driver: String,
@@ -60,7 +60,7 @@ struct NodeSlices {
 pub(super) struct ClaimHold {
     /// `namespace/name` of the claim.
     pub(super) claim: String,
-    /// Its pods, as `namespace/name`.
+    /// Pods for which the claim is reserved, as `namespace/name`.
     pub(super) pods: Vec<String>,
     pub(super) device: DeviceName,
     pub(super) gpus: Gpus,
@@ -141,8 +141,8 @@ impl ClaimIndex {
         self.classes.len() < before
     }
 
-    /// Adds or updates a claim. Returns the nodes whose devices it held or holds, if the allocation or its pods have
-    /// changed.
+    /// Adds or updates a claim. Returns the nodes whose devices the claim held or holds, if its allocation or its
+    /// pods have changed.
     pub(super) fn set_claim(&mut self, claim: ResourceClaim) -> BTreeSet<String> {
         let key = key(&claim);
         let cached = self.claims.get(&key);
@@ -164,7 +164,7 @@ impl ClaimIndex {
         nodes
     }
 
-    /// Removes a claim. Returns the nodes whose devices it held.
+    /// Removes a claim. Returns the nodes whose devices the claim held.
     pub(super) fn remove_claim(&mut self, key: &(String, String)) -> BTreeSet<String> {
         let Some(claim) = self.claims.remove(key) else { return BTreeSet::new() };
         let Some(allocation) = allocation(&claim) else { return BTreeSet::new() };
@@ -211,9 +211,9 @@ impl ClaimIndex {
         let mut gpus: Vec<SliceGpu> = Vec::new();
         for gpu in self.slices_of(node).filter(is_newest).flat_map(|slice| claim_gpus::gpus(slice))
         {
-            let is_known =
-                |cached: &SliceGpu| cached.facts.id.is_some() && cached.facts.id == gpu.facts.id;
-            if !gpus.iter().any(is_known) {
+            let is_same =
+                |other: &SliceGpu| other.facts.id.is_some() && other.facts.id == gpu.facts.id;
+            if !gpus.iter().any(is_same) {
                 gpus.push(gpu);
             }
         }

@@ -25,7 +25,7 @@ use crate::{
 
 /// Minimum time between two reads of the index.
 const READ_PAUSE: Duration = Duration::from_secs(1);
-/// Time between two reads of the index while the page has no readers. They keep the page's history complete.
+/// Time between two reads of the index while the page has no readers. These reads keep the page's history complete.
 const UNWATCHED_PAUSE: Duration = Duration::from_secs(10);
 /// Time between two explanations of the pending pods.
 const EXPLAIN_PAUSE: Duration = Duration::from_secs(5);

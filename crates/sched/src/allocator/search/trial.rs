@@ -1,4 +1,4 @@
-//! Trial of one candidate: check, take, release.
+//! Trial of one candidate: check, allocate, release.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use windlass_core::selector::Amount;
@@ -114,7 +114,7 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// True if taking the device consumes counters. Of a shared device only the first share consumes counters.
+    /// True if an allocation of the device consumes counters. Of a shared device only the first share consumes counters.
     fn consumes_counters(&self, candidate: usize) -> bool {
         let device = &self.pools.candidates[candidate];
         let in_use = self.holding(candidate).is_some_and(|holding| holding.shares > 0)
