@@ -96,7 +96,7 @@ where
             let mut version = self.list(&connection, sink).await?;
             while let WatchEnd::Resumable(last) = self.watch(&connection, version, sink).await? {
                 version = last;
-                // Limits the rate of watches if the server ends each at once.
+                // Limits the rate of watches if the server ends each watch at once.
                 sleep(self.client.limits().retry_first).await;
             }
             sleep(self.client.limits().retry_first).await;

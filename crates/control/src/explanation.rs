@@ -44,7 +44,7 @@ pub struct Remedy {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FittingNode {
-    /// The pod's name.
+    /// The node's name.
     pub node: String,
     /// The terms of the node's rank; only for the best nodes.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -69,8 +69,8 @@ pub struct Index {
     deleted_nodes: DeletedNodes,
     /// Nodes to rebuild.
     changed: BTreeSet<NodeIx>,
-    /// By node: value of `builds` at the node's last rebuild. A change of its object, pods, slices or claims rebuilds
-    /// a node.
+    /// By node: value of `builds` at the node's last rebuild. A change of the node's object, pods, slices or claims
+    /// rebuilds the node.
     versions: Vec<u64>,
     /// Number of node rebuilds so far.
     builds: u64,
@@ -98,7 +98,7 @@ struct Assumed {
     is_reserved: bool,
     /// Number of the decision by the last bind; zero before the first bind. A later bind has another number.
     number: u64,
-    /// Number of writes that may still take effect. The pod keeps its devices until it is zero.
+    /// Number of writes that may still take effect. The pod keeps its devices until this number is zero.
     writes: u32,
 }
 
@@ -234,7 +234,7 @@ impl Index {
         self.pods.get(uid).map(|entry| &entry.facts)
     }
 
-    /// The named nodes, each with `Ok` if it can serve the pod, or with the first reason why not.
+    /// The named nodes, each with `Ok` if it can serve the pod, else with the first reason why it cannot.
     pub fn filter<'a>(
         &mut self,
         pod: &PodFacts,
@@ -312,8 +312,8 @@ impl Index {
         Some(ranked.into_iter().map(|(_, name)| name).collect())
     }
 
-    /// Chooses devices of the node for the pod and assumes the placement: from now on the devices count as taken. The
-    /// caller then writes the Binding. While the outcome of a bind is unknown, a repeated call for the same node
+    /// Chooses devices of the node for the pod and assumes the placement: from now on the devices count as allocated.
+    /// The caller then writes the Binding. While the outcome of a bind is unknown, a repeated call for the same node
     /// returns the same devices.
     ///
     /// # Errors

@@ -114,7 +114,8 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// True if an allocation of the device consumes counters. Of a shared device only the first share consumes counters.
+    /// True if an allocation of the device consumes counters. Of a shared device only the first share consumes
+    /// counters.
     fn consumes_counters(&self, candidate: usize) -> bool {
         let device = &self.pools.candidates[candidate];
         let in_use = self.holding(candidate).is_some_and(|holding| holding.shares > 0)
