@@ -43,7 +43,7 @@ async fn a_restarted_extender_reads_placements_and_frees_those_of_ended_pods() {
     extender.stop().await;
     let extender = rig.extender("two").await;
     let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
-    assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPU wanted, 0 free");
+    assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPU requested, 0 free");
     // A pod that is being deleted holds its GPU until its containers have ended.
     let objects = rig.server.objects();
     let mut ended: Pod = objects.get("default", "p").expect("there");

@@ -14,12 +14,12 @@ async fn a_refused_node_has_the_first_reason() {
     let two = rig.add_pod("two", json!({"nvidia.com/gpu": "2"}));
     let (fit, reasons) = extender.filter(&two, &nodes).await;
     assert_eq!(fit, ["b"]);
-    assert_eq!(reasons["a"], "2 whole GPUs wanted, 1 free");
+    assert_eq!(reasons["a"], "2 whole GPUs requested, 1 free");
     assert!(reasons["unknown"].as_str().expect("a reason").contains("is unknown to Windlass"));
     let large = rig.add_pod("large", json!({"windlass.dev/gpu-memory": "25"}));
     let (fit, reasons) = extender.filter(&large, &nodes[..2]).await;
     assert!(fit.is_empty());
-    let reason = "0 thousandths and 25600 MiB of one GPU wanted; no GPU has as much free";
+    let reason = "0 thousandths and 25600 MiB of one GPU requested; no GPU has as much free";
     assert_eq!(reasons["a"], reason);
     let wrong = rig.add_pod("wrong", json!({"windlass.dev/gpu-compute": "101"}));
     let (_, reasons) = extender.filter(&wrong, &nodes[..1]).await;
@@ -29,7 +29,7 @@ async fn a_refused_node_has_the_first_reason() {
     let annotations = json!({"nvidia.com/use-gputype": "H100"});
     let picky = rig.add_pod_with("picky", &json!({"nvidia.com/gpu": "1"}), &annotations);
     let (_, reasons) = extender.filter(&picky, &nodes[..1]).await;
-    assert_eq!(reasons["a"], "unresolvable: no GPU of a wanted product");
+    assert_eq!(reasons["a"], "unresolvable: no GPU of a requested product");
     extender.stop().await;
 }
 

@@ -36,7 +36,7 @@ async fn pods_of_hami_share_gpus_beside_whole_ones() {
     // Without an amount of memory, a share has all memory of its GPU.
     let cores = rig.add_pod("cores", limits("1", "gpucores", "30"));
     let reason =
-        "300 thousandths and 100 % of the memory of one GPU wanted; no GPU has as much free";
+        "300 thousandths and 100 % of the memory of one GPU requested; no GPU has as much free";
     assert_eq!(extender.filter(&cores, &["a"]).await.1["a"], reason);
     extender.wait_for_gauge("pods", "4.0").await;
     rig.server.objects().delete::<Pod>("default", "whole").expect("deleted");
@@ -105,7 +105,7 @@ async fn pods_get_the_gpus_that_they_accept_by_id() {
     let first = accepting("first", &one, "use-gpuuuid", "GPU-a-1,GPU-x");
     let (fit, reasons) = extender.filter(&first, &["a", "b"]).await;
     assert_eq!(fit, ["a"]);
-    let reason = "unresolvable: 0 of the node's GPUs are accepted by the pod's nvidia.com/use-gpuuuid and nouse-gpuuuid: 1 whole GPU wanted, 0 free";
+    let reason = "unresolvable: 0 of the node's GPUs are accepted by the pod's nvidia.com/use-gpuuuid and nouse-gpuuuid: 1 whole GPU requested, 0 free";
     assert_eq!(reasons["b"], reason);
     assert_eq!(extender.ranked(&first, &["a", "b"]).await, ["a"]);
     assert_eq!(bound(&rig, &extender, &first).await, json!([{"id": "GPU-a-1"}]));

@@ -59,7 +59,7 @@ fn main() -> io::Result<ExitCode> {
         let claims = Claims::new(&claim, &cluster.classes).expect("valid claims");
         let preparation = start.elapsed();
         let (answers, (p50, p99)) = timed(NODES, |node| claims.allocate(&pools[node], &allocated));
-        let wrong = answers.iter().find(|answer| matches!(answer, Err(Unallocated::Wrong(_))));
+        let wrong = answers.iter().find(|answer| matches!(answer, Err(Unallocated::Invalid(_))));
         assert!(wrong.is_none(), "{wrong:?}");
         let fitting = answers.iter().filter(|answer| answer.is_ok()).count();
         let Cluster { nodes, classes, slices, claims } = &cluster;

@@ -67,7 +67,7 @@ pub struct Supply<'a> {
 pub enum Unallocated {
     /// An error that is the same on every node: scheduling of the pod ends.
     #[error("{0}")]
-    Wrong(String),
+    Invalid(String),
     /// No devices of this node satisfy the claims.
     #[error("cannot allocate all claims: {0}")]
     NoFit(String),

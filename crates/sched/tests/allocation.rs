@@ -245,7 +245,7 @@ fn an_expression_with_an_error_ends_the_search() {
     let case = Case::of(&["a"], json!([request("r", lack)]));
     let outcome = case.outcome();
     assert!(outcome.starts_with("claim default/c: selector #0: CEL runtime error: "), "{outcome}");
-    assert!(matches!(case.allocate(), Err(Unallocated::Wrong(_))));
+    assert!(matches!(case.allocate(), Err(Unallocated::Invalid(_))));
     let memory = cel("device.capacity['d.com'].memory.compareTo(quantity('40Gi')) >= 0");
     check(&Case::of(&["a"], json!([request("r", memory)])), "r=a");
     let mut nothing = Case::of(&["a"], json!([request("r", json!({}))]));

@@ -169,30 +169,34 @@ fn a_misfit_has_the_first_reason_and_the_free_amount() {
     let of = |gpus| request(gpus);
     check(
         Request { cpu_milli: 2001, memory_mib: 5000, ..of(Gpus::Whole(9)) },
-        Misfit::Cpu { wanted_milli: 2001, free_milli: 2000 },
-        "2001m of CPU wanted, 2000m free",
+        Misfit::Cpu { requested_milli: 2001, free_milli: 2000 },
+        "2001m of CPU requested, 2000m free",
     );
     check(
         Request { memory_mib: 5000, ..of(Gpus::Whole(9)) },
-        Misfit::Memory { wanted_mib: 5000, free_mib: 4096 },
-        "5000 MiB of memory wanted, 4096 MiB free",
+        Misfit::Memory { requested_mib: 5000, free_mib: 4096 },
+        "5000 MiB of memory requested, 4096 MiB free",
     );
     check(
         Request { models: ModelSet::NONE.with(ModelId(1)), ..of(Gpus::Whole(1)) },
         Misfit::Model,
-        "no GPU of a wanted product",
+        "no GPU of a requested product",
     );
-    check(of(Gpus::Whole(2)), Misfit::Whole { wanted: 2, free: 1 }, "2 whole GPUs wanted, 1 free");
+    check(
+        of(Gpus::Whole(2)),
+        Misfit::Whole { requested: 2, free: 1 },
+        "2 whole GPUs requested, 1 free",
+    );
     check(
         of(Gpus::share(100, 50_000)),
         Misfit::Share { milli: 100, memory: ShareMemory::Mib(50_000) },
-        "100 thousandths and 50000 MiB of one GPU wanted; no GPU has as much free",
+        "100 thousandths and 50000 MiB of one GPU requested; no GPU has as much free",
     );
     let memory = ShareMemory::Percent(50);
     check(
         of(Gpus::Share { count: 2, milli: 100, memory }),
-        Misfit::Shares { milli: 100, memory, wanted: 2, free: 1 },
-        "100 thousandths and 50 % of the memory of each of 2 GPUs wanted; 1 have as much free",
+        Misfit::Shares { milli: 100, memory, requested: 2, free: 1 },
+        "100 thousandths and 50 % of the memory of each of 2 GPUs requested; 1 have as much free",
     );
     check(
         Request { models: ModelSet::NONE.with(ModelId(3)), ..of(Gpus::Partition(ProfileId(0))) },

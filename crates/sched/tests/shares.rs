@@ -62,7 +62,7 @@ fn a_node_needs_a_gpu_with_free_capacity_for_each_share() {
     check(compute(2, 500), Ok(Fit::Share { gpus: GpuSet(0b110), count: 2 }));
     check(compute(3, 400), Ok(Fit::Share { gpus: GpuSet(0b111), count: 3 }));
     let memory = ShareMemory::Mib(0);
-    check(compute(3, 500), Err(Misfit::Shares { milli: 500, memory, wanted: 3, free: 2 }));
+    check(compute(3, 500), Err(Misfit::Shares { milli: 500, memory, requested: 3, free: 2 }));
 }
 
 #[test]

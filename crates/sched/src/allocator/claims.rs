@@ -45,7 +45,7 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`Unallocated::Wrong`] for an unknown class, allocation mode or constraint. As in Kubernetes, an invalid
+    /// [`Unallocated::Invalid`] for an unknown class, allocation mode or constraint. As in Kubernetes, an invalid
     /// expression is an error only once it is evaluated for a device.
     pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Result<Self, Unallocated> {
         let read = |claim| request::requests(claim, classes);
@@ -68,7 +68,7 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`Unallocated::NoFit`] concerns this node. [`Unallocated::Wrong`] ends the scheduling of the pod: an invalid
+    /// [`Unallocated::NoFit`] concerns this node. [`Unallocated::Invalid`] ends the scheduling of the pod: an invalid
     /// expression, more devices than a claim may have, or a request for all devices while a pool is incomplete.
     pub fn allocate(
         &self,

@@ -42,7 +42,7 @@ pub(super) fn constraints(
     let all = claim.spec.devices.iter().flat_map(|devices| devices.constraints.iter().flatten());
     let read = |(index, constraint)| {
         Constraint::of(constraint).ok_or_else(|| {
-            Unallocated::Wrong(format!(
+            Unallocated::Invalid(format!(
                 "claim {title}, constraint #{index}: empty constraint (unsupported constraint type?)"
             ))
         })

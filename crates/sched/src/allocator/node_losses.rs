@@ -32,7 +32,7 @@ pub struct NodeLosses {
     /// Number of GPUs that had no holder, and can no longer be allocated as a whole.
     pub broken_gpus: u32,
     /// Loss in the size of the largest possible partitions, in thousandths of a GPU.
-    pub place_milli: u32,
+    pub partition_milli: u32,
     /// Number of PCIe switches or roots that had free GPUs and free NICs, and keep only one of the two.
     pub stranded: u32,
     /// Mean distance between the chosen GPUs and NICs, in thousandths.
@@ -75,7 +75,7 @@ impl NodeLosses {
             [&[], chosen].map(|chosen| Availability::of(pools, &holdings, chosen));
         Self {
             broken_gpus: broken_gpus(&mut availabilities),
-            place_milli: place_milli(&mut availabilities),
+            partition_milli: partition_milli(&mut availabilities),
             stranded: stranded(&mut availabilities),
             distance_milli: distance_milli(pools, chosen),
         }
@@ -94,7 +94,7 @@ impl NodeLosses {
         };
         [
             term("GPUs broken up", self.broken_gpus, 100, 1),
-            term("places for partitions", self.place_milli, 200, 1000),
+            term("places for partitions", self.partition_milli, 200, 1000),
             term("stranded GPUs or NICs", self.stranded, 50, 1),
             term("distance of the devices", self.distance_milli, 40, 1000),
         ]
@@ -122,7 +122,7 @@ fn exhausts(device: &Device, consumed: &BTreeMap<String, Amount>) -> bool {
 }
 
 /// Sum of the loss over the counter sets from which the claims get a partition.
-fn place_milli([before, after]: &mut [Availability<'_>; 2]) -> u32 {
+fn partition_milli([before, after]: &mut [Availability<'_>; 2]) -> u32 {
     let mut allocated_milli: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     for ChosenDevice { device, .. } in after.chosen {
         if let Some((pool, set, milli)) = after.pools.partition(*device) {

@@ -110,7 +110,7 @@ impl Alternative {
         classes: &[DeviceClass],
     ) -> Result<Self, Unallocated> {
         let invalid = |problem: &str| {
-            Unallocated::Wrong(format!("claim {claim}, request {}: {problem}", fields.full_name))
+            Unallocated::Invalid(format!("claim {claim}, request {}: {problem}", fields.full_name))
         };
         let is_named = |class: &&DeviceClass| class.metadata.name.as_deref() == Some(fields.class);
         let class = classes.iter().find(is_named).ok_or_else(|| {
@@ -149,7 +149,7 @@ impl Alternative {
     pub(super) fn selects(&self, device: &PreparedDevice) -> Result<bool, Unallocated> {
         for Selector { owner, expression } in &self.selectors {
             let invalid = |phase: &str, error: &dyn std::fmt::Display| {
-                Unallocated::Wrong(format!("{owner}: CEL {phase} error: {error}"))
+                Unallocated::Invalid(format!("{owner}: CEL {phase} error: {error}"))
             };
             let expression = expression.as_ref().map_err(|error| invalid("compile", error))?;
             if !expression.selects(device).map_err(|error| invalid("runtime", &error))? {

@@ -140,7 +140,7 @@ impl<'a> Search<'a> {
                 least = least.saturating_add(least_of_request);
             }
             if least > MAX_RESULTS {
-                return Err(Unallocated::Wrong(format!(
+                return Err(Unallocated::Invalid(format!(
                     "claim {title}: number of requested devices {least} exceeds the claim limit of \
                      {MAX_RESULTS}"
                 )));
@@ -161,7 +161,7 @@ impl<'a> Search<'a> {
             };
             let title = &self.claims[ix.claim].title;
             let request = &self.alternative(ix).full_name;
-            return Err(Unallocated::Wrong(format!(
+            return Err(Unallocated::Invalid(format!(
                 "claim {title}, request {request}: asks for all devices, but resource pool \
                  {id} is currently {state}"
             )));

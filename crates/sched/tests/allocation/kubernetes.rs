@@ -125,7 +125,7 @@ fn check_no_fit(case: &Case) {
 #[track_caller]
 fn check_error(case: &Case, text: &str) {
     let outcome = case.allocate();
-    let is_expected = matches!(&outcome, Err(Unallocated::Wrong(error)) if error.contains(text));
+    let is_expected = matches!(&outcome, Err(Unallocated::Invalid(error)) if error.contains(text));
     assert!(is_expected, "{outcome:?} is no error about {text:?}");
 }
 

@@ -91,7 +91,7 @@ fn a_partition_loses_the_difference_of_the_largest_free_partition() {
     };
     let lost = |allocated: &[&str], slices: usize| {
         let losses = losses(&gpu, allocated, part(slices));
-        (losses.broken_gpus, losses.place_milli)
+        (losses.broken_gpus, losses.partition_milli)
     };
     assert_eq!(
         lost(&[], 1),
@@ -144,7 +144,8 @@ fn the_distance_is_the_mean_over_pairs() {
 
 #[test]
 fn each_loss_has_negative_points() {
-    let losses = NodeLosses { broken_gpus: 1, place_milli: 250, stranded: 2, distance_milli: 1500 };
+    let losses =
+        NodeLosses { broken_gpus: 1, partition_milli: 250, stranded: 2, distance_milli: 1500 };
     let points: Vec<_> = losses.terms().iter().map(|term| term.points).collect();
     assert_eq!(points, [-100, -50, -100, -60]);
     assert_eq!(losses.points(), -310);

@@ -89,7 +89,7 @@ impl<'a> Search<'a> {
             if self.all_devices.contains_key(&ix) {
                 let (title, request) = (&self.claims[ix.claim].title, &alternative.full_name);
                 let id = device.facts().id();
-                return Err(Stop::Error(Unallocated::Wrong(format!(
+                return Err(Stop::Error(Unallocated::Invalid(format!(
                     "claim {title}, request {request}: cannot add device {id} because a claim \
                      constraint would not be satisfied"
                 ))));
