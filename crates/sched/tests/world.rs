@@ -144,7 +144,8 @@ pub(crate) fn requests() -> impl Strategy<Value = Request> {
     ];
     let models = prop_oneof![
         4 => Just(ModelSet::ANY),
-        3 => vec(models(), 0..3).prop_map(|ids| ids.into_iter().fold(ModelSet::NONE, ModelSet::with)),
+        3 => vec(models(), 0..3)
+            .prop_map(|ids| ids.into_iter().fold(ModelSet::NONE, ModelSet::with)),
     ];
     (0..=12_000_u32, 0..=32_768_u32, gpus, models).prop_map(
         |(cpu_milli, memory_mib, gpus, models)| Request { cpu_milli, memory_mib, gpus, models },
