@@ -77,13 +77,10 @@ mod tests {
     fn pauses_double_up_to_a_limit_and_differ_between_nodes() {
         let limits = Limits::default();
         for (failures, seconds) in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (u32::MAX, 300)] {
-            let middle = Duration::from_secs(seconds);
+            let mean = Duration::from_secs(seconds);
             for seed in 0..100 {
                 let pause = pause(failures, seed, &limits);
-                assert!(
-                    pause >= middle * 3 / 4 && pause <= middle * 5 / 4,
-                    "{pause:?}, {middle:?}"
-                );
+                assert!(pause >= mean * 3 / 4 && pause <= mean * 5 / 4, "{pause:?}, {mean:?}");
             }
         }
         let spread: std::collections::BTreeSet<_> =

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_instead_of_an_answer_is_cut() {
+    fn a_long_error_page_is_truncated() {
         assert_eq!(refused(502, "", &"ä".repeat(10_000)), format!("doing: {}", "ä".repeat(250)));
     }
 }

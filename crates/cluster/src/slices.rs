@@ -205,8 +205,8 @@ impl Publisher {
                     }
                 },
                 () = changed(&mut self.desired) => {
-                    let soon = Instant::now() + PUBLISH_DELAY;
-                    due = Some(due.map_or(soon, |due| due.min(soon)));
+                    let next_publish = Instant::now() + PUBLISH_DELAY;
+                    due = Some(due.map_or(next_publish, |due| due.min(next_publish)));
                 }
                 () = optional(due.map(sleep_until)) => {
                     let desired = self.desired.borrow_and_update().clone();

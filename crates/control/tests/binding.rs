@@ -46,7 +46,7 @@ async fn a_restarted_extender_reads_placements_and_frees_those_of_ended_pods() {
     assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPU requested, 0 free");
     // A pod that is being deleted holds its GPU until its containers have ended.
     let objects = rig.server.objects();
-    let mut ended: Pod = objects.get("default", "p").expect("there");
+    let mut ended: Pod = objects.get("default", "p").expect("the object exists");
     ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
     objects.update_status(&ended).expect("updated");
     extender.wait_for_gauge("idle_gpus", "1.0").await;
@@ -108,7 +108,8 @@ async fn one_replica_binds_and_the_next_takes_over_with_its_placements() {
     one.stop().await;
     assert_eq!(two.bind(&second, "a").await, "");
     assert_ne!(rig.placement("first"), rig.placement("second"));
-    let lease: Lease = rig.server.objects().get("default", "windlass-extender").expect("there");
+    let lease: Lease =
+        rig.server.objects().get("default", "windlass-extender").expect("the object exists");
     let spec = lease.spec.expect("a specification");
     assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("two"), Some(2)));
     two.stop().await;
@@ -183,7 +184,7 @@ async fn gpushares_index_is_read_if_gpus_have_no_ids() {
     extender.stop().await;
     let mut free = [15, 15];
     for (name, gib) in [("second", 10), ("third", 5)] {
-        let pod: Pod = rig.server.objects().get("default", name).expect("there");
+        let pod: Pod = rig.server.objects().get("default", name).expect("the object exists");
         let annotations = pod.metadata.annotations.expect("bound");
         let index: usize = annotations["ALIYUN_COM_GPU_MEM_IDX"].parse().expect("an index");
         free[index] -= gib;

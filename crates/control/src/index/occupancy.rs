@@ -62,7 +62,7 @@ pub(super) fn occupy(
         let ClaimPart { claim, gpus, part, .. } = claim_part;
         // CPU and memory are counted below, for the claim's pod.
         let request = Request { cpu_milli: 0, memory_mib: 0, gpus: *gpus, models: ModelSet::ANY };
-        if take_gpus(&mut node, &request, *part) {
+        if allocate_gpus(&mut node, &request, *part) {
             occupancy.claims.push(claim_part.clone());
         } else {
             let conflict = Conflict { holder: format!("claim {claim}"), gpus: *gpus };
@@ -85,7 +85,7 @@ pub(super) fn occupy(
         });
         let part = part.unwrap_or_else(|| {
             occupancy.conflicts.push(Conflict { holder: pod.title(), gpus: request.gpus });
-            take_available(&mut node, &request)
+            allocate_available(&mut node, &request)
         });
         occupancy.parts.insert(pod.uid.clone(), part);
     }
@@ -93,7 +93,7 @@ pub(super) fn occupy(
 }
 
 /// Allocates GPUs to a claim without counting a pod. Returns false if they are not free.
-fn take_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
+fn allocate_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
     let pods = node.pods;
     let is_allocated = node.take(request, part).is_ok();
     node.pods = pods;
@@ -146,7 +146,7 @@ fn accepted(node: &Node, request: &Request) -> GpuSet {
 }
 
 /// Allocates the request's CPU and memory, and all free GPUs up to the requested number.
-fn take_available(node: &mut Node, request: &Request) -> Part {
+fn allocate_available(node: &mut Node, request: &Request) -> Part {
     let all = node.gpus_where(Gpu::has_no_holder);
     // A pod that a user bound may be on a node without an accepted product.
     let free = Some(all.and(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
