@@ -132,7 +132,7 @@ impl<T> StatusOutcome<T> {
         match self {
             Self::Written(it) => StatusOutcome::Written(change(it)),
             Self::Gone => StatusOutcome::Gone,
-            Self::Refused(why) => StatusOutcome::Refused(why),
+            Self::Refused(reason) => StatusOutcome::Refused(reason),
             Self::Again(pause) => StatusOutcome::Again(pause),
         }
     }

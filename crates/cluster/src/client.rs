@@ -170,8 +170,8 @@ fn read_documents(text: &str) -> Result<Kubeconfig, InvalidKubeconfig> {
 }
 
 fn unreadable(path: &Path, source: &io::Error) -> ClusterError {
-    let why = format!("cannot read kubeconfig {}: {source}", path.display());
-    no_access(io::Error::new(source.kind(), why))
+    let message = format!("cannot read kubeconfig {}: {source}", path.display());
+    no_access(io::Error::new(source.kind(), message))
 }
 
 fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterError {

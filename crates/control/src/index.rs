@@ -390,8 +390,8 @@ impl Index {
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
-    /// Returns a check of a node by its name: `Ok` if kube-scheduler could allocate the pod's claims there, or the
-    /// reason why not.
+    /// Returns a check of a node by its name: `Ok` if kube-scheduler could allocate the pod's claims there, else the
+    /// reason why it could not.
     pub fn claim_check(&self, pod: &PodFacts) -> impl Fn(&str) -> Result<(), String> + '_ {
         let has_claims = !pod.claims.is_empty();
         let prepared = self.claims.prepare(&pod.namespace, &pod.claims);

@@ -68,7 +68,7 @@ impl Page {
     /// The state after a revision.
     async fn state(&self, after: Option<&str>) -> Value {
         let path = after.map_or("/state".to_owned(), |after| format!("/state?after={after}"));
-        let ask = async {
+        let read = async {
             loop {
                 let answer = self.get(&path).await;
                 match answer.code {
@@ -78,7 +78,7 @@ impl Page {
                 }
             }
         };
-        timeout(LIMIT, ask).await.expect("all objects are seen in time")
+        timeout(LIMIT, read).await.expect("all objects are seen in time")
     }
 
     async fn stop(mut self) {

@@ -77,10 +77,10 @@ impl RequestMix {
 
     /// Adds a request. Requests are added in ascending order of CPU.
     fn add(&mut self, request: Request, weight: f64) {
-        let is_alike = |kind: &RequestKind| {
+        let is_same_kind = |kind: &RequestKind| {
             kind.request.gpus == request.gpus && kind.request.models == request.models
         };
-        let existing = self.kinds.iter().position(is_alike);
+        let existing = self.kinds.iter().position(is_same_kind);
         let kind = existing.unwrap_or(self.kinds.len());
         if existing.is_none() {
             self.kinds.push(RequestKind { request, count: request.gpu_count(), weight: 0.0 });

@@ -327,8 +327,8 @@ fn partitions() -> Vec<Value> {
 
 #[test]
 fn partitions_share_the_counters_of_their_device() {
-    let ask = |count: i64| json!([request("r", json!({"count": count}))]);
-    check(&Case::new(partitions(), ask(2)), "r=half-0 r=half-1");
+    let count_of = |count: i64| json!([request("r", json!({"count": count}))]);
+    check(&Case::new(partitions(), count_of(2)), "r=half-0 r=half-1");
     let whole = cel("device.driver == 'd.com'");
     let allocated =
         |device: &str| json!([{"request": "r", "driver": "d.com", "pool": "p", "device": device}]);
@@ -337,14 +337,14 @@ fn partitions_share_the_counters_of_their_device() {
         "r=half-1",
     );
     check(
-        &Case::new(partitions(), ask(1)).with_allocated(allocated("whole")),
+        &Case::new(partitions(), count_of(1)).with_allocated(allocated("whole")),
         "cannot allocate all claims: request r found 0 of 1 among 3 devices (1 in use, 2 without \
          enough counters)",
     );
     let mut dangling = partitions();
     dangling[1]["spec"]["devices"][0]["consumesCounters"][0]["counterSet"] = "other".into();
     check(
-        &Case::new(dangling, ask(1)),
+        &Case::new(dangling, count_of(1)),
         "cannot allocate all claims: request r found 0 of 1 among 0 devices; pool d.com/p is \
          invalid: counter set other not found",
     );
@@ -354,12 +354,12 @@ fn partitions_share_the_counters_of_their_device() {
 fn a_tainted_partition_keeps_its_counters_from_the_others() {
     let mut slices = partitions();
     slices[1]["spec"]["devices"][0]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
-    let ask = |count: i64| json!([request("r", json!({"count": count}))]);
-    check(&Case::new(slices.clone(), ask(1)), "r=half-1");
+    let count_of = |count: i64| json!([request("r", json!({"count": count}))]);
+    check(&Case::new(slices.clone(), count_of(1)), "r=half-1");
     slices[1]["spec"]["devices"][0]["consumesCounters"][0]["counters"]["parts"]["value"] =
         "2".into();
     check(
-        &Case::new(slices, ask(1)),
+        &Case::new(slices, count_of(1)),
         "cannot allocate all claims: request r found 0 of 1 among 3 devices (1 tainted, 2 without \
          enough counters)",
     );
@@ -374,11 +374,11 @@ fn shares_of_a_device_are_rounded_and_counted() {
         }}},
     });
     let case = |memory: &[&str]| {
-        let ask = |(index, memory): (usize, &&str)| {
+        let share = |(index, memory): (usize, &&str)| {
             let name = format!("r{index}");
             request(&name, json!({"capacity": {"requests": {"memory": memory}}}))
         };
-        let requests = memory.iter().enumerate().map(ask).collect();
+        let requests = memory.iter().enumerate().map(share).collect();
         Case::new(vec![slice("s", 1, json!([device]))], requests)
     };
     let two = case(&["1500Mi", "6Gi"]);

@@ -28,7 +28,7 @@ pub(super) struct Observations {
 
 struct RefusedPool {
     desired: Vec<SliceContent>,
-    why: String,
+    reason: String,
     /// Previous content, to restore: some slices of the pool may have been overwritten already.
     previous: Vec<SliceContent>,
 }
@@ -117,24 +117,24 @@ impl Observations {
             }
         }
         let refused = reasons.into_iter();
-        let refused = refused.filter_map(|(at, why)| Some((sent.devices.get(at)?, why)));
+        let refused = refused.filter_map(|(at, reasons)| Some((sent.devices.get(at)?, reasons)));
         let refused: Vec<_> = refused.collect();
         self.count += 1;
         if refused.is_empty() {
-            let (desired, mut why) = (desired.to_vec(), status.message.clone());
+            let (desired, mut reason) = (desired.to_vec(), status.message.clone());
             let mut previous = previous.to_vec();
             let recorded = self.pools.get_mut(pool).filter(|it| it.desired == desired);
             if let Some(recorded) = recorded {
                 // The previous content is refused as well.
-                (previous, why) = (Vec::new(), std::mem::take(&mut recorded.why));
+                (previous, reason) = (Vec::new(), std::mem::take(&mut recorded.reason));
             }
-            self.pools.insert(pool.to_owned(), RefusedPool { desired, why, previous });
+            self.pools.insert(pool.to_owned(), RefusedPool { desired, reason, previous });
         }
-        for (device, why) in refused {
+        for (device, reasons) in refused {
             let mut device = device.clone();
             // This device is later compared with desired devices, which have no taint times.
             device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
-            let reason = format!("refused by the API server: {}", why.join("; "));
+            let reason = format!("refused by the API server: {}", reasons.join("; "));
             let key = (pool.to_owned(), device.name.clone());
             self.devices.insert(key, (device, reason));
         }
@@ -158,7 +158,7 @@ impl Observations {
     pub(super) fn refusals(&self) -> Option<String> {
         let refusals = self.pools.iter();
         let refusals: Vec<_> = refusals
-            .map(|(pool, refused)| format!("pool {pool} is refused: {}", refused.why))
+            .map(|(pool, refused)| format!("pool {pool} is refused: {}", refused.reason))
             .collect();
         (!refusals.is_empty()).then(|| refusals.join("; "))
     }

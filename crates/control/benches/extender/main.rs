@@ -35,7 +35,7 @@ struct Budget {
     nodes: usize,
     /// 99th percentile of rankings of all nodes.
     answer: Duration,
-    /// The same for claims of a new shape.
+    /// 99th percentile of rankings for claims of a new shape.
     new_shape: Duration,
     /// Time from the start to a complete view.
     start: Duration,
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let mut within_budget = true;
-    print("nodes  question          p50 ms   p99 ms   budget ms  ratio of p50 to /healthz");
+    print("nodes  request           p50 ms   p99 ms   budget ms  ratio of p50 to /healthz");
     for budget in BUDGETS {
         within_budget &= runtime.block_on(measure(budget));
         within_budget &= runtime.block_on(claims::measure(budget));
@@ -161,7 +161,7 @@ impl Extender {
 /// Prints a row. Returns true if its budget is met.
 fn row(
     nodes: usize,
-    question: &str,
+    title: &str,
     (p50, p99): (Duration, Duration),
     limit: Option<Duration>,
     idle: Duration,
@@ -172,7 +172,7 @@ fn row(
     let (p50, p99) = (p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3);
     let budget = limit.map_or_else(String::new, |limit| limit.as_millis().to_string());
     print(&format!(
-        "{nodes:<5}  {question:<16}  {p50:>6.2}   {p99:>6.2}   {budget:>9}  {ratio:>5.1}{missed}"
+        "{nodes:<5}  {title:<16}  {p50:>6.2}   {p99:>6.2}   {budget:>9}  {ratio:>5.1}{missed}"
     ));
     is_within_budget
 }

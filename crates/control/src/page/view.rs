@@ -57,12 +57,12 @@ fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
 fn holder_view(holder: GpuHolder<'_>, share: Option<(u16, u32)>) -> HolderView {
     match holder {
         GpuHolder::Pod(pod) => HolderView { pod: Some(pod.title()), ..share_view(share) },
-        GpuHolder::Claim(held) => {
-            let pod = match held.pods.as_slice() {
+        GpuHolder::Claim(claim_part) => {
+            let pod = match claim_part.pods.as_slice() {
                 [pod] => Some(pod.clone()),
                 _ => None,
             };
-            HolderView { pod, claim: Some(held.claim.clone()), ..share_view(share) }
+            HolderView { pod, claim: Some(claim_part.claim.clone()), ..share_view(share) }
         }
     }
 }

@@ -46,7 +46,7 @@ fn plan(existing: &[ResourceSlice], devices: &[&str]) -> Vec<String> {
 fn only_a_single_change_in_place_keeps_the_generation() {
     let one = published("00000-a", "a", (3, 1));
     let two = [published("00000-a", "a", (3, 2)), published("00001-b", "b", (3, 2))];
-    for (why, existing, devices, expected) in [
+    for (case, existing, devices, expected) in [
         ("no slice exists", &[][..], &["a"][..], &["+ 00000-d-n1- 1/1"][..]),
         ("all slices are up to date", &two, &["a", "b"], &[]),
         ("one differs", &two, &["a", "x"], &["~ 00001-b 3/2"]),
@@ -55,13 +55,13 @@ fn only_a_single_change_in_place_keeps_the_generation() {
         ("one less", &two, &["a"], &["- 00001-b", "~ 00000-a 3/1"]),
         ("no slice is desired", &two, &[], &["- 00000-a", "- 00001-b"]),
     ] {
-        assert_eq!(plan(existing, devices), expected, "{why}");
+        assert_eq!(plan(existing, devices), expected, "{case}");
     }
 }
 
 #[test]
 fn a_slice_without_a_desired_index_is_deleted() {
-    for (why, stray) in [
+    for (case, stray) in [
         ("an older generation", published("00000-old", "a", (2, 1))),
         ("too few digits", published("0-a", "a", (3, 1))),
         ("no digits", published("windlass-a", "a", (3, 1))),
@@ -71,7 +71,7 @@ fn a_slice_without_a_desired_index_is_deleted() {
     ] {
         let name = stray.metadata.name.clone().expect("a name");
         let existing = [published("00000-a", "a", (3, 1)), stray];
-        assert_eq!(plan(&existing, &["a"]), [format!("- {name}")], "{why}");
+        assert_eq!(plan(&existing, &["a"]), [format!("- {name}")], "{case}");
     }
 }
 
